@@ -123,10 +123,10 @@ def speed_curves(bench: Sequence[Measured]) -> dict[str, list[Curve]]:
     """Return, by metric, a curve of each run: median and band at each depth."""
     curves: dict[str, list[Curve]] = {name: [] for name, _, _ in SPEEDS}
     for measured in bench:
-        entries = sorted(summaries(measured.rows), key=lambda entry: entry["ctx_tokens"])
+        entries = summaries(measured.rows)
         for name, column, _ in SPEEDS if not _loaded(measured) else ():
             if known := [entry for entry in entries if finite(entry.get(column)) and entry[column] > 0]:
-                curves[name].append(figures.curve(measured.name, known, column))
+                curves[name].append(Curve.of(measured.name, known, column))
     return curves
 
 

@@ -17,7 +17,6 @@ from zlib import crc32
 from ds4ref.console.curves import SERIES, Curve, context_axis, heading, line, new_figure, shorten, speed_figure
 from ds4ref.console.page import Picture
 from ds4ref.console.plots import GRID, INK
-from ds4ref.runs import warnings
 from ds4ref.runs.compare import LIMITS
 from ds4ref.runs.stats import Interval
 
@@ -38,17 +37,6 @@ _VARIABLES = {
     PAPER: "var(--paper)",
     "#000000": "var(--ink)",
 }
-
-
-def curve(name: str, entries: Sequence[Mapping[str, Any]], column: str) -> Curve:
-    """Return summaries of a run, in order of depth, as a curve of the speed in ``column`` with its bands."""
-    points, codes = [], []
-    for entry in entries:
-        low, high = (float(entry.get(f"{column}{end}") or entry[column]) for end in ("_low", "_high"))
-        points.append((int(entry["ctx_tokens"]), float(entry[column]), low, high))
-        if text := warnings.concerning(entry, column):
-            codes.append((int(entry["ctx_tokens"]), text))
-    return Curve(name, tuple(points), tuple(codes))
 
 
 def speed_picture(prefill: Sequence[Curve], decode: Sequence[Curve], file: str = "") -> Picture:

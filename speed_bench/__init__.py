@@ -2,28 +2,25 @@
 
     from ds4ref.speed_bench import Plan, run
 
-plan          what to measure: lanes (targets), depths, tests, load, repetitions
-runner        one run over all lanes in turn, stored row by row
-sources       open lanes as sources of samples: local, remote (endpoint, load), binary
-sweep, probes the timed windows of a session
+plan          what to measure: targets, depths, tests, load, repetitions
+runner        one run over all targets in turn, stored row by row
+sources       targets opened as sources of rows: the local engine and endpoints; binary: a ds4-bench binary
+sweep         the timed windows of a session
+endpoint      requests timed by the client, and whether their figures can be true; load: rows made of them
 waiting       what a busy machine does to a measurement
 prompt        the text that is prefilled
-columns       every column of a result, and how repetitions are combined
-samples       a measured row as plain data
-output        files, tables, final messages; formats, table, verdict, results, plot, loadplot
-model, peaks  best speeds that a machine allows; published
+output        files, tables, final messages; formats, table, plot
+model, peaks  best speeds that a machine allows
 options, cli  the command
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .plan import Lane, Load, Plan, RequestShape
-    from .probes import Probe
+    from .plan import BenchTarget, Load, Plan, Probe, RequestShape
     from .runner import Measurement, run
 
-__all__ = ["Lane", "Load", "Plan", "Probe", "Measurement", "RequestShape", "run"]
-_WHERE = {"Probe": "probes", "Measurement": "runner", "run": "runner"}
+__all__ = ["BenchTarget", "Load", "Measurement", "Plan", "Probe", "RequestShape", "run"]
 
 
 def __getattr__(name: str) -> Any:
@@ -32,4 +29,4 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f".{_WHERE.get(name, 'plan')}", __name__), name)
+    return getattr(import_module(".runner" if name in ("Measurement", "run") else ".plan", __name__), name)

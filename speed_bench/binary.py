@@ -15,32 +15,35 @@ from pathlib import Path
 from typing import Any
 
 from ds4ref.errors import Cancelled, DataError, TargetError, UsageError
-from ds4ref.runs.columns import Sample
+from ds4ref.runs.columns import Row
 from ds4ref.runs.results import COLUMNS, parse_rows
 from ds4ref.targets import Cancellation
 from ds4ref.targets.command import CommandTarget
 
-from .plan import Lane, Plan
-from .source import Opening, Progress, Source, foreign
+from .plan import BenchTarget, Plan
+from .sources import FOREIGN, Opening, Source
+from .sweep import Progress
 
 
 class BinarySource(Source):
-    """A ds4-bench binary as a source of samples; ``target`` holds its command line."""
+    """A ds4-bench binary as a source of rows; ``target`` holds its command line."""
 
     pausable = False  # it cannot be paused between its rows
 
     def __init__(self, target: CommandTarget, plan: Plan, options: Sequence[str], facts: dict[str, Any]):
-        self.target, self.plan, self.options, self._facts = target, plan, options, facts
+        self.target, self.plan, self.options, self.facts = target, plan, options, facts
 
     @classmethod
-    def open(cls, opening: Opening, lane: Lane) -> BinarySource:
-        """Return the source of ``lane``; writes the text to a file unless it is in one, and hashes the model file."""
+    def open(cls, opening: Opening, planned: BenchTarget) -> BinarySource:
+        """Return the source of a target; writes the text to a file unless it is in one, and hashes the model file."""
         plan = opening.plan
         if plan.walk is None:
             raise UsageError("a binary takes --ctx-start, --ctx-max and steps: no --depths, tests or load")
-        target = opening.target(lane)
+        target = opening.target(planned)
         assert isinstance(target, CommandTarget)
-        model = named_model(target.command)
+        command = target.command
+        named = (value for flag, value in zip(command, command[1:], strict=False) if flag in ("-m", "--model"))
+        model = next(map(Path, named), None)
         facts: dict[str, Any] = {"name": None, "file": model.name if model else target.name}
         if model is not None and model.is_file() and (checksum := opening.sha256(model)):
             facts["sha256"] = checksum
@@ -50,29 +53,14 @@ class BinarySource(Source):
             file = str(Path(folder, "prompt.txt"))
             Path(file).write_bytes(opening.prompt.text().encode("utf-8", "surrogateescape"))
         assert file is not None
-        about = {"target": target.identity(), "backend": "binary", "model": facts, **foreign()}
+        about = {"target": target.identity(), "backend": "binary", "model": facts, **FOREIGN}
         return cls(target, plan, flags(plan, file), about)
 
-    def facts(self) -> dict[str, Any]:
-        """Return the facts known from the command line, for the run's record."""
-        return self._facts
-
-    def walk(
-        self, rep: int, done: int, *, start: float, progress: Progress | None, cancel: Cancellation
-    ) -> Iterator[Sample]:
-        """Run one sweep, which always starts at the first depth; yield its samples without the first ``done``."""
-        rows = walk(self.target, self.options, self.plan.rows, rep=rep, start=start, progress=progress, cancel=cancel)
-        for number, entry in enumerate(rows):
+    def walk(self, rep: int, done: int, progress: Progress | None, cancel: Cancellation) -> Iterator[Row]:
+        """Run one sweep, which always starts at the first depth; yield its rows without the first ``done``."""
+        for number, row in enumerate(walk(self.target, self.options, self.plan.rows, progress, cancel)):
             if number >= done:
-                yield entry
-
-
-def named_model(command: Sequence[str]) -> Path | None:
-    """Return the file named by -m in a command line, None if there is none."""
-    for flag, value in zip(command, command[1:], strict=False):
-        if flag in ("-m", "--model"):
-            return Path(value)
-    return None
+                yield row
 
 
 def flags(plan: Plan, file: str) -> list[str]:
@@ -92,18 +80,12 @@ def walk(
     binary: CommandTarget,
     options: Sequence[str],
     count: int,
-    *,
-    rep: int = 0,
-    start: float = 0.0,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
     cancel: Callable[[], bool] = lambda: False,
-) -> Iterator[Sample]:
-    """Run a binary with ``options``; yield a sample for each of the ``count`` rows as soon as it is printed.
+) -> Iterator[Row]:
+    """Run a binary with ``options``; yield each of the ``count`` rows as soon as it is printed.
 
-    rep        number of the repetition, stored in each sample
-    start      start of the run in seconds of the process clock
-    progress   called with (rows done, ``count``)
-    cancel     returns whether to stop
+    ``progress`` is called with (rows done, ``count``); ``cancel`` returns whether to stop.
 
     Raises TargetError with the last line of the binary's stderr if it fails or does not print ``count`` rows.
     """
@@ -120,7 +102,9 @@ def walk(
             assert process.stdout is not None
             try:
                 for row in parse_rows(process.stdout, binary.name):
-                    yield _sample(row, rep, time.perf_counter() - start)
+                    known = {name: value for name, value in row.items() if value is not None}
+                    # an unknown size is not 0
+                    yield dict.fromkeys(COLUMNS, 0) | {"kvcache_bytes": None} | known | {"at": time.perf_counter()}
                     done += 1
                     if progress is not None:
                         progress(done, count)
@@ -145,9 +129,3 @@ def walk(
             raise TargetError(f"{binary.name} {problem_text}" + (f": {lines[-1][:200]}" if lines else ""))
         if problem is not None:
             raise problem
-
-
-def _sample(row: dict[str, Any], rep: int, at: float) -> Sample:
-    measured = {name: value for name, value in row.items() if value is not None}
-    counts = dict.fromkeys(COLUMNS, 0) | {"kvcache_bytes": None}  # an unknown size is not 0
-    return {**counts, **measured, "rep": rep, "at": round(at, 6)}

@@ -27,7 +27,7 @@ from ds4ref.console.model import single_instance, threads
 from ds4ref.console.options import Parser, integer, parsed
 from ds4ref.errors import DataError, UsageError
 
-from .options import PROG, build_parser, choose_lanes, read_plan
+from .options import PROG, build_parser, choose_models, read_plan
 
 if TYPE_CHECKING:
     from ds4ref.runs.store import Run, Store
@@ -49,11 +49,11 @@ def bench(args: Namespace) -> int:
             args.arm, args.argv, args.warm_weights = resumed.arm, first.facts["command"][1:], resumed.warm_weights
         else:
             plan, places = read_plan(args)
-        plan = choose_lanes(plan)
+        plan = choose_models(plan)
         if store is None and not args.no_store:
             store = open_store(stack, places.store)
         stack.enter_context(single_instance(PROG))
-        output, progress_line = Output(places, plan.lanes, arms=bool(args.arm)), ProgressLine()
+        output, progress_line = Output(places, plan.targets, arms=bool(args.arm)), ProgressLine()
         measurement = Measurement(
             plan, store, label=output.label, say=progress_line.say, progress=progress_line.start, stopping=Interrupt,
             on_row=progress_line.aside(output.row), command=[PROG, *args.argv],
@@ -149,13 +149,12 @@ def draw(argv: Sequence[str]) -> int:
         return 0
     if not args.csv:
         raise UsageError("plot needs at least one CSV")
-    from .loadplot import plot_load
     from .plot import check_suffix, plot
 
     for path in args.output:
         check_suffix(path)
         check_output(path)
-    for path in (plot_load if args.load else plot)(args.csv, args.output, args.title, (args.width, args.height)):
+    for path in plot(args.csv, args.output, args.title, (args.width, args.height), args.load):
         print(path)
     return 0
 
@@ -216,12 +215,7 @@ def many(argv: Sequence[str]) -> int:
     return run_many(Tool(PROG, "ds4ref.speed_bench.cli", ("csv", "plot")), argv)
 
 
-COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
-    "plot": draw,
-    "peaks": peaks,
-    "model": model,
-    "many": many,
-}
+COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {"plot": draw, "peaks": peaks, "model": model, "many": many}
 
 
 def body(argv: Sequence[str]) -> int:

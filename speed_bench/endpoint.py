@@ -1,4 +1,4 @@
-"""The sweep over depths on an OpenAI-compatible endpoint, timed by the client.
+"""Requests to an OpenAI-compatible endpoint, timed by the client, and whether their figures can be true.
 
 Every request has a new prompt that begins with a nonce, so that no prefix cache can serve it; the server's count of
 cached tokens is checked if it reports one. Times are measured at the client:
@@ -12,42 +12,34 @@ An event brings text, reasoning or a part of a tool call, under any name. Answer
 the time to first token and the rate would both be wrong. A count that contradicts the length asked for, the finish
 reason or the events gives the row a warning (``ds4ref.runs.warnings``), as do times that cannot be true.
 
-Concurrent streams begin at once, each with its own nonce; ``fairness`` is Jain's index of their rates: 1 if all are
-equal, 1/n if one stream of n got everything. The number of characters for a depth is calibrated with the server's count
-of prompt tokens, so that depths are met within a per cent or two; ``prompt_tokens`` has the actual number.
+The number of characters for a depth is calibrated with the server's count of prompt tokens, so that depths are met
+within a per cent or two; ``prompt_tokens`` has the actual number.
 """
 
 from __future__ import annotations
 
-import queue
 import secrets
 import statistics
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from ds4ref.errors import Cancelled, DataError, TargetError
-from ds4ref.runs.columns import Sample
 from ds4ref.runs.spread import quantile
 from ds4ref.runs.warnings import Warnings, of_counts, of_first
 from ds4ref.targets import Ability, Cancellation, Completion, Finish, Prompt, Request, Target, collect
 
-from .samples import with_warnings
-from .waiting import Lag
-
 CALIBRATION = 2000
 """Length in characters of the longer of the two calibration requests."""
-ODD, NONCE = 1.5, 8
+ODD, ODD_TOKENS = 1.5, 64
 """Ratio of a prompt's count to the expected one from which it cannot be true, and tokens by which it may differ."""
 LEAST_BYTES, MOST_BYTES = 0.9, 20
 """Bytes of a prompt per token outside which its count cannot be true."""
 FEW, MANY = 3, 1.5
+"""Minimum number of gaps between events for checking a count; tokens per quick event from which it is suspicious."""
 NONCE = 64
 """Characters of text with as many tokens as two nonces may differ by, and some more."""
 TAGS = 4
 """Tokens of reasoning that nobody can see: tags of thinking that closed at once."""
-"""Minimum number of gaps between events for checking a count; tokens per quick event from which it is suspicious."""
 UNSEEN, LASTS, SINGLE = 0.1, 0.5, 1.5
 """Share of tokens without an event from which they may be hidden, share of their time that must lie before the first or
 after the last event, and bytes of an event, in tokens of the prompt, up to which it holds one token."""
@@ -99,11 +91,6 @@ class StreamedAnswer:
     def prefill_tps(self) -> float:
         """Prompt tokens that needed a prefill per second up to the first event."""
         return max(0, self.prompt - (self.cached or 0)) / self.ttft if self.ttft > 0 else 0.0
-
-    @property
-    def tps(self) -> float:
-        """Tokens per second of the whole request."""
-        return self.tokens / self.completion.seconds if self.completion.seconds > 0 else 0.0
 
     @property
     def ttft(self) -> float:
@@ -202,23 +189,17 @@ class Endpoint:
         if many > few and not LEAST_BYTES <= size <= MOST_BYTES:
             self.warnings["prompt"] = f"counts a prompt token for every {size:.2g} bytes of text"
 
-    def ask(self, depth: int, tokens: int, streams: int, cancel: Cancellation | None = None) -> list[StreamedAnswer]:
-        """Send ``streams`` prompts of about ``depth`` tokens concurrently; return the answers of ``tokens`` tokens.
+    def request(self, depth: int, tokens: int, cancel: Cancellation, learn: bool = False) -> StreamedAnswer:
+        """Send one prompt of about ``depth`` tokens; return the answer of ``tokens`` tokens.
 
-        Raises TargetError if one fails or does not show its tokens, Cancelled as soon as ``cancel`` is pressed.
+        ``learn``: use the server's count of this prompt for the length of the next ones. Raises TargetError if the
+        request fails or does not show its tokens, Cancelled as soon as ``cancel`` is pressed.
         """
         characters = self._characters(depth)
-        answers = together(streams, lambda stop: self._ask(characters, depth, tokens, stop), cancel or Cancellation())
-        answers = [self._judged(answer, characters, depth) for answer in answers]
-        counted = answers[0].completion.usage.prompt
-        if counted is not None and counted > 0:
+        answer = self._judged(self._ask(characters, depth, tokens, cancel), characters, depth)
+        if learn and (counted := answer.completion.usage.prompt) is not None and counted > 0:
             self._points[characters] = counted
-        return answers
-
-    def request(self, depth: int, tokens: int, cancel: Cancellation) -> StreamedAnswer:
-        """Send one prompt of about ``depth`` tokens; return the answer of ``tokens`` tokens. Raises as ``ask``."""
-        characters = self._characters(depth)
-        return self._judged(self._ask(characters, depth, tokens, cancel), characters, depth)
+        return answer
 
     def _judged(self, answer: StreamedAnswer, characters: int, depth: int) -> StreamedAnswer:
         """Return an answer with its warnings; raises TargetError if it was cached or tokens were not streamed."""
@@ -234,7 +215,7 @@ class Endpoint:
             warnings.setdefault("count", reason)
         if early := of_first(answer.completion.arrivals, answer.prompt, self._short):
             warnings["prefill"] = early
-        if usage.prompt is not None and not depth / ODD - NONCE <= usage.prompt <= ODD * depth + NONCE:
+        if usage.prompt is not None and not depth / ODD - ODD_TOKENS <= usage.prompt <= ODD * depth + ODD_TOKENS:
             warnings["prompt"] = f"counts {usage.prompt} prompt tokens where about {depth} were sent"
         elif usage.cached is not None and usage.cached < 0:
             warnings["prompt"] = f"counts {usage.cached} prompt tokens in a cache"
@@ -283,101 +264,3 @@ class Endpoint:
         if characters > len(self.text):
             raise DataError(f"prompt has {len(self.text)} characters, need about {characters} for {depth} tokens")
         return characters
-
-
-def walk(
-    endpoint: Endpoint,
-    depths: Sequence[int],
-    gen_tokens: int,
-    streams: int,
-    *,
-    rep: int = 0,
-    start: float = 0.0,
-    progress: Callable[[int, int], None] | None = None,
-    cancel: Cancellation | None = None,
-) -> Iterator[Sample]:
-    """Measure ``streams`` concurrent streams at every depth; yield one sample per depth.
-
-    rep        number of the repetition, stored in each sample
-    start      start of the run in seconds of the process clock
-    progress   called with (depths done, all)
-    """
-    for done, depth in enumerate(depths):
-        if progress is not None:
-            progress(done, len(depths))
-        with Lag() as lag:
-            answers = endpoint.ask(depth, gen_tokens, streams, cancel)
-        entry = {"rep": rep, **sample(answers, depth, start), **lag.facts()}
-        yield with_warnings(entry, *(answer.warnings for answer in answers))
-
-
-def sample(answers: Sequence[StreamedAnswer], depth: int, start: float = 0.0) -> Sample:
-    """Return the sample of concurrent streams: medians over the streams, and the rate of all streams together."""
-    begin = min(answer.begin for answer in answers)
-    span = max(answer.begin + answer.completion.seconds for answer in answers) - begin
-    cached = [answer.cached for answer in answers]
-    gaps = [gap for answer in answers for gap in answer.completion.gaps]
-
-    def middle(values: Sequence[float]) -> float:
-        return float(statistics.median(values))
-
-    return {
-        "at": round(begin - start, 6),
-        "ctx_tokens": depth,
-        "prefill_tokens": depth,
-        "prefill_tps": middle([a.prefill_tps for a in answers]),
-        "gen_tokens": round(middle([a.tokens for a in answers])),
-        "gen_tps": middle([a.decode_tps for a in answers]),
-        "asked_tokens": round(middle([a.requested for a in answers])),
-        "kvcache_bytes": None,
-        "gen_first_ms": 1e3 * middle([a.completion.gaps[0] for a in answers if a.completion.gaps] or [0.0]),
-        "steps_s": [round(gap, 9) for gap in gaps],
-        "ttft_ms": 1e3 * middle([a.ttft for a in answers]),
-        "e2e_ms": 1e3 * middle([a.completion.seconds for a in answers]),
-        "prompt_tokens": middle([a.prompt for a in answers]),
-        "cached_tokens": None if None in cached else middle([count or 0 for count in cached]),
-        "streams": len(answers),
-        "total_tps": sum(a.tokens for a in answers) / span if span > 0 else 0.0,
-        "fairness": jain([a.tps for a in answers]),
-    }
-
-
-def jain(rates: Sequence[float]) -> float:
-    """Return Jain's fairness index of ``rates``: (sum x)^2 / (n sum x^2)."""
-    squares = sum(rate * rate for rate in rates)
-    return sum(rates) ** 2 / (len(rates) * squares) if squares else 1.0
-
-
-def together(count: int, ask: Callable[[Cancellation], StreamedAnswer], cancel: Cancellation) -> list[StreamedAnswer]:
-    """Call ``ask`` in ``count`` threads concurrently; return the answers.
-
-    The first failure, or pressing ``cancel``, stops the others, without waiting for streams that still connect.
-    """
-    stop, barrier = Cancellation(), threading.Barrier(count)
-    ended: queue.SimpleQueue[tuple[int, StreamedAnswer | BaseException]] = queue.SimpleQueue()
-
-    def one(number: int) -> None:
-        barrier.wait()
-        try:
-            ended.put((number, ask(stop)))
-        except BaseException as error:
-            ended.put((number, error))
-
-    answers: dict[int, StreamedAnswer] = {}
-    with cancel.does(stop.press):
-        for number in range(count):
-            threading.Thread(target=one, args=(number,), name=f"stream {number}", daemon=True).start()
-        while len(answers) < count:
-            try:
-                number, result = ended.get(timeout=0.2)
-            except queue.Empty:
-                if cancel():
-                    raise Cancelled("stopped while streams were running") from None
-                continue
-            if isinstance(result, BaseException):
-                stop.press()
-                if isinstance(result, TargetError) and count > 1:
-                    raise TargetError(f"{result} (with {count} streams at once)") from result
-                raise result
-            answers[number] = result
-    return [answers[number] for number in range(count)]

@@ -1,12 +1,14 @@
-"""An endpoint under load, as in vLLM's serving benchmark: requests at a rate, or a fixed number of busy streams.
+"""Rows of an endpoint: a sweep over depths, or a load as in vLLM's serving benchmark, at a rate or by busy streams.
 
+    depths     so many streams at once, each with one request of a depth
     rates      requests are sent at Poisson times, whether or not earlier ones were answered (an open loop), like
                independent users
     streams    each sends its next request when its answer is complete (a closed loop), like a number of agents
 
-A seed determines the requests and their times, in units of the mean gap between two: the same for every level and
-every engine. A request that fails is counted and affects no other. Times begin when a request is sent, as in
-``endpoint``; time per output token (TPOT) is the time from first to last text over the tokens after the first.
+A seed determines the requests of a load and their times, in units of the mean gap between two: the same for every level
+and every engine. A request of a load that fails is counted and affects no other. Times begin when a request is sent, as
+in ``endpoint``; time per output token (TPOT) is the time from first to last text over the tokens after the first.
+``fairness`` is Jain's index of the rates of streams: 1 if all are equal, 1/n if one stream of n got everything.
 """
 
 from __future__ import annotations
@@ -14,23 +16,25 @@ from __future__ import annotations
 import math
 import queue
 import random
-import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from ds4ref.errors import Cancelled, TargetError
-from ds4ref.runs.columns import Sample
+from ds4ref.runs.columns import Row
 from ds4ref.targets import Cancellation
 
 from .endpoint import Endpoint, StreamedAnswer
 from .plan import Load, RequestShape
-from .samples import with_warnings
+from .sweep import Progress, with_warnings
 from .waiting import Lag
 
 NAP = 0.05
 """Maximum sleep in seconds between two checks for cancellation."""
+
+Ask = Callable[[RequestShape, Cancellation], StreamedAnswer]
 
 
 @dataclass(frozen=True)
@@ -56,17 +60,46 @@ class Schedule:
         return cls(shapes, tuple(moments))
 
 
-def walk(
+def depths(
+    endpoint: Endpoint,
+    depths: Sequence[int],
+    tokens: int,
+    streams: int,
+    progress: Progress | None = None,
+    cancel: Cancellation | None = None,
+) -> Iterator[Row]:
+    """Measure ``streams`` concurrent streams of ``tokens`` tokens at every depth; yield one row per depth.
+
+    ``progress`` is called with (depths done, all). Raises TargetError if a stream fails, Cancelled when ``cancel`` is
+    pressed.
+    """
+
+    def ask(shape: RequestShape, stop: Cancellation) -> StreamedAnswer:
+        return endpoint.request(shape.prompt, shape.answer, stop, learn=True)
+
+    for done, depth in enumerate(depths):
+        if progress is not None:
+            progress(done, len(depths))
+        plan = Schedule((RequestShape(depth, tokens),) * streams, (0.0,) * streams)
+        with Lag() as lag:
+            answers, failures = _send(plan, math.inf, streams, ask, cancel or Cancellation(), tolerant=False)
+        if failures:
+            raise TargetError(f"{failures[0]} (with {streams} streams at once)") if streams > 1 else failures[0]
+        rates = [a.tokens / a.completion.seconds if a.completion.seconds > 0 else 0.0 for a in answers]
+        row = measured(answers, depth) | {"streams": streams, "fairness": jain(rates)}
+        row["gen_first_ms"] = 1e3 * median([a.completion.gaps[0] for a in answers if a.completion.gaps] or [0.0])
+        yield with_warnings(row | lag.facts(), *(answer.warnings for answer in answers))
+
+
+def levels(
     endpoint: Endpoint,
     load: Load,
-    *,
     rep: int = 0,
     done: int = 0,
-    start: float = 0.0,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
     cancel: Cancellation | None = None,
-) -> Iterator[Sample]:
-    """Measure every level of the load (rates, then numbers of streams) but the first ``done``; yield a sample for each.
+) -> Iterator[Row]:
+    """Measure every level of the load (rates, then numbers of streams) but the first ``done``; yield a row for each.
 
     Raises Cancelled when ``cancel`` is pressed, TargetError if every request of a level fails.
     """
@@ -84,14 +117,14 @@ def walk(
                 progress(before * load.requests + finished, len(levels) * load.requests)
 
         with Lag() as lag:
-            answers, failures = _send(plan, rate, streams, ask, report, cancel or Cancellation())
+            answers, failures = _send(plan, rate, streams, ask, cancel or Cancellation(), report)
         if not answers:
             raise failures[0]
-        row = sample(answers, load, start)
-        row |= {"rep": rep, "test": level_name(rate, streams), "requests": load.requests, "failed": len(failures)}
+        row = level(answers, load) | lag.facts()
+        row |= {"test": level_name(rate, streams), "requests": load.requests, "failed": len(failures)}
         row |= {"offered_rps": rate} if rate is not None and math.isfinite(rate) else {}
         row |= {"streams": streams} if rate is None else {}
-        yield with_warnings(row | lag.facts(), *(answer.warnings for answer in answers))
+        yield with_warnings(row, *(answer.warnings for answer in answers))
 
 
 def level_name(rate: float | None, streams: int) -> str:
@@ -105,13 +138,15 @@ def _send(
     plan: Schedule,
     rate: float | None,
     streams: int,
-    ask: Callable[[RequestShape, Cancellation], StreamedAnswer],
-    report: Callable[[int], None],
+    ask: Ask,
     cancel: Cancellation,
+    report: Callable[[int], None] = lambda finished: None,
+    tolerant: bool = True,
 ) -> tuple[list[StreamedAnswer], list[TargetError]]:
-    """Send the requests of one level; return the answers and the errors of the others.
+    """Send requests at a rate, or by streams if that is None; return the answers and the errors of the others.
 
-    Pressing ``cancel`` stops all of them, without waiting for those that still connect.
+    Pressing ``cancel``, or a failure unless ``tolerant``, stops all of them, without waiting for those that still
+    connect.
     """
     stop, waiting = Cancellation(), iter(list(zip(plan.shapes, plan.moments, strict=True)))
     ended: queue.SimpleQueue[StreamedAnswer | BaseException] = queue.SimpleQueue()
@@ -154,47 +189,59 @@ def _send(
                 if cancel():
                     raise Cancelled("stopped while requests were running") from None
                 continue
-            if isinstance(result, TargetError):
-                failures.append(result)
-            elif isinstance(result, BaseException):
-                stop.press()
-                raise result
-            else:
+            if isinstance(result, StreamedAnswer):
                 answers.append(result)
+            elif isinstance(result, TargetError):
+                failures.append(result)
+            if isinstance(result, BaseException) and not (tolerant and isinstance(result, TargetError)):
+                stop.press()
+                if result in failures:
+                    break
+                raise result
             report(len(answers) + len(failures))
     return sorted(answers, key=lambda answer: answer.begin), failures
 
 
-def sample(answers: Sequence[StreamedAnswer], load: Load, start: float = 0.0) -> Sample:
-    """Return the sample of one level; columns ``*_s`` hold the seconds of each request, for percentiles."""
-    begin = min(answer.begin for answer in answers)
-    span = max(answer.begin + answer.completion.seconds for answer in answers) - begin
-    prompt = round(sum(s.prompt * s.weight for s in load.mix) / sum(s.weight for s in load.mix))
+def measured(answers: Sequence[StreamedAnswer], depth: int) -> Row:
+    """Return the row of concurrent answers: medians over them, and the rate of all together."""
     cached = [answer.cached for answer in answers]
-    good = sum(within(answer, load) for answer in answers)
-    ttfts, ends = [a.ttft for a in answers], [a.completion.seconds for a in answers]
+    span = seconds(answers)
     return {
-        "at": round(begin - start, 6),
-        "seconds": span,
-        "ctx_tokens": prompt,
-        "prefill_tokens": prompt,
-        "prefill_tps": statistics.median(a.prefill_tps for a in answers),
-        "gen_tokens": round(statistics.median(a.tokens for a in answers)),
-        "gen_tps": statistics.median(a.decode_tps for a in answers),
-        "asked_tokens": round(statistics.median(a.requested for a in answers)),
-        "kvcache_bytes": None,
-        "ttft_ms": 1e3 * statistics.median(ttfts),
-        "e2e_ms": 1e3 * statistics.median(ends),
+        "at": answers[0].begin, "ctx_tokens": depth, "prefill_tokens": depth,
+        "prefill_tps": median(a.prefill_tps for a in answers), "gen_tokens": round(median(a.tokens for a in answers)),
+        "gen_tps": median(a.decode_tps for a in answers), "kvcache_bytes": None,
+        "asked_tokens": round(median(a.requested for a in answers)),
         "steps_s": [round(gap, 9) for answer in answers for gap in answer.completion.gaps],
-        "ttfts_s": [round(value, 9) for value in ttfts],
-        "tpots_s": [round(value, 9) for value in map(tpot, answers) if value is not None],
-        "e2es_s": [round(value, 9) for value in ends],
-        "prompt_tokens": statistics.median(a.prompt for a in answers),
-        "cached_tokens": None if None in cached else statistics.median(count or 0 for count in cached),
+        "ttft_ms": 1e3 * median(a.ttft for a in answers), "e2e_ms": 1e3 * median(a.completion.seconds for a in answers),
+        "prompt_tokens": median(a.prompt for a in answers),
+        "cached_tokens": None if None in cached else median(count or 0 for count in cached),
         "total_tps": sum(a.tokens for a in answers) / span if span > 0 else 0.0,
+    }  # fmt: skip
+
+
+def seconds(answers: Sequence[StreamedAnswer]) -> float:
+    """Return the time from the first request to the end of the last answer; ``answers`` are in order of beginning."""
+    return max(answer.begin + answer.completion.seconds for answer in answers) - answers[0].begin
+
+
+def level(answers: Sequence[StreamedAnswer], load: Load) -> Row:
+    """Return the row of one level; columns ``*_s`` hold the seconds of each request, for percentiles."""
+    prompt = round(sum(s.prompt * s.weight for s in load.mix) / sum(s.weight for s in load.mix))
+    good, span = sum(within(answer, load) for answer in answers), seconds(answers)
+    return measured(answers, prompt) | {
+        "seconds": span,
+        "ttfts_s": [round(answer.ttft, 9) for answer in answers],
+        "tpots_s": [round(value, 9) for value in map(tpot, answers) if value is not None],
+        "e2es_s": [round(answer.completion.seconds, 9) for answer in answers],
         "request_rps": len(answers) / span if span > 0 else 0.0,
         "goodput_rps": (good / span if span > 0 else 0.0) if load.bounds else None,
     }
+
+
+def jain(rates: Sequence[float]) -> float:
+    """Return Jain's fairness index of ``rates``: (sum x)^2 / (n sum x^2)."""
+    squares = sum(rate * rate for rate in rates)
+    return sum(rates) ** 2 / (len(rates) * squares) if squares else 1.0
 
 
 def tpot(answer: StreamedAnswer) -> float | None:
@@ -204,5 +251,5 @@ def tpot(answer: StreamedAnswer) -> float | None:
 
 def within(answer: StreamedAnswer, load: Load) -> bool:
     """Return whether the answer meets all latency bounds of the load."""
-    seconds = {"ttft": answer.ttft, "tpot": tpot(answer) or 0.0, "e2e": answer.completion.seconds}
-    return all(1e3 * seconds[name] <= limit for name, limit in load.bounds.items())
+    spent = {"ttft": answer.ttft, "tpot": tpot(answer) or 0.0, "e2e": answer.completion.seconds}
+    return all(1e3 * spent[name] <= limit for name, limit in load.bounds.items())

@@ -11,7 +11,7 @@ import os
 import re
 from argparse import ArgumentTypeError, BooleanOptionalAction, Namespace
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ds4ref.backends import BACKENDS, DEFAULT_BACKEND
@@ -28,15 +28,14 @@ from .plan import (
     DEFAULT_BUDGET,
     DEFAULT_SYSTEM,
     MOST_REPS,
-    Lane,
+    BenchTarget,
     Load,
-    OutputOptions,
     Plan,
+    Probe,
     RequestShape,
-    frontiers,
-    kind_of,
+    parse_probes,
+    sweep_depths,
 )
-from .probes import Probe, grid, parse_probes
 
 PROG = "ds4-bench"
 ARM_OPTIONS: dict[str, Callable[[str], Any]] = {
@@ -94,6 +93,26 @@ UNAVAILABLE = {
 }
 
 
+@dataclass(frozen=True)
+class OutputOptions:
+    """Where results go.
+
+    csv     path of the CSV file
+    plots   paths of plots
+    form    format on stdout, one of ``formats.FORMATS``
+    json    print a last line of JSON on stdout
+    label   label of the run in the store
+    store   path of the run store
+    """
+
+    csv: str | None = None
+    plots: tuple[str, ...] = ()
+    form: str | None = None
+    json: bool = False
+    label: str = ""
+    store: str | None = None
+
+
 def build_parser() -> Parser:
     """Return the parser of the sweep."""
     parser = Parser(
@@ -112,42 +131,24 @@ def build_parser() -> Parser:
     g.add_argument("--step-mul", metavar="F", type=number(1, 1e6), default=1.0, help="factor between depths (1: use "
                    "--step-incr)")  # fmt: skip
     add(g, "--depths", "--frontiers", type=integers(), help="list of depths, instead of the range above")
-    add(
-        g,
-        "--tokens",
-        "--gen-tokens",
-        type=integers(),
-        dest="gen_tokens",
-        help="decode steps at each depth (128); with -p or -d a list",
-    )
+    add(g, "--tokens", "--gen-tokens", type=integers(), dest="gen_tokens",
+        help="decode steps at each depth (128); with -p or -d a list")  # fmt: skip
     g.add_argument("-p", "--n-prompt", metavar="LIST", type=integers(0), help="tests: tokens to prefill")
     g.add_argument("-d", "--n-depth", metavar="LIST", type=integers(0), help="tests: depths to run them at (0)")
     g.add_argument("--test", metavar="LIST", action="append", default=[], help='tests by name: "pp512, tg128 @ d8192"')
     g.add_argument("--no-warmup", action="store_true", help="no warm-up: the first row includes loading")
-    add(
-        g, "--repeat", "--reps", dest="reps",
-        help=f"repetitions of the whole sweep ({MOST_REPS}, or as many as --budget allows)",
-    )  # fmt: skip
-    add(
-        g,
-        "--budget",
-        type=number(1, 10000000.0),
-        default=DEFAULT_BUDGET,
-        help=f"seconds for all repetitions, without -r ({DEFAULT_BUDGET:g})",
-    )
-    g.add_argument("--delay", metavar="S", type=number(0, 86400), default=0.0, help="seconds to wait between "
-                   "repetitions (0)")  # fmt: skip
+    add(g, "--repeat", "--reps", dest="reps",
+        help=f"repetitions of the whole sweep ({MOST_REPS}, or as many as --budget allows)")  # fmt: skip
+    add(g, "--budget", type=number(1, 1e7), default=DEFAULT_BUDGET,
+        help=f"seconds for all repetitions, without -r ({DEFAULT_BUDGET:g})")  # fmt: skip
+    g.add_argument("--delay", metavar="S", type=number(0, 86400), default=0.0,
+                   help="seconds to wait between repetitions (0)")  # fmt: skip
     g.add_argument("--arm", metavar="NAME=VALUE,...", action="append", default=[], help="given twice: A and B, "
                    "measured in turn; model, backend, numerics, threads, draft, mtp-draft")  # fmt: skip
 
     g = parser.add_argument_group("targets other than the local engine")
-    add(
-        g,
-        "--target",
-        action="append",
-        default=[],
-        help="http(s)://HOST/v1 or command:BINARY ARGS; may be repeated (local)",
-    )
+    add(g, "--target", action="append", default=[],
+        help="http(s)://HOST/v1 or command:BINARY ARGS; may be repeated (local)")  # fmt: skip
     add(g, "--concurrency", metavar="LIST", type=integers(1, 256), help="concurrent streams (1)")
     g.add_argument("--requests", metavar="N", type=integer(1, 1024), help="load test: number of "
                    "requests per level")  # fmt: skip
@@ -159,23 +160,14 @@ def build_parser() -> Parser:
     add(g, "--model-name", help="model name to request (the only one served)")
     add(g, "--api", type=choice("completions", "chat"), default="completions",
         help="completions or chat (completions; chat with --chat-prompt-file)")  # fmt: skip
-    add(
-        g,
-        "--dialect",
-        type=choice(*KINDS),
-        help=(f"request format of the server: {', '.join(KINDS)} (probe)"),
-    )
+    add(g, "--dialect", type=choice(*KINDS), help=(f"request format of the server: {', '.join(KINDS)} (probe)"))
     g.add_argument("--ignore-eos", action=BooleanOptionalAction, default=True, help="ask endpoints for "
                    "answers of exactly --gen-tokens tokens; those that refuse are asked without (on)")  # fmt: skip
     add(g, "--key-env", help="environment variable with the API key (DS4_API_KEY)")
     add(g, "--timeout", default=600.0, help="seconds to wait for the endpoint's next byte (600)")
 
     g = parser.add_argument_group("model and engine")
-    add(
-        g,
-        "--model",
-        help=("GGUF file (default: ./ds4flash.gguf if it exists, else the small embedded model; stderr says which)"),
-    )
+    add(g, "--model", help="GGUF file (./ds4flash.gguf if it exists, else the embedded model; stderr says which)")
     add_engine(
         parser, "steering", "cluster", "drafts", group=g,
         backend={"type": choices(*BACKENDS), "help": f"{' or '.join(BACKENDS)} ({DEFAULT_BACKEND})"},
@@ -190,13 +182,7 @@ def build_parser() -> Parser:
     g.add_argument("--csv", metavar="FILE", help="CSV file (stdout if that is not a terminal)")
     add(g, "--plot", action="append", default=[], help="plot of the sweep: .svg, .png or "
         ".pdf; may be repeated; needs --csv")  # fmt: skip
-    add(
-        g,
-        "--output",
-        metavar="FORMAT",
-        type=choice("csv", "md", "json", "jsonl", "sql"),
-        help="format on stdout: csv, md, json, jsonl, sql",
-    )
+    add(g, "--output", metavar="FORMAT", type=choice("csv", "md", "json"), help="format on stdout: csv, md, json")
     add(g, "--json", help="one line of JSON on stdout: facts, rows, files, verdict")
     add(g, "--resume", help="continue a stopped run of the store (its number, or latest)")
     add(g, "--label", help="name of the run in the store (name of the CSV)")
@@ -254,86 +240,88 @@ def parse_arm(text: str) -> dict[str, Any]:
 
 def read_plan(args: Namespace) -> tuple[Plan, OutputOptions]:
     """Return the plan and the output options; reads the prompt file, but does not look for model files."""
-    if args.prompt_file is not None and args.chat_prompt_file is not None:
-        raise UsageError("choose one of --prompt-file and --chat-prompt-file")
-    kinds = {kind_of(spec) for spec in args.target} or {"local"}
-    if "local" in kinds and len(kinds) > 1:
-        raise UsageError("--target local cannot be mixed with others: compare two runs with ds4-report")
+    kinds = {BenchTarget(spec).kind for spec in args.target} or {"local"}
     remote = "local" not in kinds
-    walk = _walk(args, remote)
-    lanes = _remote_lanes(args) if remote else _local_lanes(args)
-    places = _places(args, len(lanes), bool(walk.get("probes")))
+    _refuse(
+        (args.prompt_file and args.chat_prompt_file, "choose one of --prompt-file and --chat-prompt-file"),
+        ("local" in kinds and len(kinds) > 1,
+         "--target local cannot be mixed with others: compare two runs with ds4-report"),
+    )  # fmt: skip
+    walk = _walk(args, remote, "command" in kinds)
+    targets = _remote_targets(args) if remote else _local_targets(args)
+    places = _places(args, len(targets), bool(walk.get("probes")))
     file = args.prompt_file if args.prompt_file is not None else args.chat_prompt_file
     plan = Plan(
-        lanes=lanes, reps=args.reps, budget=args.budget, delay=args.delay,
+        targets=targets, reps=args.reps, budget=args.budget, delay=args.delay,
         warmup=not args.no_warmup, warm_weights=args.warm_weights, roofline=not args.no_roofline, prompt_file=file,
         chat=args.chat_prompt_file is not None, system=args.system, api=args.api, exact=args.ignore_eos, **walk,
     )  # fmt: skip
     return (replace(plan, prompt=read_text(file, "prompt")) if file is not None else plan), places
 
 
-def _walk(args: Namespace, remote: bool) -> dict[str, Any]:
+def _refuse(*rules: tuple[Any, str]) -> None:
+    """Raise UsageError with the message of the first rule that is broken: (condition, message)."""
+    for broken, message in rules:
+        if broken:
+            raise UsageError(message)
+
+
+def _walk(args: Namespace, remote: bool, binary: bool) -> dict[str, Any]:
     """Return the fields of the plan that say what to measure: depths, probes or load."""
-    load = _load(args, remote)
-    probes = _probes(args)
-    if remote and probes:
-        raise UsageError("--arm and --test are for the local engine; give --target twice for two arms")
+    load, probes = _load(args, remote and not binary), _probes(args)
+    _refuse(
+        (remote and probes, "--arm and --test are for the local engine; give --target twice for two targets"),
+        (probes and args.depths, "choose one of --depths and tests"),
+        (not probes and len(args.gen_tokens or ()) > 1, "a list for -n needs tests: -p or -d"),
+        (args.depths and binary, "a binary takes --ctx-start, --ctx-max and steps, not --depths"),
+        (not probes and not args.depths and args.ctx_start > args.ctx_max,
+         f"--ctx-start {args.ctx_start} is beyond --ctx-max {args.ctx_max}"),
+    )  # fmt: skip
     if load is not None:
         return {"load": load}
     if probes:
-        if args.depths:
-            raise UsageError("choose one of --depths and tests")
-        longest = max(probe.needed for probe in probes) + max(probe.decode for probe in probes)
-        return {"probes": tuple(probes), "gen_tokens": max(probe.decode for probe in probes),
-                "ctx": _context(args, longest)}  # fmt: skip
-    counts = args.gen_tokens or [128]
-    if len(counts) > 1:
-        raise UsageError("a list for -n needs tests: -p or -d")
-    if args.depths:
-        if any(spec.startswith("command") for spec in args.target):
-            raise UsageError("a binary takes --ctx-start, --ctx-max and steps, not --depths")
-        depths, walk = tuple(sorted(set(args.depths))), None
-    elif args.ctx_start > args.ctx_max:
-        raise UsageError(f"--ctx-start {args.ctx_start} is beyond --ctx-max {args.ctx_max}")
+        tokens = max(probe.decode for probe in probes)
+        needed = max(probe.needed for probe in probes) + tokens
+        found: dict[str, Any] = {"probes": tuple(probes)}
     else:
-        walk = args.ctx_start, args.ctx_max, args.step_incr, args.step_mul
-        depths = tuple(frontiers(*walk))
-    return {"depths": depths, "walk": walk, "gen_tokens": counts[0], "ctx": _context(args, depths[-1] + counts[0])}
-
-
-def _context(args: Namespace, needed: int) -> int | None:
-    if args.ctx_alloc is not None and args.ctx_alloc <= needed:
-        raise UsageError(f"--ctx-alloc must be greater than --ctx-max + --gen-tokens ({needed}), not {args.ctx_alloc}")
-    return args.ctx_alloc
+        steps = args.ctx_start, args.ctx_max, args.step_incr, args.step_mul
+        depths = tuple(sorted(set(args.depths or sweep_depths(*steps))))
+        tokens = (args.gen_tokens or [128])[0]
+        needed = depths[-1] + tokens
+        found = {"depths": depths, "walk": None if args.depths else steps}
+    rule = f"--ctx-alloc must be greater than --ctx-max + --gen-tokens ({needed}), not {args.ctx_alloc}"
+    _refuse((args.ctx_alloc is not None and args.ctx_alloc <= needed, rule))
+    return {**found, "gen_tokens": tokens, "ctx": args.ctx_alloc}
 
 
 def _probes(args: Namespace) -> list[Probe]:
-    """Return the requested tests, given by name or as a grid."""
-    probes = [probe for text in args.test for probe in parse_probes(text)]
+    """Return the requested tests, given by name or as a grid in llama-bench's order."""
+    named = [probe for text in args.test for probe in parse_probes(text)]
     gridded = args.n_prompt is not None or args.n_depth is not None
-    if gridded:
-        probes += grid(args.n_prompt or [], args.gen_tokens or [], args.n_depth or [0])
-    elif probes and args.gen_tokens:
-        raise UsageError("-n goes with -p or -d; the names of --test say how many tokens")
-    if (gridded or args.test) and not probes:
-        raise UsageError("no test is left: -p or -n must be above 0")
-    if len({probe.name for probe in probes}) < len(probes):
-        raise UsageError("the same test is named twice")
+    _refuse((named and not gridded and args.gen_tokens,
+             "-n goes with -p or -d; the names of --test say how many tokens"))  # fmt: skip
+    probes = named
+    for depth in (args.n_depth or [0]) if gridded else ():
+        probes += [Probe(count, 0, depth) for count in args.n_prompt or () if count]
+        probes += [Probe(0, count, depth) for count in args.gen_tokens or () if count]
+    _refuse(
+        ((gridded or args.test) and not probes, "no test is left: -p or -n must be above 0"),
+        (len({probe.name for probe in probes}) < len(probes), "the same test is named twice"),
+    )
     return probes
 
 
-def _load(args: Namespace, remote: bool) -> Load | None:
+def _load(args: Namespace, endpoint: bool) -> Load | None:
+    only = {"--request-rate": args.request_rate, "--mix": args.mix, "--goodput": args.goodput}
+    alone = next((flag for flag, value in only.items() if value is not None), "")
     if args.requests is None:
-        for flag, value in (("--request-rate", args.request_rate), ("--mix", args.mix), ("--goodput", args.goodput)):
-            if value is not None:
-                raise UsageError(f"{flag} needs --requests N: how many are sent")
+        _refuse((alone, f"{alone} needs --requests N: how many are sent"))
         return None
-    if not remote or any(spec.startswith("command") for spec in args.target):
-        raise UsageError("--requests is for endpoints: --target http(s)://HOST/v1")
-    if args.gen_tokens or args.depths:
-        raise UsageError("--requests takes --mix PROMPT:ANSWER,..., no depths and no -n")
-    if args.request_rate is not None and args.concurrency is not None:
-        raise UsageError("choose one of --request-rate and --concurrency")
+    _refuse(
+        (not endpoint, "--requests is for endpoints: --target http(s)://HOST/v1"),
+        (args.gen_tokens or args.depths, "--requests takes --mix PROMPT:ANSWER,..., no depths and no -n"),
+        (args.request_rate and args.concurrency, "choose one of --request-rate and --concurrency"),
+    )
     streams = () if args.request_rate else tuple(args.concurrency or (1,))
     return Load(args.requests, args.request_rate or (), streams, args.mix or Load.mix, args.goodput or {}, args.seed)
 
@@ -341,35 +329,29 @@ def _load(args: Namespace, remote: bool) -> Load | None:
 LOCAL_ONLY = "model", "warm_weights", *FLAG_NAMES
 
 
-def _remote_lanes(args: Namespace) -> tuple[Lane, ...]:
-    if args.arm:
-        raise UsageError("--arm and --test are for the local engine; give --target twice for two arms")
-    for name in LOCAL_ONLY:
-        if getattr(args, name, None):
-            raise UsageError(f"--{name.replace('_', '-')} is for the local engine, not for --target")
+def _remote_targets(args: Namespace) -> tuple[BenchTarget, ...]:
     levels = [1] if args.requests is not None else args.concurrency or [1]
-    if len(set(levels)) < len(levels):
-        raise UsageError("--concurrency names a number of streams twice")
-    lanes = []
+    local = next((name.replace("_", "-") for name in LOCAL_ONLY if getattr(args, name, None)), "")
+    _refuse(
+        (args.arm, "--arm and --test are for the local engine; give --target twice for two targets"),
+        (local, f"--{local} is for the local engine, not for --target"),
+        (len(set(levels)) < len(levels), "--concurrency names a number of streams twice"),
+    )
+    options = {"model": args.model_name, "dialect": args.dialect, "key_env": args.key_env, "timeout": args.timeout}
+    targets = []
     for index, spec in enumerate(args.target):
         prefix = f"target {chr(ord('A') + index)}" if len(args.target) > 1 else ""
-        if kind_of(spec) == "command":
-            lanes.append(Lane(spec, prefix))
+        if BenchTarget(spec).kind == "command":
+            targets.append(BenchTarget(spec, prefix))
             continue
-        options = {"model": args.model_name, "dialect": args.dialect, "key_env": args.key_env, "timeout": args.timeout,
-                   }  # fmt: skip
         for streams in levels:
             level = f"{streams} stream{'s' if streams > 1 else ''}" if len(levels) > 1 else ""
-            lanes.append(Lane(spec, ", ".join(filter(None, (prefix, level))), streams, options))
-    return tuple(lanes)
+            targets.append(BenchTarget(spec, ", ".join(filter(None, (prefix, level))), streams, options))
+    return tuple(targets)
 
 
-def _local_lanes(args: Namespace) -> tuple[Lane, ...]:
-    """Return a lane for each arm, or for each combination of lists; models are still names."""
-    if args.concurrency not in (None, [1]):
-        raise UsageError("--concurrency is for endpoints: the local engine has one stream")
-    if args.arm and len(args.arm) != 2:
-        raise UsageError(f"--arm must be given twice, for A and for B, not {len(args.arm)} time(s)")
+def _local_targets(args: Namespace) -> tuple[BenchTarget, ...]:
+    """Return a target for each --arm, or for each combination of lists; models are still names."""
     arms = [parse_arm(text) for text in args.arm]
     models = args.model if args.model is None or os.path.exists(args.model) else args.model.split(",")
     values_of = {
@@ -377,20 +359,23 @@ def _local_lanes(args: Namespace) -> tuple[Lane, ...]:
         "draft": args.draft, "mtp-draft": args.mtp_draft,
     }  # fmt: skip
     lists = {name: values for name, values in values_of.items() if isinstance(values, list) and len(values) > 1}
-    if lists and arms:
-        raise UsageError(f"choose one of --arm and a list of --{next(iter(lists))}")
+    _refuse(
+        (args.concurrency not in (None, [1]), "--concurrency is for endpoints: the local engine has one stream"),
+        (len(arms) not in (0, 2), f"--arm must be given twice, for A and for B, not {len(arms)} time(s)"),
+        (lists and arms, f"choose one of --arm and a list of --{next(iter(lists), '')}"),
+    )
     names = list(args.arm)
     if lists:
         arms = [dict(zip(lists, values, strict=True)) for values in itertools.product(*lists.values())]
         names = [",".join(f"{name}={value}" for name, value in options.items()) for options in arms]
     common = {name: values[0] if isinstance(values, list) else values for name, values in values_of.items()}
     chosen = [common | options for options in arms or [{}]]
-    if args.gpu_memory is not None and not any(options["backend"] == "cuda" for options in chosen):
-        raise UsageError("--gpu-memory is for --backend cuda")
-    return tuple(_local_lane(options, name, args) for name, options in zip(names or [""], chosen, strict=True))
+    _refuse((args.gpu_memory is not None and not any(options["backend"] == "cuda" for options in chosen),
+             "--gpu-memory is for --backend cuda"))  # fmt: skip
+    return tuple(_local_target(options, name, args) for name, options in zip(names or [""], chosen, strict=True))
 
 
-def _local_lane(options: dict[str, Any], name: str, args: Namespace) -> Lane:
+def _local_target(options: dict[str, Any], name: str, args: Namespace) -> BenchTarget:
     model = f":{options['model']}" if options["model"] else ""
     given = Namespace(**{**vars(args), **{key.replace("-", "_"): value for key, value in options.items()}})
     given.threads = threads(PROG, given.threads)
@@ -399,42 +384,40 @@ def _local_lane(options: dict[str, Any], name: str, args: Namespace) -> Lane:
     embedded = not options["model"] and not os.path.lexists(LOCAL_MODEL)
     chosen = {"backend": DEFAULT_BACKEND, "numerics": DEFAULT_MODE, "threads": None}
     chosen |= engine_options(given, embedded)
-    return Lane(f"local{model}", name, options=chosen)
+    return BenchTarget(f"local{model}", name, options=chosen)
 
 
-def choose_lanes(plan: Plan) -> Plan:
+def choose_models(plan: Plan) -> Plan:
     """Return the plan with model names replaced by existing files.
 
-    Local lanes without a model get the default, which is announced on stderr.
+    Local targets without a model get the default, which is announced on stderr.
     """
-    lanes, paths = [], {}
-    for lane in plan.lanes:
-        if kind_of(lane.target) == "local":
-            name = lane.target.partition(":")[2]
-            if name not in paths:
-                paths[name] = choose_model(PROG, name or None).path
-            lane = replace(lane, target=f"local:{paths[name]}")
-        lanes.append(lane)
-    return replace(plan, lanes=tuple(lanes))
+    paths: dict[str, Any] = {}
+
+    def chosen(target: BenchTarget) -> BenchTarget:
+        name = target.spec.partition(":")[2]
+        if name not in paths:
+            paths[name] = choose_model(PROG, name or None).path
+        return replace(target, spec=f"local:{paths[name]}")
+
+    return replace(plan, targets=tuple(chosen(t) if t.kind == "local" else t for t in plan.targets))
 
 
-def _places(args: Namespace, lanes: int, tests: bool) -> OutputOptions:
+def _places(args: Namespace, targets: int, tests: bool) -> OutputOptions:
     from .plot import check_suffix
 
-    if args.plot and args.csv is None:
-        raise UsageError("--plot needs --csv FILE, which it is drawn from")
-    if args.plot and tests:
-        raise UsageError("--plot needs a sweep over depths, not tests")
+    _refuse(
+        (args.plot and args.csv is None, "--plot needs --csv FILE, which it is drawn from"),
+        (args.plot and tests, "--plot needs a sweep over depths, not tests"),
+        (args.store is not None and args.no_store, "choose one of --store and --no-store"),
+        (args.json and args.output is not None, "choose one of -o and --json"),
+    )
     for path in args.plot:
         check_suffix(path)
     for path in (args.csv, *args.plot):
         if path is not None:
             check_output(path)
-    if args.store is not None and args.no_store:
-        raise UsageError("choose one of --store and --no-store")
-    if args.json and args.output is not None:
-        raise UsageError("choose one of -o and --json")
     form = args.output
-    if form is None and args.csv is None and not args.json and (tests or (lanes > 1 and not args.arm)):
+    if form is None and args.csv is None and not args.json and (tests or (targets > 1 and not args.arm)):
         form = "md"
     return OutputOptions(args.csv, tuple(args.plot), form, args.json, args.label or "", args.store)

@@ -1,10 +1,12 @@
-"""Speed curves: one or several CSVs to one figure, as SVG, PNG or PDF by the output's suffix.
+"""Curves of one or several CSVs in one figure, as SVG, PNG or PDF by the output's suffix (``ds4ref.console.curves``).
 
-A panel each for prefill and decode, both from zero, as in reports (``ds4ref.console.curves``): every file has a colour,
-and its machine's name beside its curves; a band has the quartiles of its repetitions. The same input gives the same
-bytes.
+Speed: a panel each for prefill and decode over depth, both from zero, as in reports: every file has a colour, and its
+machine's name beside its curves; a band has the quartiles of its repetitions. Load: throughput and time to first token
+over streams or request rate; rows of equal depth make a curve. Points with warnings are crosses. The same input gives
+the same bytes.
 
     ds4-bench plot results/m3.csv -o m3.svg --title "M3 Max"
+    ds4-bench plot --load served-*.csv -o load.svg
 """
 
 from __future__ import annotations
@@ -13,17 +15,19 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ds4ref.console.curves import Curve, speed_figure
-from ds4ref.console.plots import INK
+from ds4ref.console.curves import Curve, panels_figure, speed_figure
+from ds4ref.console.plots import GRID, INK, tick
 from ds4ref.errors import DataError, UsageError
+from ds4ref.runs.columns import Row
+from ds4ref.runs.results import read_rows
 from ds4ref.targets.wire import printable
 
 from .published import MACHINES
-from .results import Point, read_points
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 SUFFIXES = (".svg", ".png", ".pdf")
@@ -31,12 +35,9 @@ TITLE = 60
 """Characters of a title, above which it counts files instead of naming them."""
 NAMES = {word.lower(): word for word in ("AMD", "CPU", "DGX", "EPYC", "GPU", "GTX", "L40S", "MI300X", "NVIDIA", "RTX")}
 """Spelling of words in machines' names that have their own."""
+LATENCIES = {"ttft_ms": "median", "ttft_p95_ms": "95th percentile"}
 
-
-def default_output(path: str | os.PathLike[str]) -> Path:
-    """Return the path of a CSV's default plot: ``dir/name.csv`` -> ``dir/name_ts.svg``."""
-    path = Path(path)
-    return path.with_name(path.stem + "_ts.svg")
+Paths = Sequence[str | os.PathLike[str]]
 
 
 def check_suffix(path: str | os.PathLike[str]) -> None:
@@ -45,7 +46,7 @@ def check_suffix(path: str | os.PathLike[str]) -> None:
         raise UsageError(f"cannot plot to {path}: the name must end in {', '.join(SUFFIXES)}")
 
 
-def default_title(*paths: str | os.PathLike[str]) -> str:
+def default_title(paths: Paths) -> str:
     """Return a plot's title from file names: ``m3_max.csv`` -> ``M3 Max t/s``; several are joined by commas."""
     names, more = [words(Path(path).stem) for path in paths], 0
     while len(", ".join(names)) > TITLE and len(names) > 1:
@@ -67,52 +68,103 @@ def _word(text: str) -> str:
 
 
 def plot(
-    sources: Sequence[str | os.PathLike[str]],
-    outputs: Sequence[str | os.PathLike[str]] = (),
+    sources: Paths,
+    outputs: Paths = (),
     title: str | None = None,
     size: tuple[int, int] = (960, 540),
+    load: bool = False,
 ) -> list[Path]:
     """Draw the CSVs ``sources`` into each file of ``outputs`` (default: an SVG beside the first CSV); return the files.
 
-    ``size`` in pixels (PNGs have twice as many, for sharp screens). Raises DataError for bad data or a file that cannot
-    be written, UsageError for an output of unknown suffix.
+    ``size`` in pixels (PNGs have twice as many, for sharp screens); ``load``: over levels of a load, not over depths.
+    Raises DataError for bad data or a file that cannot be written, UsageError for an output of unknown suffix.
     """
-    files = [Path(output) for output in outputs] or [default_output(sources[0])]
+    files = [Path(output) for output in outputs] or [Path(sources[0]).with_name(Path(sources[0]).stem + "_ts.svg")]
     for file in files:
         check_suffix(file)
-    curves = [(words(Path(source).stem), read_points(source)) for source in sources]
-    figure = draw(curves, title or default_title(*sources), size)
+    if load:
+        common = os.path.commonprefix([Path(source).stem for source in sources]).strip(" _-.")
+        heading = f"{words(common)} under load" if common else "Under load"
+        figure = draw_load([row for source in sources for row in read_rows(source)], title or heading, size)
+    else:
+        curves = [(words(Path(source).stem), read_curve(source)) for source in sources]
+        figure = draw(curves, title or default_title(sources), size)
     for file in files:
         save(figure, file)
     return files
 
 
-def draw(curves: Sequence[tuple[str, list[Point]]], title: str, size: tuple[int, int]) -> Figure:
-    """Return the figure of named curves; ``size`` in pixels. Imports matplotlib, which takes half a second."""
-    import matplotlib
+def read_curve(path: str | os.PathLike[str]) -> list[Row]:
+    """Read a CSV as at least two rows of a curve, sorted by depth; DataError also for two rows of one depth."""
+    rows = read_rows(path, 2)
+    if any(one["ctx_tokens"] == other["ctx_tokens"] for one, other in zip(rows, rows[1:], strict=False)):
+        raise DataError(f"{path}: several rows at one depth: not a curve")
+    return rows
 
+
+def draw(curves: Sequence[tuple[str, Sequence[Row]]], title: str, size: tuple[int, int]) -> Figure:
+    """Return the figure of speeds in named rows; ``size`` in pixels. Imports matplotlib, which takes half a second."""
     names: list[str] = []
     for name, _ in curves:
         count = sum(other == name or other.startswith(f"{name} (") for other in names)
         names.append(f"{name} ({count + 1})" if count else name)
-    prefill, decode = (
-        [_curve(name, points, column) for name, (_, points) in zip(names, curves, strict=True)]
-        for column in ("prefill", "gen")
-    )
+    named = list(zip(names, (rows for _, rows in curves), strict=True))
+    prefill, decode = ([Curve.of(name, rows, column) for name, rows in named] for column in ("prefill_tps", "gen_tps"))
     shape = (1, 2) if size[0] >= size[1] else (2, 1)
-    with matplotlib.rc_context({"font.size": 11, "font.family": "sans-serif", "axes.edgecolor": INK}):
-        return speed_figure(prefill, decode, (size[0] * 72 / 96, size[1] * 72 / 96), *shape, title=printable(title))
+    with _style():
+        return speed_figure(prefill, decode, _points(size), *shape, title=printable(title))
 
 
-def _curve(name: str, points: Sequence[Point], column: str) -> Curve:
-    """Return the curve of "prefill" or "gen" speeds."""
-    drawn, warned = [], []
-    for point in points:
-        value, band = getattr(point, f"{column}_tps"), getattr(point, f"{column}_band")
-        drawn.append((point.ctx, value, *(band or (value, value))))
-        if codes := point.warnings.get(f"{column}_tps"):
-            warned.append((point.ctx, codes))
-    return Curve(name, tuple(drawn), tuple(warned))
+def levels(rows: Sequence[Row]) -> tuple[str, dict[str, list[Row]]]:
+    """Return (name of the x column, rows of each curve by name in order of x); DataError if there is no curve."""
+    column = "offered_rps" if all(row.get("offered_rps") for row in rows) else "streams"
+    curves: dict[str, list[Row]] = {}
+    for row in rows:
+        if isinstance(row.get(column), (int, float)) and row.get("ttft_ms"):
+            curves.setdefault(f"{row['ctx_tokens']:,} tokens", []).append(row)
+    curves = {name: curve for name, curve in curves.items() if len({row[column] for row in curve}) > 1}
+    if not curves:
+        raise DataError("a load plot needs two levels (streams or request rates) of an endpoint")
+    return column, curves
+
+
+def draw_load(rows: Sequence[Row], title: str, size: tuple[int, int]) -> Figure:
+    """Return the figure for the rows of all CSVs; ``size`` in pixels."""
+    x, curves = levels(rows)
+    latencies = [
+        Curve.of(f"{label}, {name}" if len(curves) > 1 else label, curve, column, x)
+        for name, curve in curves.items()
+        for column, label in LATENCIES.items()
+        if all(row.get(column) for row in curve)
+    ]
+    panels = [
+        ("all streams, tokens/s", [Curve.of(name, curve, "total_tps", x) for name, curve in curves.items()]),
+        ("time to first token, ms", latencies),
+    ]
+
+    def axis(axes: Axes, values: Sequence[float]) -> None:
+        from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+        axes.set_xlim(0, 1.05 * max(values))
+        axes.xaxis.set_major_locator(MaxNLocator(8, integer=x == "streams", steps=[1, 2, 4, 5, 10]))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: tick(value)))
+        axes.set_xlabel("streams at once" if x == "streams" else "requests per second", color=INK)
+        axes.spines[["top", "left", "right"]].set_visible(False)
+        axes.tick_params(colors=INK, length=0)
+        axes.grid(axis="y", color=GRID, linewidth=0.8)
+
+    with _style():
+        return panels_figure(panels, _points(size), 1, 2, printable(title), axis)
+
+
+def _points(size: tuple[int, int]) -> tuple[float, float]:
+    return size[0] * 72 / 96, size[1] * 72 / 96
+
+
+def _style() -> Any:
+    import matplotlib
+
+    return matplotlib.rc_context({"font.size": 11, "font.family": "sans-serif", "axes.edgecolor": INK})
 
 
 def save(figure: Figure, file: Path) -> None:

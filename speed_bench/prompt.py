@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ds4ref.errors import DataError
@@ -20,7 +19,7 @@ CHARACTERS = 8
 
 
 class PromptText:
-    """The text of a plan, tokenized with the first local lane's vocabulary."""
+    """The text of a plan, tokenized with the first local target's vocabulary."""
 
     def __init__(self, plan: Plan):
         self.plan = plan
@@ -56,9 +55,15 @@ class PromptText:
             if plan.prompt is None:
                 self._ids = prose_tokens(self._tokenizer, count)
             else:
-                encode = self._tokenizer.encode
-                self._ids = chat_tokens(self._tokenizer, plan.prompt, plan.system) if plan.chat else encode(plan.prompt)
-                check_length(self._ids, plan.deepest)
+                from ds4ref.text.chat import encode_chat_prompt
+
+                self._ids = (
+                    encode_chat_prompt(self._tokenizer, plan.system, plan.prompt, "none")
+                    if plan.chat
+                    else self._tokenizer.encode(plan.prompt)
+                )
+                if len(self._ids) < plan.deepest:
+                    raise DataError(f"prompt has {len(self._ids)} tokens, need at least --ctx-max={plan.deepest}")
         return self._ids[:count]
 
     def text(self) -> str:
@@ -72,7 +77,7 @@ class PromptText:
     def facts(self) -> dict[str, Any]:
         """Return the SHA-256 of the text, of its tokens if tokenized here, and the seed of generated prose."""
         if self._tokenizer is not None:
-            checksum = digest(self.tokens(self.plan.deepest))
+            checksum = hashlib.sha256(array("I", self.tokens(self.plan.deepest)).tobytes()).hexdigest()
         else:
             checksum = hashlib.sha256(self.text().encode("utf-8", "surrogateescape")).hexdigest()
         return {"prompt_sha256": checksum} | ({"seed": PROSE_SEED} if self.plan.prompt is None else {})
@@ -88,22 +93,3 @@ def prose_tokens(tokenizer: Tokenizer, needed: int) -> list[int]:
         if len(tokens) > needed:  # the last token of a shorter text might merge with the next
             return tokens[:needed]
         characters *= 2
-
-
-def chat_tokens(tokenizer: Tokenizer, text: str, system: str) -> list[int]:
-    """Encode ``text`` as one user turn without thinking, up to the start of the answer."""
-    from ds4ref.text.chat import encode_chat_prompt
-
-    return encode_chat_prompt(tokenizer, system, text, "none")
-
-
-def check_length(tokens: Sequence[int], needed: int) -> None:
-    """Raise DataError if there are fewer than ``needed`` tokens."""
-    if len(tokens) < needed:
-        raise DataError(f"prompt has {len(tokens)} tokens, need at least --ctx-max={needed}")
-
-
-def digest(tokens: Sequence[int]) -> str:
-    """Return the SHA-256 of token ids as little-endian 32-bit numbers."""
-    ids = array("I", tokens)
-    return hashlib.sha256(ids.tobytes()).hexdigest()

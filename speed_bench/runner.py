@@ -1,13 +1,13 @@
-"""Runs a plan: opens its lanes, warms them up, measures them in turn, stores every row.
+"""Runs a plan: opens its targets, warms them up, measures them in turn, stores every row.
 
     from ds4ref.speed_bench import Plan, run
     result = run(Plan.sweep("local", depths=(512, 1024), gen_tokens=16, reps=3))
-    for row in result.lanes[0].summary():
+    for row in result.targets[0].summary():
         print(row["ctx_tokens"], row["gen_tps"])
 
-A repetition is a whole sweep. Several lanes take turns row by row, A B, then B A, and so on, with the order swapped
+A repetition is a whole sweep. Several targets take turns row by row, A B, then B A, and so on, with the order swapped
 from repetition to repetition (ABBA), so that slow changes of the machine affect all alike. A binary sweeps by itself,
-so if a lane is a binary, whole sweeps take turns. Every row is stored as soon as it is measured.
+so if a target is a binary, whole sweeps take turns. Every row is stored as soon as it is measured.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import calendar
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
@@ -23,14 +24,13 @@ from typing import TYPE_CHECKING, Any
 from ds4ref.console.common import duration
 from ds4ref.errors import Cancelled, DataError
 from ds4ref.runs import drift, warnings
-from ds4ref.runs.columns import Sample, summaries
+from ds4ref.runs.columns import Row, summaries
 from ds4ref.runs.provenance import stamp
 from ds4ref.targets import Cancellation
 
-from .plan import MOST_REPS, Lane, Plan, kind_of
-from .samples import seconds
-from .source import Opening, Progress, Say, Source
-from .sources import open_source
+from .plan import MOST_REPS, BenchTarget, Plan
+from .sources import Opening, Say, Source, open_source
+from .sweep import Progress
 
 if TYPE_CHECKING:
     from ds4ref.runs.store import Store
@@ -40,36 +40,36 @@ ANNOUNCED_FROM = 60.0
 
 
 @dataclass
-class MeasuredLane:
-    """A lane with its results so far.
+class MeasuredTarget:
+    """A target with its results so far.
 
-    facts     facts about the engine, the model and the machine
-    samples   the measured rows of all repetitions
-    run       number of its run in the store, None without a store
+    facts   facts about the engine, the model and the machine
+    rows    the measured rows of all repetitions
+    run     number of its run in the store, None without a store
     """
 
-    lane: Lane
+    planned: BenchTarget
     facts: dict[str, Any] = field(default_factory=dict)
-    samples: list[Sample] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
     run: int | None = None
 
     @property
     def name(self) -> str:
-        """The name that distinguishes the lane from others."""
-        return self.lane.name
+        """The name that distinguishes the target from others."""
+        return self.planned.name
 
-    def summary(self) -> list[Sample]:
+    def summary(self) -> list[Row]:
         """Return one row per depth or test, with repetitions combined (``columns``)."""
-        return summaries(self.samples)
+        return summaries(self.rows)
 
 
 class Measurement:
-    """One run of a plan: ``execute`` measures it; ``lanes`` hold all samples so far, also after an error.
+    """One run of a plan: ``execute`` measures it; ``targets`` hold all rows so far, also after an error.
 
-    store      run store (None: none); ``label(lane)`` returns the label of a lane's run in it
+    store      run store (None: none); ``label(target)`` returns the label of a target's run in it
     say        called with messages for the user, one line each
     progress   returns a context manager for a title; its value is called with (done, all)
-    on_row     called with the lane after each new sample
+    on_row     called with the target after each new row
     stopping   returns a context manager; its value returns whether the user wants to stop
     command    command line of the process, for the facts
     """
@@ -79,17 +79,17 @@ class Measurement:
         plan: Plan,
         store: Store | None = None,
         *,
-        label: Callable[[Lane], str] = lambda lane: lane.name,
+        label: Callable[[BenchTarget], str] = lambda target: target.name,
         say: Say = lambda message: None,
         progress: Callable[[str], Any] | None = None,
-        on_row: Callable[[MeasuredLane], None] = lambda lane: None,
+        on_row: Callable[[MeasuredTarget], None] = lambda target: None,
         stopping: Callable[[], AbstractContextManager[Cancellation]] = lambda: nullcontext(Cancellation()),
         command: Sequence[str] | None = None,
     ):
         self.plan, self.store, self.label, self.say = plan, store, label, say
         self.progress, self.on_row, self.stopping, self.command = progress, on_row, stopping, command
-        self.lanes = [MeasuredLane(lane) for lane in plan.lanes]
-        self.reps = plan.reps or (MOST_REPS if len(plan.lanes) > 1 else 0)
+        self.targets = [MeasuredTarget(target) for target in plan.targets]
+        self.reps = plan.reps or (MOST_REPS if len(plan.targets) > 1 else 0)
         """Number of repetitions to run; 0 while it is unknown."""
         self.status = "open"
         self._group = uuid.uuid4().hex[:12]
@@ -98,12 +98,12 @@ class Measurement:
     @property
     def wanted(self) -> int:
         """Number of rows to measure, 0 while unknown."""
-        return self.reps * self.plan.rows * len(self.lanes)
+        return self.reps * self.plan.rows * len(self.targets)
 
     @property
     def done(self) -> int:
         """Number of rows measured so far."""
-        return sum(len(lane.samples) for lane in self.lanes)
+        return sum(len(target.rows) for target in self.targets)
 
     def execute(self) -> None:
         """Measure everything, and record the final status in the store.
@@ -116,10 +116,8 @@ class Measurement:
                 sources = self.open(stack)
                 progress = stack.enter_context(self.progress("measuring")) if self.progress is not None else None
                 cancel = stack.enter_context(self.stopping())
-                for index, entry in self._measure(sources, progress, cancel):
-                    self._keep(self.lanes[index], entry)
-                for note in dict.fromkeys(note for source in sources for note in source.notes()):
-                    self.say(note)
+                for target, row in self._measure(sources, progress, cancel):
+                    self._keep(target, row)
                 self.status = "complete"
             except (Cancelled, KeyboardInterrupt, SystemExit):  # by Ctrl-C or a signal
                 self.status = "stopped"
@@ -128,15 +126,15 @@ class Measurement:
                 self._finish()
 
     def resume(self, first: int) -> None:
-        """Continue run ``first`` of the store and the runs of other lanes that were measured in turn with it."""
+        """Continue run ``first`` of the store and the runs of other targets that were measured in turn with it."""
         assert self.store is not None
         run = self.store.run(first)
         group = run.fact("arms", "group")
         runs = [other for other in self.store.runs(kind="bench") if group and other.fact("arms", "group") == group]
         known = {other.fact("arms", "options"): other for other in runs or [run]}
-        for lane in self.lanes:
-            if (other := known.get(lane.name if group else None)) is not None:
-                lane.run, lane.facts, lane.samples = other.id, dict(other.facts), self.store.rows(other.id)
+        for target in self.targets:
+            if (other := known.get(target.name if group else None)) is not None:
+                target.run, target.facts, target.rows = other.id, dict(other.facts), self.store.rows(other.id)
         if group:
             self._group = group
         begun = calendar.timegm(time.strptime(run.facts["created"], "%Y-%m-%dT%H:%M:%SZ"))
@@ -150,19 +148,17 @@ class Measurement:
     # --- before
 
     def open(self, stack: ExitStack) -> list[Source]:
-        """Open and warm up the sources of all lanes, and collect their facts; the sources are closed with ``stack``."""
+        """Open and warm up the sources of all targets, and collect their facts; they are closed with ``stack``."""
         opening = Opening(self.plan, stack, self.store, self.progress, self.say)
-        sources = [open_source(opening, lane.lane) for lane in self.lanes]
+        sources = [open_source(opening, target.planned) for target in self.targets]
         self._describe(opening, sources)
         return sources
 
     def _describe(self, opening: Opening, sources: Sequence[Source]) -> None:
         """Check the sources, warm them up, announce the duration, and collect the facts."""
-        for source in sources:
-            source.check(len(sources))
-        say = getattr(sources[0], "buffers", None)
-        if say is not None:
-            self.say(say())
+        buffers = [source.check(len(sources)) for source in sources]
+        if buffers[0]:
+            self.say(buffers[0])
         if self.plan.warmup:
             warm = [source.warm_up() for source in sources]
             least = sum(speed.walk(*self._work()) for speed in warm if speed is not None)
@@ -171,50 +167,66 @@ class Measurement:
                          "the speed of the warm-up; Ctrl-C keeps the rows measured")  # fmt: skip
         text = opening.prompt.facts()
         shared = {**text, **stamp(self.command)}
-        for lane, source in zip(self.lanes, sources, strict=True):
-            facts = source.facts()
-            _require_same_setup(lane, {**facts, **shared})
-            lane.facts = {**facts, **shared, **{k: v for k, v in lane.facts.items() if k in ("created", "command")}}
+        for target, source in zip(self.targets, sources, strict=True):
+            _require_same_setup(target, {**source.facts, **shared})
+            begun: dict[str, Any] = {
+                name: target.facts[name] for name in ("created", "command") if name in target.facts
+            }
+            target.facts = {**source.facts, **shared, **begun}
         self._record_group()
 
     def _work(self) -> tuple[int, int]:
-        """Return the tokens of prefill and the steps of decode of one repetition of one lane."""
+        """Return the tokens of prefill and the steps of decode of one repetition of one target."""
         if self.plan.probes:
             probes = self.plan.probes
             return sum(p.depth + p.prefill for p in probes), sum(p.decode for p in probes)
         return self.plan.deepest, self.plan.gen_tokens * self.plan.rows
 
     def _record_group(self) -> None:
-        for index, lane in enumerate(self.lanes):
-            lane.facts["walk"] = {**self.plan.facts(), "reps": self.reps or None}
-            if kind_of(lane.lane.target) == "http" and self.plan.load is None:
-                lane.facts["walk"]["streams"] = lane.lane.streams
-            if len(self.lanes) > 1:
-                lane.facts["arms"] = {"group": self._group, "arm": chr(ord("A") + index % 26), "options": lane.name}
+        for index, target in enumerate(self.targets):
+            target.facts["walk"] = {**self.plan.facts(), "reps": self.reps or None}
+            if target.planned.kind == "http" and self.plan.load is None:
+                target.facts["walk"]["streams"] = target.planned.streams
+            if len(self.targets) > 1:
+                target.facts["arms"] = {"group": self._group, "arm": chr(ord("A") + index % 26), "options": target.name}
 
     # --- meanwhile
 
     def _measure(
         self, sources: Sequence[Source], progress: Progress | None, cancel: Cancellation
-    ) -> Iterator[tuple[int, Sample]]:
-        """Yield (index of the lane, sample) as soon as it is measured."""
+    ) -> Iterator[tuple[MeasuredTarget, Row]]:
+        """Yield (target, row) as soon as it is measured."""
         start, rep = time.perf_counter() - self._before, 0
         while rep < (self.reps or self._affordable(rep)):
-            measured = [sum(entry["rep"] == rep for entry in lane.samples) for lane in self.lanes]
-            if rep and self.plan.delay and not all(measured):
+            done = [sum(row["rep"] == rep for row in target.rows) for target in self.targets]
+            if rep and self.plan.delay and not all(done):
                 sleep_between(self.plan.delay, cancel)
             walks = []
-            for number, (source, done) in enumerate(zip(sources, measured, strict=True)):
-                walk_progress = None if progress is None else _WalkProgress(progress, rep * len(sources) + number, self)
-                walks.append(source.walk(rep, done, start=start, progress=walk_progress, cancel=cancel))
-            yield from self._turns(rep, walks, measured, all(source.pausable for source in sources))
+            for number, (source, measured) in enumerate(zip(sources, done, strict=True)):
+                part = None if progress is None else self._part(progress, rep * len(sources) + number)
+                walks.append(source.walk(rep, measured, part, cancel))
+            for index in turns(len(walks), self.plan.rows, rep, done, all(source.pausable for source in sources)):
+                row = next(walks[index])
+                yield self.targets[index], {**row, "rep": rep, "at": round(row["at"] - start, 6)}
+            for walk, measured in zip(walks, done, strict=True):
+                if measured < self.plan.rows:  # to the end of a binary, which may say that it failed
+                    deque(walk, maxlen=0)
             rep += 1
+
+    def _part(self, progress: Progress, before: int) -> Progress:
+        """Return the progress of one sweep, ``before`` of which are done, as part of all, in units of that sweep."""
+
+        def report(done: int, of: int) -> None:
+            sweeps = max((self.reps or 1) * len(self.targets), before + 1)
+            progress(before * of + done, of * sweeps)
+
+        return report
 
     def _affordable(self, done: int) -> int:
         """Return the number of repetitions that the budget allows, estimated from the first; 1 before it is done."""
         if not done:
             return 1
-        one = sum(seconds(entry) for lane in self.lanes for entry in lane.samples if entry["rep"] == 0)
+        one = sum(seconds(entry) for target in self.targets for entry in target.rows if entry["rep"] == 0)
         fit = int(self.plan.budget / one) if one > 0 else MOST_REPS
         if fit < MOST_REPS:
             self.say(f"{max(fit, 1)} repetition(s): one takes {duration(one)}, --budget is "
@@ -222,42 +234,29 @@ class Measurement:
         self.reps = max(1, min(MOST_REPS, fit))
         return self.reps
 
-    def _turns(
-        self, rep: int, walks: Sequence[Iterator[Sample]], measured: Sequence[int], pausable: bool
-    ) -> Iterator[tuple[int, Sample]]:
-        if not pausable:
-            for index in turn_order(len(walks), rep):
-                if measured[index] < self.plan.rows:
-                    yield from ((index, entry) for entry in walks[index])
-            return
-        for row in range(self.plan.rows):
-            for index in turn_order(len(walks), rep + row):
-                if row >= measured[index]:
-                    yield index, next(walks[index])
-
-    def _keep(self, lane: MeasuredLane, entry: Sample) -> None:
-        lane.samples.append(entry)
+    def _keep(self, target: MeasuredTarget, entry: Row) -> None:
+        target.rows.append(entry)
         if self.store is not None:
-            if lane.run is None:
-                lane.run = self.store.begin("bench", lane.facts, label=self.label(lane.lane))
-            self.store.append(lane.run, [entry])
-        self.on_row(lane)
+            if target.run is None:
+                target.run = self.store.begin("bench", target.facts, label=self.label(target.planned))
+            self.store.append(target.run, [entry])
+        self.on_row(target)
 
     def _finish(self) -> None:
-        if any(lane.facts for lane in self.lanes):
+        if any(target.facts for target in self.targets):
             self._record_group()
-        for lane in self.lanes:
-            if self.store is not None and lane.run is not None:
-                self.store.finish(lane.run, self.status, lane.facts)
+        for target in self.targets:
+            if self.store is not None and target.run is not None:
+                self.store.finish(target.run, self.status, target.facts)
 
     # --- afterwards
 
     def notes(self) -> list[str]:
-        """Return warnings about the samples, one line each."""
+        """Return warnings about the rows, one line each."""
         return [
-            f"{lane.name}: {note}" if lane.name else note
-            for lane in self.lanes
-            for note in (*drift.notes(lane.samples), *warnings.notes(lane.samples))
+            f"{target.name}: {note}" if target.name else note
+            for target in self.targets
+            for note in (*drift.notes(target.rows), *warnings.notes(target.rows))
         ]
 
 
@@ -268,35 +267,45 @@ def run(plan: Plan, store: Store | None = None, **options: Any) -> Measurement:
     return measurement
 
 
-def _require_same_setup(lane: MeasuredLane, facts: dict[str, Any]) -> None:
+def _require_same_setup(target: MeasuredTarget, facts: dict[str, Any]) -> None:
     """Raise DataError if a resumed run was begun with another model, text, processor, numerics, steering, threads or
     workers of a cluster."""
     for name, keys in (("model", ("model", "sha256")), ("text", ("prompt_sha256",)), ("processor", ("machine", "cpu")),
                        ("numerics", ("numerics",)), ("steering", ("steering",)), ("cluster", ("cluster",)),
                        ("rounding of streams", ("streams",)),
                        ("number of threads", ("threads",))):  # fmt: skip
-        old, new = lane.facts, facts
+        old, new = target.facts, facts
         for key in keys:
             old, new = (old or {}).get(key), (new or {}).get(key)  # type: ignore[assignment]
-        if lane.samples and old != new:
-            raise DataError(f"run {lane.run} cannot be resumed: it was measured with another {name}")
+        if target.rows and old != new:
+            raise DataError(f"run {target.run} cannot be resumed: it was measured with another {name}")
 
 
-def turn_order(lanes: int, turn: int) -> list[int]:
-    """Return the order in which lanes are measured: forwards in even turns, backwards in odd ones."""
-    order = list(range(lanes))
-    return order if turn % 2 == 0 else order[::-1]
+def turns(targets: int, rows: int, rep: int, done: Sequence[int], pausable: bool = True) -> Iterator[int]:
+    """Yield the index of the target whose next row is measured, in repetition ``rep`` of so many ``rows``.
+
+    Forwards in even turns, backwards in odd ones; without ``pausable`` a turn is a whole repetition. ``done``: rows of
+    each target that are measured already.
+    """
+    order = range(targets)
+    if not pausable:
+        for index in order if rep % 2 == 0 else reversed(order):
+            yield from [index] * (rows - done[index])
+        return
+    for row in range(rows):
+        for index in order if (rep + row) % 2 == 0 else reversed(order):
+            if row >= done[index]:
+                yield index
 
 
-class _WalkProgress:
-    """Progress of one sweep as part of all, in units of that sweep."""
-
-    def __init__(self, progress: Callable[[int, int], None], before: int, run: Measurement):
-        self.progress, self.before, self.run = progress, before, run
-
-    def __call__(self, done: int, of: int) -> None:
-        walks = max((self.run.reps or 1) * len(self.run.lanes), self.before + 1)
-        self.progress(self.before * of + done, of * walks)
+def seconds(row: Row) -> float:
+    """Return the seconds spent in the timed windows of a row."""
+    if row.get("seconds"):
+        return float(row["seconds"])
+    if row.get("e2e_ms"):
+        return float(row["e2e_ms"]) / 1e3
+    parts = ((row["prefill_tokens"], row["prefill_tps"]), (row["gen_tokens"], row["gen_tps"]))
+    return sum(count / rate for count, rate in parts if rate)
 
 
 def sleep_between(seconds: float, cancel: Callable[[], bool]) -> None:

@@ -15,221 +15,184 @@ import math
 import time
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ds4ref.costs import PREFILL_CHUNK
-from ds4ref.drafts.speculation import Counts, Speculation
+from ds4ref.drafts.speculation import Counts
 from ds4ref.environment import resident_bytes
 from ds4ref.errors import Cancelled, Ds4Error, SessionError
+from ds4ref.runs import warnings
+from ds4ref.runs.columns import Row
 
-from .probes import Probe
+from .plan import Probe
 from .waiting import Waits, load
+
+if TYPE_CHECKING:
+    from ds4ref.costs import Costs, Peaks
 
 WARMUP_DECODE = 4
 
 # tokens with lower logits are masked or broken, and never chosen
 _FLOOR = -1e30
 
+Progress = Callable[[int, int], None]
+
 
 class SweepError(SessionError):
     """Raised if the engine fails during a measurement; the message names the depth."""
 
 
-class Timeline(Protocol):
-    """The methods of a session that a sweep uses."""
-
-    ctx: int
-
-    @property
-    def pos(self) -> int:
-        """Number of tokens that the session holds."""
-        ...
-
-    def sync(
-        self,
-        tokens: Sequence[int],
-        progress: Callable[[int, int], None] | None = None,
-        cancel: Callable[[], bool] | None = None,
-    ) -> None:
-        """Prefill ``tokens`` beyond the session's current ones, which are a prefix of them."""
-        ...
-
-    def prepare(self, positions: Iterable[int]) -> int:
-        """Do what a session does once for tokens at ``positions``; return 0 if that was done before."""
-        ...
-
-    def append(self, token: int) -> None:
-        """Run one decode step with ``token``."""
-        ...
-
-    def argmax(self, exclude: int | None = None) -> int:
-        """Return the token with the largest logit, other than ``exclude``."""
-        ...
-
-    def logit(self, token: int) -> float:
-        """Return the logit of ``token``."""
-        ...
-
-    def snapshot(self) -> Any:
-        """Return a snapshot of the session's state."""
-        ...
-
-    def restore(self, snapshot: Any) -> None:
-        """Restore the session's state from a snapshot."""
-        ...
-
-    def payload_bytes(self) -> int:
-        """Return the size in bytes of the session saved to a file."""
-        ...
-
-
-@dataclass(frozen=True)
-class SweepRow:
-    """One measured depth or single test; times in seconds.
-
-    ctx_tokens      depth: tokens in the session after the prefill
-    prefill_tokens  tokens of the timed prefill
-    prefill_s       time of the prefill
-    steps_s         time of every decode step
-    ready_s         time to prepare a new session for decode, not part of the steps
-    kvcache_bytes   size of the session as saved
-    ids             decoded tokens
-    rep             number of the repetition
-    at              start on the process clock
-    rss_bytes       resident memory afterwards
-    test            name of a single test, "" for a sweep
-    wait_share      share of the timed windows that a thread waited for a processor, at most
-    load            the machine's load average afterwards
-    guessed         what speculative decoding did meanwhile, None without it
-    """
-
-    ctx_tokens: int
-    prefill_tokens: int
-    prefill_s: float
-    steps_s: tuple[float, ...]
-    kvcache_bytes: int
-    ids: tuple[int, ...]
-    rep: int = 0
-    at: float = 0.0
-    rss_bytes: int | None = None
-    test: str = ""
-    wait_share: float | None = None
-    load: float | None = None
-    ready_s: float = 0.0
-    guessed: Counts | None = None
-
-    @property
-    def drafted(self) -> int | None:
-        """Number of tokens that were guessed, None without speculative decoding."""
-        return None if self.guessed is None else self.guessed.total().drafted
-
-    @property
-    def accepted(self) -> int | None:
-        """Number of guessed tokens that were right."""
-        return None if self.guessed is None else self.guessed.total().accepted
-
-    @property
-    def tokens_per_pass(self) -> float | None:
-        """Tokens decoded by a pass of the model."""
-        return None if self.guessed is None else self.guessed.tokens_a_pass
-
-    @property
-    def drafts(self) -> str | None:
-        """Right and guessed tokens by source and number of guesses in the pass: "lookup 3: 7/12"."""
-        if self.guessed is None:
-            return None
-        items = sorted(self.guessed.drafts.items())
-        return "; ".join(f"{name} {depth}: {count.accepted}/{count.drafted}" for (name, depth), count in items)
-
-    @property
-    def gen_tokens(self) -> int:
-        """Number of generated tokens."""
-        return len(self.steps_s)
-
-    @property
-    def prefill_tps(self) -> float:
-        """Tokens per second of this row's prefill."""
-        return _rate(self.prefill_tokens, self.prefill_s)
-
-    @property
-    def gen_tps(self) -> float:
-        """Tokens per second of decode, including the first step."""
-        return _rate(self.gen_tokens, sum(self.steps_s))
-
-    @property
-    def gen_first_ms(self) -> float:
-        """Milliseconds of the first decode step, which runs with cold caches, and of preparing the session for it."""
-        return 1e3 * (self.ready_s + self.steps_s[0]) if self.steps_s else 0.0
-
-    @property
-    def gen_steady_tps(self) -> float:
-        """Tokens per second of decode, excluding the first step."""
-        return _rate(self.gen_tokens - 1, sum(self.steps_s[1:]))
-
-    @property
-    def gen_digest(self) -> str:
-        """Digest of the decoded tokens as twelve hexadecimal digits, to compare runs."""
-        ids = array("I", self.ids)
-        return hashlib.sha256(ids.tobytes()).hexdigest()[:12]
-
-
-def _rate(count: int, seconds: float) -> float:
-    return count / seconds if seconds > 0 else 0.0
-
-
 def sweep(
-    session: Timeline,
+    session: Any,
     tokens: Sequence[int],
-    depths: Iterable[int],
+    depths: Sequence[int],
     gen_tokens: int,
     eos: int,
     *,
-    rep: int = 0,
     done: int = 0,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
     cancel: Callable[[], bool] = lambda: False,
-) -> Iterator[SweepRow]:
+) -> Iterator[Row]:
     """Measure every depth; yield a row as soon as it is measured. The first ``done`` depths are only prefilled.
 
     tokens       the token sequence, at least as long as the last depth
     eos          token that decode may not pick
-    rep          number of the repetition, stored in each row
     progress     called with (tokens done, all) between windows and prefill chunks
     cancel       returns whether to stop
 
     Raises Cancelled when ``cancel`` returns True; earlier rows are complete. Raises SweepError for any failure of the
     engine.
     """
-    tokens, depths = list(tokens), list(depths)
-    last, previous = depths[-1] if depths else 0, 0
+    tokens, last, previous = list(tokens), depths[-1], 0
     if done:
         previous = depths[done - 1]
         timed_prefill(session, tokens[:previous], last, progress, cancel)
     for depth in depths[done:]:
         waits = Waits()
         with waits:
-            start, prefill_s = timed_prefill(session, tokens[:depth], last, progress, cancel)
+            at, prefill_s = timed_prefill(session, tokens[:depth], last, progress, cancel)
         with _sweep_errors(f"snapshot at {depth} failed"):
             snapshot = session.snapshot()
             payload = session.payload_bytes()
-        ready_s, guesses = prepare(session, depth, gen_tokens), Guesses(session)
+        ready_s, guessed = prepare(session, depth, gen_tokens), _guesses(session)
         with waits:
             ids, steps = decode(session, depth, gen_tokens, eos, cancel)
         with _sweep_errors(f"restore at {depth} failed"):
             session.restore(snapshot)
-        yield SweepRow(
-            depth, depth - previous, prefill_s, tuple(steps), payload, tuple(ids), rep, start, resident_bytes(), "",
-            waits.share(prefill_s + sum(steps)), load(), ready_s, guesses.counted(),
-        )  # fmt: skip
+        yield measured(depth, depth - previous, prefill_s, steps, ids, payload, at, waits, ready_s, guessed())
         previous = depth
 
 
+def run_probes(
+    session: Callable[[], Any],
+    tokens: Sequence[int],
+    probes: Sequence[Probe],
+    eos: int,
+    *,
+    done: int = 0,
+    progress: Progress | None = None,
+    cancel: Callable[[], bool] = lambda: False,
+) -> Iterator[Row]:
+    """Measure every test but the first ``done`` on its own session; yield a row as soon as it is measured.
+
+    Raises as ``sweep``; ``progress`` is called with (tests done, all).
+    """
+    for number, probe in enumerate(probes[done:], done):
+        if progress is not None:
+            progress(number, len(probes))
+        fresh, before, depth = session(), probe.needed - probe.prefill, probe.needed
+        if before:
+            timed_prefill(fresh, list(tokens[:before]), before, None, cancel)
+        waits, prefill_s, ready_s = Waits(), 0.0, 0.0
+        ids: list[int] = []
+        steps: list[float] = []
+        if probe.prefill:
+            with waits:
+                at, prefill_s = timed_prefill(fresh, list(tokens[:depth]), depth, None, cancel)
+        payload, guessed = fresh.payload_bytes(), _guesses(fresh)
+        if probe.decode:
+            at, ready_s = time.perf_counter(), prepare(fresh, depth, probe.decode)
+            with waits:
+                ids, steps = decode(fresh, depth, probe.decode, eos, cancel)
+        counts = guessed() if probe.decode else None
+        row = measured(depth, probe.prefill, prefill_s, steps, ids, payload, at, waits, ready_s, counts)
+        yield row | {"test": probe.name}
+
+
+def measured(
+    depth: int,
+    prefill_tokens: int,
+    prefill_s: float,
+    steps: Sequence[float],
+    ids: Sequence[int],
+    payload: int,
+    at: float = 0.0,
+    waits: Waits | None = None,
+    ready_s: float = 0.0,
+    guessed: Counts | None = None,
+) -> Row:
+    """Return the row of a depth or single test; times in seconds.
+
+    steps     time of every decode step
+    ids       decoded tokens
+    payload   bytes of the session as saved
+    at        start on the process clock
+    waits     how long threads waited for a processor
+    ready_s   time to prepare a new session for decode, part of the first step alone
+    guessed   what speculative decoding did meanwhile, None without it
+    """
+    row: Row = {
+        "at": at, "ctx_tokens": depth, "prefill_tokens": prefill_tokens, "gen_tokens": len(steps),
+        "prefill_tps": _rate(prefill_tokens, prefill_s), "gen_tps": _rate(len(steps), sum(steps)),
+        "kvcache_bytes": payload, "gen_first_ms": 1e3 * (ready_s + steps[0]) if steps else 0.0,
+        "gen_steady_tps": _rate(len(steps) - 1, sum(steps[1:])),
+        "gen_digest": hashlib.sha256(array("I", ids).tobytes()).hexdigest()[:12],
+        "rss_bytes": resident_bytes(), "wait_share": waits and waits.share(prefill_s + sum(steps)), "load": load(),
+        "steps_s": [round(seconds, 9) for seconds in steps],
+    }  # fmt: skip
+    if guessed is not None:
+        total, drafts = guessed.total(), sorted(guessed.drafts.items())
+        texts = (f"{name} {depth}: {count.accepted}/{count.drafted}" for (name, depth), count in drafts)
+        row |= {"drafted": total.drafted, "accepted": total.accepted, "tokens_per_pass": guessed.tokens_a_pass,
+                "drafts": "; ".join(texts)}  # fmt: skip
+    return {name: value for name, value in row.items() if value is not None}
+
+
+def _rate(count: int, seconds: float) -> float:
+    return count / seconds if seconds > 0 else 0.0
+
+
+def bounds(row: Row, costs: Costs, peaks: Peaks | None) -> Row:
+    """Return what a row's work needs by the cost model; with peaks, its speeds as shares of the roofline bound."""
+    depth, work = row["ctx_tokens"], costs.decode(row["ctx_tokens"] + row["gen_tokens"] // 2)
+    entry: Row = {"cache_bytes_per_token": costs.shape.kv_bytes(depth) / depth}
+    if row["gen_tokens"]:
+        entry |= {"decode_bytes": round(work.bytes), "decode_gbs": work.bytes * row["gen_tps"] / 1e9}
+    if peaks is not None and row["gen_tokens"]:
+        decode = work.bound(peaks)
+        entry |= {"decode_share": decode.seconds * row["gen_tps"], "decode_binds": decode.binds}
+    if peaks is not None and row["prefill_tokens"]:
+        prefill = costs.prefill(depth - row["prefill_tokens"], depth).bound(peaks)
+        share = prefill.seconds * row["prefill_tps"] / row["prefill_tokens"]
+        entry |= {"prefill_share": share, "prefill_binds": prefill.binds}
+    return entry
+
+
+def with_warnings(row: Row, *known: warnings.Warnings) -> Row:
+    """Return a row with the ``known`` warnings and those that its times show (``runs.warnings.of_times``)."""
+    found = warnings.merged([*known, warnings.of_times(row)])
+    if "count" in found:  # how long the answer was is unknown
+        found.pop("short", None)
+    return {**row, "warnings": found} if found else row
+
+
 def timed_prefill(
-    session: Timeline,
+    session: Any,
     tokens: Sequence[int],
     last: int,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
     cancel: Callable[[], bool] = lambda: False,
 ) -> tuple[float, float]:
     """Prefill ``session`` to the first ``last`` tokens; return (start on the process clock, seconds).
@@ -253,87 +216,14 @@ def timed_prefill(
         return start, clock() - start - between
 
 
-def run_probes(
-    session: Callable[[], Timeline],
-    tokens: Sequence[int],
-    probes: Sequence[Probe],
-    eos: int,
-    *,
-    rep: int = 0,
-    done: int = 0,
-    progress: Callable[[int, int], None] | None = None,
-    cancel: Callable[[], bool] = lambda: False,
-) -> Iterator[SweepRow]:
-    """Measure every test but the first ``done`` on its own session; yield a row as soon as it is measured.
-
-    Raises as ``sweep``; ``progress`` is called with (tests done, all).
-    """
-    for number, probe in enumerate(probes[done:], done):
-        if progress is not None:
-            progress(number, len(probes))
-        fresh = session()
-        before = probe.depth if probe.prefill else max(1, probe.depth)
-        if before:
-            prefill_row(fresh, tokens, 0, before, cancel=cancel)
-        if probe.prefill:
-            yield prefill_row(fresh, tokens, before, before + probe.prefill, rep=rep, test=probe.name, cancel=cancel)
-        else:
-            yield timed_decode(fresh, before, probe.decode, eos, rep=rep, test=probe.name, cancel=cancel)
+def _guesses(session: Any) -> Callable[[], Counts | None]:
+    """Return a function that counts what a session's speculative decoding did since now, None without it."""
+    speculation = getattr(session, "speculation", None)
+    before = None if speculation is None else speculation.counts.copy()
+    return lambda: None if speculation is None else speculation.counts - before
 
 
-def prefill_row(
-    session: Timeline,
-    tokens: Sequence[int],
-    first: int,
-    last: int,
-    *,
-    rep: int = 0,
-    test: str = "",
-    cancel: Callable[[], bool] = lambda: False,
-) -> SweepRow:
-    """Measure the prefill of tokens ``first`` to ``last`` on a session that holds those before; raises as ``sweep``."""
-    with Waits() as waits:
-        start, seconds = timed_prefill(session, list(tokens[:last]), last, None, cancel)
-    return SweepRow(
-        last, last - first, seconds, (), session.payload_bytes(), (), rep, start, resident_bytes(), test,
-        waits.share(seconds), load(),
-    )  # fmt: skip
-
-
-def timed_decode(
-    session: Timeline,
-    depth: int,
-    count: int,
-    eos: int,
-    *,
-    rep: int = 0,
-    test: str = "",
-    cancel: Callable[[], bool] = lambda: False,
-) -> SweepRow:
-    """Measure the decode of ``count`` tokens after ``depth`` tokens; raises as ``sweep``."""
-    payload, start = session.payload_bytes(), time.perf_counter()
-    ready_s, guesses = prepare(session, depth, count), Guesses(session)
-    with Waits() as waits:
-        ids, steps = decode(session, depth, count, eos, cancel)
-    return SweepRow(
-        depth, 0, 0.0, tuple(steps), payload, tuple(ids), rep, start, resident_bytes(), test, waits.share(sum(steps)),
-        load(), ready_s, guesses.counted(),
-    )  # fmt: skip
-
-
-class Guesses:
-    """Counts what a session's speculative decoding does from now on."""
-
-    def __init__(self, session: Timeline):
-        self._speculation: Speculation | None = getattr(session, "speculation", None)
-        self._before = Counts() if self._speculation is None else self._speculation.counts.copy()
-
-    def counted(self) -> Counts | None:
-        """Return the counts so far, None for a session without speculative decoding."""
-        return None if self._speculation is None else self._speculation.counts - self._before
-
-
-def prepare(session: Timeline, depth: int, count: int) -> float:
+def prepare(session: Any, depth: int, count: int) -> float:
     """Prepare ``session`` for ``count`` decode steps after ``depth`` tokens; return the seconds, 0 if it was prepared.
 
     A session does this once for each kind of token, in the first steps that it meets: a window that held them would
@@ -345,7 +235,7 @@ def prepare(session: Timeline, depth: int, count: int) -> float:
 
 
 def decode(
-    session: Timeline, depth: int, count: int, eos: int, cancel: Callable[[], bool] = lambda: False
+    session: Any, depth: int, count: int, eos: int, cancel: Callable[[], bool] = lambda: False
 ) -> tuple[list[int], list[float]]:
     """Decode ``count`` greedy tokens, never EOS; return (tokens, seconds of each step).
 
@@ -388,7 +278,7 @@ class WarmUpSpeed:
         return tokens * self.prefill_s + steps * self.step_s
 
 
-def warm_up(session: Timeline, tokens: Sequence[int], eos: int, positions: Iterable[int] = ()) -> WarmUpSpeed:
+def warm_up(session: Any, tokens: Sequence[int], eos: int, positions: Iterable[int] = ()) -> WarmUpSpeed:
     """Run a prefill chunk and a few decode steps on ``session``, to be discarded; return their speed.
 
     The first row then measures no loading of code and weights. The chunk is a whole one, since a chunk of another size
@@ -405,15 +295,12 @@ def warm_up(session: Timeline, tokens: Sequence[int], eos: int, positions: Itera
     return WarmUpSpeed(spent / count, min(steps))
 
 
-class _sweep_errors:
-    """Context manager that turns errors into a SweepError naming ``action``; Cancelled passes through."""
-
-    def __init__(self, action: str):
-        self.action = action
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: object) -> None:
-        if isinstance(error, (Ds4Error, MemoryError)) and not isinstance(error, (Cancelled, SweepError)):
-            raise SweepError(f"{self.action}: {str(error) or 'not enough memory'}") from error
+@contextmanager
+def _sweep_errors(action: str) -> Iterator[None]:
+    """Turn errors into a SweepError naming ``action``; Cancelled passes through."""
+    try:
+        yield
+    except (Cancelled, SweepError):
+        raise
+    except (Ds4Error, MemoryError) as error:
+        raise SweepError(f"{action}: {str(error) or 'not enough memory'}") from error

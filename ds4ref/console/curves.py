@@ -8,12 +8,13 @@ Points with warnings (``runs.warnings``) are crosses, and a line below says what
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..runs import warnings
 from .plots import GRID, INK, STYLES, tick
 
 if TYPE_CHECKING:
@@ -41,8 +42,19 @@ class Curve:
     """
 
     name: str
-    points: tuple[tuple[int, float, float, float], ...]
-    warnings: tuple[tuple[int, str], ...] = ()
+    points: tuple[tuple[float, float, float, float], ...]
+    warnings: tuple[tuple[float, str], ...] = ()
+
+    @classmethod
+    def of(cls, name: str, rows: Sequence[Mapping[str, Any]], column: str, x: str = "ctx_tokens") -> Curve:
+        """Return the values of ``column`` over those of ``x`` in rows, with the bands and warnings that they have."""
+        points, codes = [], []
+        for row in sorted(rows, key=lambda row: row[x]):
+            low, high = (float(row.get(f"{column}{end}") or row[column]) for end in ("_low", "_high"))
+            points.append((row[x], float(row[column]), low, high))
+            if text := warnings.concerning(row, column):
+                codes.append((row[x], text))
+        return cls(name, tuple(points), tuple(codes))
 
 
 def speed_figure(
@@ -54,25 +66,46 @@ def speed_figure(
     title: str = "",
 ) -> Figure:
     """Return the figure of ``size`` points with a panel for each metric that has curves."""
-    panels = [(name, curves) for name, curves in (("prefill", prefill), ("decode", decode)) if curves]
+    panels = [(f"{name}, tokens/s", curves) for name, curves in (("prefill", prefill), ("decode", decode)) if curves]
+    return panels_figure(panels, size, rows, columns, title)
+
+
+def panels_figure(
+    panels: Sequence[tuple[str, Sequence[Curve]]],
+    size: tuple[float, float],
+    rows: int,
+    columns: int,
+    title: str = "",
+    axis: Callable[[Axes, Sequence[float]], None] | None = None,
+) -> Figure:
+    """Return a figure of ``size`` points with a panel of curves under each heading.
+
+    ``axis`` makes the x axis for all its values; one of context depths by default.
+    """
     if len(panels) < 2:
         rows = columns = 1
     figure, all_axes = new_figure(size, rows, columns)
+    every = [curve for _, curves in panels for curve in curves]
     # a run has the same style in both panels, even if one lacks another run
-    styles = {name: index for index, name in enumerate(dict.fromkeys(curve.name for curve in (*prefill, *decode)))}
-    for axes, (name, curves) in zip(all_axes, panels, strict=True):
-        _panel(axes, f"{name}, tokens/s", curves, styles)
+    styles = {name: index for index, name in enumerate(dict.fromkeys(curve.name for curve in every))}
+    for axes, (text, curves) in zip(all_axes, panels, strict=True):
+        _panel(axes, text, curves, styles, axis or context_axis)
     if title:
         figure.suptitle(title, x=0.01, ha="left", fontsize=15, fontweight="bold", color=INK)
-    codes = dict.fromkeys(code for curve in (*prefill, *decode) for _, text in curve.warnings for code in text.split())
-    note_warnings(figure, codes)
+    note_warnings(figure, dict.fromkeys(code for curve in every for _, text in curve.warnings for code in text.split()))
     figure.draw_without_rendering()  # sets the size of the axes
     for axes, (_, curves) in zip(all_axes, panels, strict=True):
         _place_names(axes, curves, styles)
     return figure
 
 
-def _panel(axes: Axes, text: str, curves: Sequence[Curve], styles: dict[str, int]) -> None:
+def _panel(
+    axes: Axes,
+    text: str,
+    curves: Sequence[Curve],
+    styles: dict[str, int],
+    axis: Callable[[Axes, Sequence[float]], None],
+) -> None:
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     top = max(point[3] for curve in curves for point in curve.points)
@@ -85,7 +118,7 @@ def _panel(axes: Axes, text: str, curves: Sequence[Curve], styles: dict[str, int
             axes.fill_between(depths, low, high, color=SERIES[index % len(SERIES)], alpha=0.2, linewidth=0)
         crossed = {depth for depth, _ in curve.warnings}
         cross(axes, [(depth, value) for depth, value, _, _ in curve.points if depth in crossed])
-    context_axis(axes, [point[0] for curve in curves for point in curve.points])
+    axis(axes, [point[0] for curve in curves for point in curve.points])
     axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: tick(value)))
     heading(axes, text)
@@ -127,7 +160,7 @@ def _dense(corners: np.ndarray) -> np.ndarray:
     return np.c_[np.interp(along, at, corners[:, 0]), np.interp(along, at, corners[:, 1])]
 
 
-def _put(label: Annotation, point: tuple[int, float, float, float], offset: int) -> Bbox:
+def _put(label: Annotation, point: tuple[float, float, float, float], offset: int) -> Bbox:
     """Move a label to ``offset`` points above a point of its curve (of its band, if closest); return its box."""
     _, value, low, high = point
     label.xy = point[0], {8: high, -8: low}.get(offset, value)
@@ -175,7 +208,7 @@ def note_warnings(figure: Figure, codes: Iterable[str]) -> None:
         figure.supxlabel(text, x=0.01, ha="left", fontsize=10, color=INK)
 
 
-def context_axis(axes: Axes, depths: Sequence[int]) -> None:
+def context_axis(axes: Axes, depths: Sequence[float]) -> None:
     """Make the x axis one of context depths, logarithmic if ``depths`` span decades."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
@@ -199,7 +232,7 @@ def context_axis(axes: Axes, depths: Sequence[int]) -> None:
     axes.set_axisbelow(True)
 
 
-def logarithmic(depths: Sequence[int]) -> bool:
+def logarithmic(depths: Sequence[float]) -> bool:
     """Return whether ``depths`` are better drawn on a logarithmic axis."""
     first, last = min(depths), max(depths)
     bunched = np.median(sorted(set(depths))) - first < BUNCHED * (last - first)

@@ -16,49 +16,51 @@ from typing import Any
 
 from . import warnings
 
-Sample = dict[str, Any]
-Combine = Callable[[str, Sequence[Sample]], Any]
+Row = dict[str, Any]
+"""A measured row, or a summary of its repetitions: values by the names of columns, and ``rep``, ``at``, and lists of
+seconds (``*_s``). What is measured, stored, combined and shown has this one shape."""
+Combine = Callable[[str, Sequence[Row]], Any]
 P95_FROM, P99_FROM = 20, 100
 """Minimum number of values for which the 95th and the 99th percentile are reported."""
 
 
-def _numbers(name: str, group: Sequence[Sample]) -> list[float]:
+def _numbers(name: str, group: Sequence[Row]) -> list[float]:
     return [entry[name] for entry in group if isinstance(entry.get(name), (int, float))]
 
 
-def median(name: str, group: Sequence[Sample]) -> Any:
+def median(name: str, group: Sequence[Row]) -> Any:
     """Return the median of column ``name`` over the repetitions that have a value; for text, the last value."""
     values = _numbers(name, group)
     return statistics.median(values) if values else group[-1].get(name)
 
 
-def last(name: str, group: Sequence[Sample]) -> Any:
+def last(name: str, group: Sequence[Row]) -> Any:
     """Return the last repetition's value of column ``name``; for columns equal in all repetitions."""
     return group[-1].get(name)
 
 
-def largest(name: str, group: Sequence[Sample]) -> Any:
+def largest(name: str, group: Sequence[Row]) -> Any:
     """Return the maximum of column ``name`` over the repetitions."""
     return max(_numbers(name, group), default=None)
 
 
-def typical(name: str, group: Sequence[Sample]) -> int | None:
+def typical(name: str, group: Sequence[Row]) -> int | None:
     """Return the median of column ``name``, a count, over the repetitions; None if no repetition has it."""
     value = median(name, group)
     return None if value is None else round(value)
 
 
-def alike(name: str, group: Sequence[Sample]) -> Any:
+def alike(name: str, group: Sequence[Row]) -> Any:
     """Return the value of column ``name`` if it is the same in all repetitions, else "differs"."""
     return group[-1].get(name) if len({entry.get(name) for entry in group}) == 1 else "differs"
 
 
-def count(name: str, group: Sequence[Sample]) -> int:
+def count(name: str, group: Sequence[Row]) -> int:
     """Return the number of repetitions; ``name`` is not used."""
     return len(group)
 
 
-def all_warnings(name: str, group: Sequence[Sample]) -> str | None:
+def all_warnings(name: str, group: Sequence[Row]) -> str | None:
     """Return the codes of all warnings on the repetitions, None if there are none; ``name`` is not used."""
     return warnings.codes(group) or None
 
@@ -69,7 +71,7 @@ def band(source: str, end: int) -> Combine:
     With fewer than five repetitions it returns the minimum or maximum.
     """
 
-    def combine(name: str, group: Sequence[Sample]) -> float | None:
+    def combine(name: str, group: Sequence[Row]) -> float | None:
         from .spread import median_band
 
         values = _numbers(source, group)
@@ -86,7 +88,7 @@ def percentile(source: str, q: float) -> Combine:
     """
     least = 1 if q <= 0.5 else P95_FROM if q <= 0.95 else P99_FROM
 
-    def combine(name: str, group: Sequence[Sample]) -> float | None:
+    def combine(name: str, group: Sequence[Row]) -> float | None:
         from .spread import quantile
 
         values = [1e3 * seconds for entry in group for seconds in entry.get(source, ())]
@@ -247,9 +249,9 @@ _MOMENT = ("rep", "at")
 """Fields of a sample that its summary over repetitions lacks."""
 
 
-def summary(group: Sequence[Sample]) -> Sample:
+def summary(group: Sequence[Row]) -> Row:
     """Combine the repetitions of one depth or test into one row; columns unknown to this module become medians."""
-    entry: Sample = {}
+    entry: Row = {}
     for column in COLUMNS:
         value = column.combine(column.name, group)
         if value is not None or column.name in group[-1]:
@@ -265,14 +267,20 @@ def place(entry: Mapping[str, Any]) -> tuple[int, str]:
     return int(entry["ctx_tokens"]), str(entry.get("test") or "")
 
 
-def summaries(samples: Sequence[Sample]) -> list[Sample]:
+def grouped(rows: Sequence[Row]) -> dict[tuple[int, str], list[Row]]:
+    """Group rows by their place, in order of first appearance."""
+    groups: dict[tuple[int, str], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(place(row), []).append(row)
+    return groups
+
+
+def summaries(samples: Sequence[Row]) -> list[Row]:
     """Return one summary per depth in order of depth, or per test in order of the samples.
 
     Rows that are summaries already stay as they are.
     """
-    groups: dict[tuple[int, str], list[Sample]] = {}
-    for entry in samples:
-        groups.setdefault(place(entry), []).append(entry)
+    groups = grouped(samples)
     ordered = sorted(groups, key=lambda key: 0 if key[1] else key[0])
     alone = {key: group[0] for key, group in groups.items() if len(group) == 1 and group[0].get("reps")}
     return [alone[key] if key in alone else summary(groups[key]) for key in ordered]
@@ -294,7 +302,7 @@ def format_row(entry: Mapping[str, Any]) -> str:
     return ",".join(column.cell(entry) for column in COLUMNS)
 
 
-def csv_text(samples: Sequence[Sample]) -> str:
+def csv_text(samples: Sequence[Row]) -> str:
     """Return the summaries of the samples as the text of a CSV with header."""
     return "\n".join([HEADER, *map(format_row, summaries(samples))]) + "\n"
 

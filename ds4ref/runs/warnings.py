@@ -26,6 +26,7 @@ MEANINGS = {
     "busy": "CPU overloaded: timings unreliable",
 }
 
+SPEEDS = ("prefill_tps", "gen_tps")
 CONCERNS: dict[str, tuple[str, ...]] = {
     "count": ("gen_tps",), "short": ("gen_tps",), "burst": ("gen_tps",), "split": (), "prompt": ("prefill_tps",),
     "prefill": ("prefill_tps",),
@@ -149,8 +150,8 @@ def codes(rows: Iterable[Row]) -> str:
 
 
 def concerning(row: Row, column: str) -> str:
-    """Return the codes of a row's warnings that concern the speed in ``column``, separated by blanks."""
-    return " ".join(code for code in of(row) if column in CONCERNS.get(code, (column,)))
+    """Return the codes of a row's warnings that concern ``column``, separated by blanks; not a speed: all of them."""
+    return " ".join(code for code in of(row) if column not in SPEEDS or column in CONCERNS.get(code, SPEEDS))
 
 
 def without(rows: Iterable[Row], column: str) -> list[Any]:

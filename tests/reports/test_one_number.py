@@ -114,8 +114,8 @@ def test_the_json_of_a_run_has_the_numbers_of_its_csv(monkeypatch, tmp_path, cap
     monkeypatch.chdir(tmp_path)
     scripted(monkeypatch, fake=Uneven())
     assert cli.main([*ENDPOINT, "-r", "3", "--csv", "s.csv", "--no-store", "--json"]) == 0
-    (lane,) = json.loads(capsys.readouterr().out)["lanes"]
-    for row, stated in zip(lane["rows"], read_rows("s.csv"), strict=True):
+    (target,) = json.loads(capsys.readouterr().out)["targets"]
+    for row, stated in zip(target["rows"], read_rows("s.csv"), strict=True):
         for column in COLUMNS:
             value = stated[column.name]
             assert value == (

@@ -11,33 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from ds4ref.engine import Engine
 from ds4ref.errors import SessionError
 from ds4ref.runs.columns import HEADER
 from ds4ref.runs.store import Store
 from ds4ref.speed_bench import cli
-from ds4ref.speed_bench import sweep as sweep_module
 
-from .fake import Clock, FakeEngine
-from .test_results import as_ds4
+from ..reports.published import as_ds4
+from .fake import FakeSession
 
 ROOT = Path(__file__).resolve().parents[2]
+URL = ["--target", "http://x/v1"]
 SMALL = ["--ctx-start", "8", "--ctx-max", "24", "--step-incr", "8", "-n", "2"]
-
-
-@pytest.fixture
-def engines(monkeypatch, tmp_path):
-    """Every engine opened; working folder and clock are private."""
-    clock, opened = Clock(), []
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sweep_module.time, "perf_counter", clock)
-
-    def open_fake(path, **options):
-        opened.append(FakeEngine(path, clock, **options))
-        return opened[-1]
-
-    monkeypatch.setattr(Engine, "open", open_fake)
-    return opened
 
 
 def test_csv_on_stdout_and_nothing_else(engines, capsys):
@@ -75,8 +59,8 @@ def test_one_line_of_json_alone_on_stdout(engines, capsys, tmp_path):
     assert cli.main([*SMALL, "--csv", "r.csv", "-t", "3", "--json"]) == 0
     last = json.loads(capsys.readouterr().out)
     facts = json.loads((tmp_path / "r.json").read_text())
-    assert len(last["lanes"][0]["rows"]) == 3 and last["files"] == {"csv": ["r.csv"], "facts": ["r.json"]}
-    assert facts["status"] == "complete" and last["lanes"][0]["run"] > 0 and "verdict" not in last
+    assert len(last["targets"][0]["rows"]) == 3 and last["files"] == {"csv": ["r.csv"], "facts": ["r.json"]}
+    assert facts["status"] == "complete" and last["targets"][0]["run"] > 0 and "verdict" not in last
     for result in (last, facts):
         assert result["threads"] == 3 and result["backend"] == "cpu" and result["numerics"] == "qat"
         assert result["command"][:2] == ["ds4-bench", "--ctx-start"]
@@ -146,6 +130,30 @@ def test_a_short_prompt_fails_before_the_engine_starts(engines, capsys, tmp_path
         (["-r", "0"], "invalid value for -r: 0"),
         (["-o", "xml"], "choose from csv, md"),
         (["plots"], "unknown command 'plots' (did you mean plot?)"),
+        (["-n", "1,2"], "a list for -n needs tests"),
+        (["--test", "pp8", "-n", "4"], "-n goes with -p or -d"),
+        (["-p", "0"], "no test is left"),
+        (["-p", "8", "--test", "pp8"], "the same test is named twice"),
+        (["-p", "8", "--frontiers", "8"], "choose one of --depths and tests"),
+        (["-p", "8", "--csv", "x.csv", "--plot", "x.svg"], "not tests"),
+        (["-t", "1,2", "--arm", "threads=1", "--arm", "threads=2"], "choose one of --arm and a list of --threads"),
+        (["--requests", "5"], "for endpoints"),
+        ([*URL, "--request-rate", "2"], "--request-rate needs --requests"),
+        ([*URL, "--requests", "5", "--request-rate", "0"], "a number from"),
+        ([*URL, "--requests", "5", "--mix", "5"], "PROMPT:ANSWER"),
+        ([*URL, "--requests", "5", "--goodput", "ttf:5"], "ttft, tpot, e2e"),
+        ([*URL, "--requests", "5", "-n", "5"], "no -n"),
+        ([*URL, "--requests", "5", "--request-rate", "1", "--concurrency", "2"], "choose one"),
+        (["--target", "ftp://x"], "unknown target"),
+        (["--target", "local", *URL], "cannot be mixed"),
+        ([*URL, "--arm", "threads=1"], "for the local engine"),
+        ([*URL, "-p", "512"], "for the local engine"),
+        ([*URL, "-m", "x.gguf"], "--model is for the local engine"),
+        ([*URL, "--cluster", "tcp://x:1"], "--cluster is for the local engine"),
+        (["--layers", "0-2@a"], "--layers needs --cluster"),
+        (["--target", "command:./x", "--frontiers", "64"], "not --depths"),
+        (["--target", "command:"], "needs a command"),
+        (["--concurrency", "1,2"], "for endpoints"),
     ],
 )
 def test_usage_errors(engines, capsys, argv, message):
@@ -173,8 +181,6 @@ def test_failures_before_any_work(engines, capsys, tmp_path, argv, message):
 @pytest.fixture
 def badgers(monkeypatch):
     """Decode behind so many tokens fails the n-th time it is asked for; -1 for Ctrl-C instead of a failure."""
-    from .fake import FakeSession
-
     real = FakeSession.append
 
     def at(depth, turn=1, interrupt=False):
@@ -207,13 +213,6 @@ def test_a_failure_in_the_walk_keeps_the_rows_before_it(engines, capsys, tmp_pat
     assert "failed; 1 of 3 rows were measured and saved in r.partial.csv, as run" in err
     assert not (tmp_path / "r.csv").exists() and depths(tmp_path / "r.partial.csv") == ["8"]
     assert json.loads((tmp_path / "r.partial.json").read_text())["status"] == "failed"
-
-
-def test_ctrl_c_keeps_the_rows_before_it(engines, capsys, tmp_path, badgers):
-    badgers(16, interrupt=True)
-    assert cli.main([*SMALL, "--no-warmup", "-r", "1", "--csv", "r.csv"]) == 130
-    assert "stopped; 1 of 3 rows were measured and saved in r.partial.csv, as run" in capsys.readouterr().err
-    assert depths(tmp_path / "r.partial.csv") == ["8"]
 
 
 @pytest.mark.parametrize("reps, rows", [("1", ["8"]), ("3", ["8", "16", "24"])])
@@ -325,8 +324,6 @@ def test_a_full_standard_output_loses_no_row(engines, capsys, private_store, mon
 
 @pytest.mark.parametrize("number, code", [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_keeps_the_rows_before_it(number, code, engines, capsys, tmp_path, monkeypatch):
-    from .fake import FakeSession
-
     real = FakeSession.append
 
     def append(self, token):
@@ -366,22 +363,11 @@ def test_what_cannot_go_on(engines, capsys, tmp_path, badgers):
 def test_a_context_beyond_memory_is_refused_before_its_text_is_written(engines, capsys, monkeypatch):
     from ds4ref.speed_bench import prompt
 
-    monkeypatch.setattr("ds4ref.speed_bench.local.memory_bytes", lambda: 8 << 30)
+    monkeypatch.setattr("ds4ref.speed_bench.sources.memory_bytes", lambda: 8 << 30)
     monkeypatch.setattr(prompt, "prose_tokens", lambda *args: pytest.fail("minutes of silence"))
     assert cli.main(["--ctx-max", "99999999"]) == 1
     err = capsys.readouterr().err.splitlines()
     assert err[-1].startswith("ds4-bench: a context of 100,000,128 tokens needs ") and "8.0 GiB of memory" in err[-1]
-
-
-def test_how_many_there_will_be_is_said_only_when_it_is_known(engines, capsys, badgers):
-    badgers(16, interrupt=True)
-    assert cli.main([*SMALL, "--no-warmup"]) == 130
-    assert "stopped; 1 rows were measured and saved as run" in capsys.readouterr().err
-
-
-def test_two_arms_of_one_model_are_told_once(engines, capsys):
-    assert cli.main([*SMALL, "--arm", "threads=1", "--arm", "threads=2", "-r", "1"]) == 0
-    assert capsys.readouterr().err.count("the embedded model") == 1
 
 
 def test_a_long_walk_says_how_long(engines, capsys):

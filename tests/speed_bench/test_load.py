@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from ds4ref.cancellation import Cancellation
-from ds4ref.errors import Cancelled, DataError, TargetError
+from ds4ref.errors import Cancelled, TargetError
 from ds4ref.runs.columns import summary
 from ds4ref.runs.results import read_rows
-from ds4ref.speed_bench import cli, loadplot
+from ds4ref.speed_bench import cli
 from ds4ref.speed_bench.endpoint import StreamedAnswer
-from ds4ref.speed_bench.load import Schedule, level_name, sample, walk
+from ds4ref.speed_bench.load import Schedule, level, level_name, levels
 from ds4ref.speed_bench.plan import Load, RequestShape
 from ds4ref.targets import Completion, Usage
 
@@ -29,31 +29,31 @@ ANSWERS = [answer(10.0, (0.5, 0.6, 0.7)), answer(11.0, (0.2, 0.5, 0.8)), answer(
 
 
 def test_what_the_answers_of_a_level_say():
-    found = sample(
-        ANSWERS, Load(4, rates=(1.0,), mix=(RequestShape(90, 3), RequestShape(130, 2, 0.5)), bounds={"ttft": 500}), 4.0
+    found = level(
+        ANSWERS, Load(4, rates=(1.0,), mix=(RequestShape(90, 3), RequestShape(130, 2, 0.5)), bounds={"ttft": 500})
     )
-    assert (found["at"], found["seconds"], found["ctx_tokens"]) == (6.0, 4.5, 103)
+    assert (found["at"], found["seconds"], found["ctx_tokens"]) == (10.0, 4.5, 103)
     assert found["ttft_ms"] == pytest.approx(450) and found["e2e_ms"] == pytest.approx(750)
     assert found["tpots_s"] == pytest.approx([0.1, 0.3, 0.5]), "a single token has no time behind the first"
     assert found["ttfts_s"] == [0.5, 0.2, 0.4, 1.0] and found["e2es_s"] == [0.7, 0.8, 0.4, 1.5]
     assert sorted(found["steps_s"]) == pytest.approx([0.1, 0.1, 0.3, 0.3, 0.5])
     assert found["request_rps"] == pytest.approx(4 / 4.5) and found["goodput_rps"] == pytest.approx(3 / 4.5)
     assert found["total_tps"] == pytest.approx(9 / 4.5)
-    assert sample(ANSWERS, Load(4, rates=(1.0,)))["goodput_rps"] is None, "no bound, no goodput"
+    assert level(ANSWERS, Load(4, rates=(1.0,)))["goodput_rps"] is None, "no bound, no goodput"
 
 
 @pytest.mark.parametrize("bounds, good", [({"ttft": 400}, 2), ({"tpot": 100.001}, 2), ({"e2e": 700}, 2),
                                           ({"ttft": 400, "tpot": 200}, 1), ({"e2e": 2000}, 4)])  # fmt: skip
 def test_goodput_keeps_every_bound(bounds, good):
-    assert sample(ANSWERS, Load(4, rates=(1.0,), bounds=bounds))["goodput_rps"] == pytest.approx(good / 4.5)
+    assert level(ANSWERS, Load(4, rates=(1.0,), bounds=bounds))["goodput_rps"] == pytest.approx(good / 4.5)
 
 
 def test_percentiles_over_all_requests():
     many = [answer(float(n), (0.001 * (n + 1), 0.001 * (n + 1) + 0.002 * (n % 10 + 1))) for n in range(100)]
-    found = summary([sample(many, Load(100, rates=(1.0,)))])
+    found = summary([level(many, Load(100, rates=(1.0,)))])
     assert found["ttft_p95_ms"] == pytest.approx(95.05) and found["ttft_p99_ms"] == pytest.approx(99.01)
     assert found["tpot_p50_ms"] == pytest.approx(11) and found["itl_p99_ms"] == pytest.approx(20)
-    few = summary([sample(many[:20], Load(20, rates=(1.0,)))])
+    few = summary([level(many[:20], Load(20, rates=(1.0,)))])
     assert few["ttft_p95_ms"] == pytest.approx(19.05) and "ttft_p99_ms" not in few
 
 
@@ -77,7 +77,7 @@ class Scripted:
         self.hold, self.fails, self.lock = hold, set(fails), threading.Lock()
         self.now, self.most, self.shapes = 0, 0, []
 
-    def request(self, depth, tokens, cancel):
+    def request(self, depth, tokens, cancel, learn=False):
         with self.lock:
             number = len(self.shapes)
             self.shapes.append((depth, tokens))
@@ -96,8 +96,8 @@ class Scripted:
 def test_streams_always_have_one_request():
     endpoint, told = Scripted(hold=0.02), []
     plan = Load(12, streams=(1, 4), mix=(RequestShape(8, 2), RequestShape(16, 4)))
-    rows = list(walk(endpoint, plan, rep=3, progress=lambda *pair: told.append(pair)))
-    assert [(row["test"], row["streams"], row["rep"]) for row in rows] == [("1 stream", 1, 3), ("4 streams", 4, 3)]
+    rows = list(levels(endpoint, plan, rep=3, progress=lambda *pair: told.append(pair)))
+    assert [(row["test"], row["streams"]) for row in rows] == [("1 stream", 1), ("4 streams", 4)]
     assert endpoint.most == 4 and endpoint.shapes[:12] == [(s.prompt, s.answer) for s in Schedule.of(plan, 3).shapes]
     assert told[-1] == (24, 24) and "offered_rps" not in rows[0]
 
@@ -105,23 +105,23 @@ def test_streams_always_have_one_request():
 def test_rates_do_not_wait_for_answers(monkeypatch):
     """A rate at which many requests arrive while one is served."""
     endpoint = Scripted(hold=0.2)
-    (row,) = walk(endpoint, Load(8, rates=(1000.0,)))
+    (row,) = levels(endpoint, Load(8, rates=(1000.0,)))
     assert endpoint.most > 4 and (row["test"], row["offered_rps"]) == ("1000 req/s", 1000.0) and "streams" not in row
-    (row,) = walk(Scripted(), Load(8, rates=(math.inf,)))
+    (row,) = levels(Scripted(), Load(8, rates=(math.inf,)))
     assert row["test"] == level_name(math.inf, 8) == "all at once" and "offered_rps" not in row
 
 
 def test_what_fails_is_counted_and_levels_go_on():
-    first, second = walk(Scripted(fails={1, 2, 7}), Load(6, streams=(2, 3)))
+    first, second = levels(Scripted(fails={1, 2, 7}), Load(6, streams=(2, 3)))
     assert (first["failed"], second["failed"], first["requests"]) == (2, 1, 6)
     with pytest.raises(TargetError, match="badgers"):
-        list(walk(Scripted(fails=range(6)), Load(6, streams=(2,))))
+        list(levels(Scripted(fails=range(6)), Load(6, streams=(2,))))
 
 
 def test_levels_that_are_done_are_not_asked_again():
     """Progress of a resumed load goes on where it stopped."""
     endpoint, told = Scripted(), []
-    rows = walk(endpoint, Load(3, streams=(1, 2)), done=1, progress=lambda *pair: told.append(pair))
+    rows = levels(endpoint, Load(3, streams=(1, 2)), done=1, progress=lambda *pair: told.append(pair))
     assert [row["test"] for row in rows] == ["2 streams"]
     assert len(endpoint.shapes) == 3 and told == [(4, 6), (5, 6), (6, 6)]
 
@@ -131,7 +131,7 @@ def test_a_wish_to_stop_does_not_wait_for_answers(level):
     cancel = Cancellation()
     threading.Timer(0.1, cancel.press).start()
     with pytest.raises(Cancelled):
-        list(walk(Scripted(hold=3600), Load(9, **level), cancel=cancel))
+        list(levels(Scripted(hold=3600), Load(9, **level), cancel=cancel))
 
 
 @pytest.mark.thorough
@@ -150,31 +150,3 @@ def test_a_served_load_in_every_place(tmp_path, monkeypatch, capsys):
     assert "goodput" in out and "TTFT ms" in out and Path("l.svg").stat().st_size > 5000
     facts = json.loads(Path("l.json").read_text())
     assert facts["walk"]["load"]["bounds"] == {"ttft": 10000, "tpot": 10000} and "steps_s" not in facts["samples"][0]
-
-
-@pytest.mark.parametrize("argv, says", [
-    (["--requests", "5"], "for endpoints"),
-    (["--target", "http://x/v1", "--request-rate", "2"], "--request-rate needs --requests"),
-    (["--target", "http://x/v1", "--requests", "5", "--request-rate", "0"], "a number from"),
-    (["--target", "http://x/v1", "--requests", "5", "--mix", "5"], "PROMPT:ANSWER"),
-    (["--target", "http://x/v1", "--requests", "5", "--goodput", "ttf:5"], "ttft, tpot, e2e"),
-    (["--target", "http://x/v1", "--requests", "5", "-n", "5"], "no -n"),
-    (["--target", "http://x/v1", "--requests", "5", "--request-rate", "1", "--concurrency", "2"], "choose one"),
-])  # fmt: skip
-def test_loads_that_cannot_be(argv, says, capsys):
-    assert cli.main(argv) == 2 and says in capsys.readouterr().err
-
-
-def test_curves_over_streams_and_over_rates():
-    rows = [
-        {"ctx_tokens": depth, "streams": n, "ttft_ms": 5.0 * n, "total_tps": 9.0}
-        for n in (4, 1, 2)
-        for depth in (64, 96)
-    ]
-    column, curves = loadplot.levels(rows)
-    assert column == "streams" and list(curves) == ["64 tokens", "96 tokens"]
-    assert [row["streams"] for row in curves["64 tokens"]] == [1, 2, 4]
-    rated = [{"ctx_tokens": 64, "offered_rps": r, "ttft_ms": 5.0} for r in (2.0, 1.0)]
-    assert loadplot.levels(rated)[0] == "offered_rps"
-    with pytest.raises(DataError, match="two levels"):
-        loadplot.levels(rows[:2])

@@ -13,10 +13,9 @@ from ds4ref.console.curves import SERIES, logarithmic
 from ds4ref.console.plots import tick
 from ds4ref.errors import DataError, UsageError
 from ds4ref.speed_bench import cli
-from ds4ref.speed_bench.plot import check_suffix, default_output, default_title, draw, plot
-from ds4ref.speed_bench.results import Point, read_points
+from ds4ref.speed_bench.plot import default_title, draw, draw_load, levels, plot, read_curve
 
-from .test_results import PUBLISHED, as_ds4
+from ..reports.published import ROWS, as_ds4
 
 
 @pytest.fixture
@@ -26,50 +25,34 @@ def csv(tmp_path):
     return path
 
 
-@pytest.mark.parametrize(
-    ("name", "title"),
-    [
-        ("m3_max.csv", "M3 Max t/s"),
-        ("dir/m2-ultra.csv", "M2 Ultra t/s"),
-        ("gb10 spark.csv", "GB10 Spark t/s"),
-        ("gb10.csv", "DGX Spark GB10 t/s"),
-        ("rtx_pro_6000.csv", "RTX PRO 6000 t/s"),
-        ("epyc_h200-q4.csv", "EPYC H200 Q4 t/s"),
-        ("run2_nightly.csv", "Run2 Nightly t/s"),
-        ("m4x_max.csv", "M4x Max t/s"),
-    ],
-)
-def test_titles(name, title):
-    assert default_title(name) == title
+@pytest.mark.parametrize("names, title", [
+    (["m3_max"], "M3 Max t/s"), (["dir/m2-ultra"], "M2 Ultra t/s"), (["gb10 spark"], "GB10 Spark t/s"),
+    (["gb10"], "DGX Spark GB10 t/s"), (["rtx_pro_6000"], "RTX PRO 6000 t/s"), (["epyc_h200-q4"], "EPYC H200 Q4 t/s"),
+    (["run2_nightly"], "Run2 Nightly t/s"), (["m4x_max"], "M4x Max t/s"), (["m3_max", "m4_max"], "M3 Max, M4 Max t/s"),
+    ([f"machine_number_{n}" for n in range(9)], "Machine Number 0, Machine Number 1, Machine Number 2 and 6 more t/s"),
+])  # fmt: skip
+def test_titles(names, title):
+    assert default_title([f"{name}.csv" for name in names]) == title
 
 
-def test_title_of_several():
-    assert default_title("m3_max.csv", "m4_max.csv") == "M3 Max, M4 Max t/s"
-    many = default_title(*(f"machine_number_{n}.csv" for n in range(9)))
-    assert many == "Machine Number 0, Machine Number 1, Machine Number 2 and 6 more t/s"
+def test_ticks():
+    assert [tick(value) for value in (0, 2.5, 999, 1000, 2500, 65536)] == ["0", "2.5", "999", "1k", "2.5k", "65.536k"]
 
 
-def test_default_output():
-    assert str(default_output("dir/m3_max.csv")) == "dir/m3_max_ts.svg"
-
-
-@pytest.mark.parametrize(
-    ("value", "text"), [(0, "0"), (2.5, "2.5"), (999, "999"), (1000, "1k"), (2500, "2.5k"), (65536, "65.536k")]
-)
-def test_ticks(value, text):
-    assert tick(value) == text
+def rows(*depths, prefill=300.0, gen=20.0, **more):
+    return [{"ctx_tokens": n, "prefill_tps": prefill, "gen_tps": gen, **more} for n in depths]
 
 
 def test_curves_hold_the_data(csv):
-    figure = draw([("m2_ultra", read_points(csv))], "title", (960, 540))
+    figure = draw([("m2_ultra", read_curve(csv))], "title", (960, 540))
     left, right = figure.axes
     for axes, column in ((left, 1), (right, 2)):
         (line,) = axes.get_lines()
-        assert list(line.get_xdata()) == [row[0] for row in PUBLISHED]
-        assert list(line.get_ydata()) == [row[column] for row in PUBLISHED]
+        assert list(line.get_xdata()) == [row[0] for row in ROWS]
+        assert list(line.get_ydata()) == [row[column] for row in ROWS]
         assert line.get_color() == SERIES[0] and not axes.texts, "a single machine is in the title"
         low, high = axes.get_ylim()
-        assert low == 0 and high > max(row[column] for row in PUBLISHED)
+        assert low == 0 and high > max(row[column] for row in ROWS)
 
 
 MACHINES = {  # published at 2048 and at 65536 tokens, or at 133120
@@ -95,8 +78,8 @@ def machines(tmp_path):
 @pytest.mark.thorough
 @pytest.mark.parametrize("count, size", [(2, (960, 540)), (4, (960, 540)), (4, (540, 960)), (6, (960, 540))])
 def test_every_machine_has_a_colour_and_a_name_that_covers_nothing(machines, count, size):
-    curves = [(path.stem, read_points(path)) for path in machines[:count]]
-    figure = draw(curves, default_title(*machines[:count]), size)
+    curves = [(path.stem, read_curve(path)) for path in machines[:count]]
+    figure = draw(curves, default_title(machines[:count]), size)
     figure.draw_without_rendering()
     for axes in figure.axes:
         colours = {text.get_text(): to_hex(text.get_color()) for text in axes.texts}
@@ -115,8 +98,7 @@ def test_every_machine_has_a_colour_and_a_name_that_covers_nothing(machines, cou
 
 
 def test_files_of_one_name_are_numbered(tmp_path):
-    points = [Point(n, 300.0, 20.0) for n in (1000, 2000)]
-    figure = draw([("M3", points)] * 3, "t", (960, 540))
+    figure = draw([("M3", rows(1000, 2000))] * 3, "t", (960, 540))
     assert [text.get_text() for text in figure.axes[0].texts] == ["M3", "M3 (2)", "M3 (3)"]
 
 
@@ -127,7 +109,7 @@ def test_files_of_one_name_are_numbered(tmp_path):
 def test_depths_that_span_decades_are_on_a_logarithmic_axis(depths, log):
     """From two decades on, or from one where the depths are multiplied."""
     assert logarithmic(list(depths)) == log
-    axes = draw([("x", [Point(n, 300.0, 20.0) for n in depths])], "t", (960, 540)).axes[0]
+    axes = draw([("x", rows(*depths))], "t", (960, 540)).axes[0]
     assert axes.get_xscale() == ("log" if log else "linear") and ("logarithmic" in axes.get_xlabel()) == log
     assert axes.get_xlim()[0] < min(depths) and axes.get_xlim()[1] > max(depths)
 
@@ -137,7 +119,7 @@ def test_points_with_warnings_are_crosses(csv):
     csv.write_text(
         "\n".join([text[0] + ",warnings", text[1] + ",count", text[2] + ",busy", *(f"{t}," for t in text[3:])])
     )
-    figure = draw([("m2", read_points(csv))], "t", (960, 540))
+    figure = draw([("m2", read_curve(csv))], "t", (960, 540))
     crosses = [[list(found.get_offsets()[:, 0]) for found in axes.collections] for axes in figure.axes]
     assert crosses == [[[4096]], [[2048, 4096]]], "what a server miscounts is decode alone"
     assert "warnings: busy count" in figure._supxlabel.get_text()
@@ -181,25 +163,40 @@ def test_png_size(csv, tmp_path):
 
 
 def test_flat_zero_curves_can_be_drawn():
-    figure = draw([("x", [Point(1, 0.0, 0.0), Point(2, 0.0, 0.0)])], "t", (300, 200))
+    figure = draw([("x", rows(1, 2, prefill=0.0, gen=0.0))], "t", (300, 200))
     assert figure.axes[0].get_ylim() == (0, 1)
 
 
 def test_repetitions_are_a_band():
-    points = [Point(n, 300.0, 20.0, (290.0, 310.0), (19.0, 22.0)) for n in (2048, 4096)]
+    points = rows(2048, 4096, prefill_tps_low=290.0, prefill_tps_high=310.0, gen_tps_low=19.0, gen_tps_high=22.0)
     left, right = draw([("a", points)], "title", (960, 540)).axes
     for axes, low, high in ((left, 290, 310), (right, 19, 22)):
         (band,) = axes.collections
         heights = band.get_paths()[0].vertices[:, 1]
         assert (heights.min(), heights.max()) == (low, high)
-    assert not draw([("a", [Point(n, 300.0, 20.0) for n in (2048, 4096)])], "t", (960, 540)).axes[0].collections
+    assert not draw([("a", rows(2048, 4096))], "t", (960, 540)).axes[0].collections
 
 
 def test_bad_outputs(csv, tmp_path):
     with pytest.raises(UsageError, match=r"must end in \.svg, \.png, \.pdf"):
-        check_suffix("plot.jpg")
-    with pytest.raises(UsageError):
         plot([csv], [tmp_path / "a.svg", tmp_path / "a.bmp"])
     with pytest.raises(DataError, match="cannot write"):
         plot([csv], [tmp_path / "absent" / "a.svg"])
     assert sorted(p.name for p in tmp_path.iterdir()) == ["m2_ultra.csv"]
+
+
+def load(*streams, **more):
+    return [{"ctx_tokens": 64, "streams": n, "ttft_ms": 5.0 * n, "total_tps": 9.0, **more} for n in streams]
+
+
+def test_a_load_has_curves_over_streams_or_rates_and_crosses():
+    column, curves = levels([*load(4, 1, 2), *load(4, 1, ctx_tokens=96)])
+    assert column == "streams" and list(curves) == ["64 tokens", "96 tokens"]
+    assert levels([{"ctx_tokens": 64, "offered_rps": r, "ttft_ms": 5.0} for r in (2.0, 1.0)])[0] == "offered_rps"
+    with pytest.raises(DataError, match="two levels"):
+        levels(load(4))
+    figure = draw_load([*load(1), *load(2, warnings="burst busy"), *load(4)], "t", (960, 720))
+    crosses = [[list(found.get_offsets()[0]) for found in axes.collections] for axes in figure.axes]
+    assert crosses == [[[2, 9.0]], [[2, 10.0]]] and "warnings: burst busy" in figure._supxlabel.get_text()
+    assert [axes.get_xlabel() for axes in figure.axes] == ["streams at once"] * 2
+    assert list(figure.axes[1].get_lines()[0].get_xdata()) == [1, 2, 4]

@@ -17,7 +17,8 @@ from ds4ref.runs.results import COLUMNS, read_rows
 from ds4ref.runs.store import Measured, Store
 from ds4ref.speed_bench import cli
 from ds4ref.speed_bench import endpoint as module
-from ds4ref.speed_bench.endpoint import StreamedAnswer, jain, sample
+from ds4ref.speed_bench.endpoint import StreamedAnswer
+from ds4ref.speed_bench.load import depths, jain, measured
 from ds4ref.targets import Completion, Usage
 from ds4ref.targets.openai import HttpTarget
 
@@ -38,18 +39,22 @@ def answer(begin, arrivals, seconds, prompt=100, cached=0, completion=None, size
     return StreamedAnswer(begin, Completion("", usage=usage, arrivals=arrivals, seconds=seconds, sizes=sizes), prompt)
 
 
-def test_what_one_stream_saw():
-    found = sample([answer(10.0, (0.5, 0.6, 0.8), 1.0, cached=20)], 96, start=4.0)
-    assert found["at"] == 6 and found["ctx_tokens"] == found["prefill_tokens"] == 96
+def test_what_the_answers_of_streams_say():
+    found = measured([answer(10.0, (0.5, 0.6, 0.8), 1.0, cached=20)], 96)
+    assert found["at"] == 10 and found["ctx_tokens"] == found["prefill_tokens"] == 96 and found["cached_tokens"] == 20
     assert found["ttft_ms"] == 500 and found["e2e_ms"] == 1000 and found["steps_s"] == pytest.approx([0.1, 0.2])
     assert found["prefill_tps"] == pytest.approx(80 / 0.5), "cached tokens were not prefilled"
     assert found["gen_tps"] == pytest.approx(2 / 0.3), "the first token belongs to the prefill"
-    assert found["gen_first_ms"] == pytest.approx(100) and found["fairness"] == 1 and found["cached_tokens"] == 20
+    alone = measured([answer(0.0, (0.5,), 1.0)], 96)
+    assert alone["gen_tps"] == 0 and alone["steps_s"] == [], "one piece has no gaps"
+    both = measured([answer(0.0, (1.0, 2.0), 2.0), answer(0.5, (1.0, 2.0, 3.0), 3.5, cached=None)], 96)
+    assert both["total_tps"] == pytest.approx(5 / 4.0) and both["cached_tokens"] is None
+    assert jain([3.0, 3.0, 3.0]) == pytest.approx(1) and jain([1.0, 0.0, 0.0, 0.0]) == pytest.approx(0.25)
 
 
 def test_several_tokens_may_share_a_piece():
     for sizes, first in (((3, 24), 1), ((9, 18), 3), ((1, 90), 1), ((90, 1), 8), ((), 4.5)):
-        found = sample([answer(0.0, (0.5, 1.0), 1.0, completion=9, sizes=sizes)], 96)
+        found = measured([answer(0.0, (0.5, 1.0), 1.0, completion=9, sizes=sizes)], 96)
         assert found["gen_tokens"] == 9 and found["gen_tps"] == pytest.approx((9 - first) / 0.5)
 
 
@@ -58,21 +63,6 @@ def test_a_server_that_does_not_count_has_made_what_it_was_asked_for():
     for finish, tokens in (("length", 16), ("stop", 3)):
         done = Completion("", usage=Usage(), arrivals=(0.5, 0.7, 1.0), finish=finish)
         assert StreamedAnswer(0.0, done, 64, 16).tokens == tokens
-
-
-def test_one_piece_has_no_gaps():
-    found = sample([answer(0.0, (0.5,), 1.0)], 96)
-    assert found["gen_first_ms"] == 0 and found["gen_tps"] == 0 and found["steps_s"] == []
-
-
-def test_what_all_streams_got():
-    found = sample([answer(0.0, (1.0, 2.0), 2.0), answer(0.5, (1.0, 2.0, 3.0), 3.5, cached=None)], 96)
-    assert found["total_tps"] == pytest.approx(5 / 4.0) and found["streams"] == 2
-    assert found["fairness"] == pytest.approx(jain([2 / 2.0, 3 / 3.5])) and found["cached_tokens"] is None
-
-
-def test_fairness():
-    assert jain([3.0, 3.0, 3.0]) == pytest.approx(1) and jain([1.0, 0.0, 0.0, 0.0]) == pytest.approx(0.25)
 
 
 def test_an_endpoint_is_swept(capsys, private_store, monkeypatch):
@@ -123,7 +113,7 @@ def test_a_wish_to_stop_ends_a_stream(monkeypatch):
 
         endpoint.events = stopped
         with pytest.raises(Cancelled):
-            next(module.walk(swept, [64], 5, 1, cancel=cancel))
+            next(depths(swept, [64], 5, 1, cancel=cancel))
 
 
 @pytest.mark.thorough
@@ -209,7 +199,7 @@ def test_a_server_that_does_not_count_in_streams():
 
 def test_two_endpoints_take_turns(private_store, monkeypatch):
     asked = scripted(monkeypatch, fast=Endpoint(delay=0.001), slow=Endpoint(delay=0.004))
-    argv = [*WALK, "--target", "http://fast/v1", "--target", "http://slow/v1", "-r", "4", "-o", "jsonl"]
+    argv = [*WALK, "--target", "http://fast/v1", "--target", "http://slow/v1", "-r", "4", "-o", "json"]
     assert cli.main(argv) == 0
     turns = "".join(host[0] for host in asked[4:])  # behind two calibrating requests each
     assert turns == 2 * ("fssffs" + "sffssf"), "A B, B A, ... at every depth"
@@ -313,20 +303,3 @@ def test_ctrl_c_keeps_the_rows_of_a_binary(tmp_path, private_store):
     assert process.returncode == 130 and "1 of 3 rows were measured and saved" in err
     with Store.open(private_store) as store:
         assert store.find("latest").status == "stopped"
-
-
-@pytest.mark.parametrize("argv, says", [
-    (["--target", "ftp://x"], "unknown target"),
-    (["--target", "local", "--target", "http://x/v1"], "cannot be mixed"),
-    (["--target", "http://x/v1", "--arm", "threads=1"], "for the local engine"),
-    (["--target", "http://x/v1", "-p", "512"], "for the local engine"),
-    (["--target", "http://x/v1", "-m", "x.gguf"], "--model is for the local engine"),
-    (["--target", "http://x/v1", "--cluster", "tcp://x:1"], "--cluster is for the local engine"),
-    (["--layers", "0-2@a"], "--layers needs --cluster"),
-    (["--target", "command:./x", "--frontiers", "64"], "not --depths"),
-    (["--target", "command:"], "needs a command"),
-    (["--concurrency", "1,2"], "for endpoints"),
-])  # fmt: skip
-def test_what_targets_cannot_do(argv, says, capsys):
-    assert cli.main(argv) == 2
-    assert says in capsys.readouterr().err

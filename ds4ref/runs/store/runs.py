@@ -228,10 +228,7 @@ class Store:
                 if newest:
                     return newest[0]
                 raise DataError(f"run store {self.path} holds no {kind + ' ' if kind else ''}run")
-            queries = [
-                ("id IN (SELECT run FROM tags WHERE tag = ?)", name),
-                ("label = ?", name),
-            ]
+            queries = [("id IN (SELECT run FROM tags WHERE tag = ?)", name), ("label = ?", name)]
             if re.fullmatch(r"[0-9a-f]{6,32}", name):
                 queries.append(("uid LIKE ? || '%'", name))
             for condition, value in queries:

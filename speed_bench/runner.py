@@ -29,7 +29,7 @@ from ds4ref.runs.provenance import stamp
 from ds4ref.targets import Cancellation
 
 from .plan import MOST_REPS, BenchTarget, Plan
-from .sources import Opening, Say, Source, open_source
+from .sources import EndpointSource, LocalSource, Opening, Say, Source
 from .sweep import Progress
 
 if TYPE_CHECKING:
@@ -258,6 +258,17 @@ class Measurement:
             for target in self.targets
             for note in (*drift.notes(target.rows), *warnings.notes(target.rows))
         ]
+
+
+def open_source(opening: Opening, planned: BenchTarget) -> Source:
+    """Open the source of one target."""
+    if planned.kind == "local":
+        return LocalSource.open(opening, planned)
+    if planned.kind == "http":
+        return EndpointSource.open(opening, planned)
+    from .binary import BinarySource
+
+    return BinarySource.open(opening, planned)
 
 
 def run(plan: Plan, store: Store | None = None, **options: Any) -> Measurement:

@@ -106,17 +106,6 @@ class Source(abc.ABC):
         return ""
 
 
-def open_source(opening: Opening, planned: BenchTarget) -> Source:
-    """Open the source of one target."""
-    if planned.kind == "local":
-        return LocalSource.open(opening, planned)
-    if planned.kind == "http":
-        return EndpointSource.open(opening, planned)
-    from .binary import BinarySource
-
-    return BinarySource.open(opening, planned)
-
-
 class LocalSource(Source):
     """An engine in this process as a source of rows."""
 

@@ -75,8 +75,6 @@ def run(argv: Sequence[str]) -> int:
     made.add_argument("--computes", metavar="TYPE", type=computing, default=None,
                       help="bf16, f16 or f32: the type that engine computes in (inferred)")  # fmt: skip
     made.add_argument("--allow-undecided", action="store_true", help="exit with 0 also for the verdict undecided")
-    made.add_argument("--thorough", action="store_true",
-                      help="also try single layers, more roundings and pairs of mistakes (minutes)")  # fmt: skip
     add(made, "--json")
     add_target(made, default=None)
     args = parsed(made, argv)
@@ -110,8 +108,8 @@ def run(argv: Sequence[str]) -> int:
                 seen = elicit(target, engine, given, args.prompt, args.chat)
                 report_notes("ds4-vectors", target)
         with Interrupt(signal.SIGTERM) as interrupt:
-            result = run_diagnosis(engine, seen if args.top is None else seen.top(args.top), args.thorough,
-                                   args.their_model, interrupt, directions, args.computes)  # fmt: skip
+            result = run_diagnosis(engine, seen if args.top is None else seen.top(args.top), args.their_model,
+                                   interrupt, directions, args.computes)  # fmt: skip
         sure = result.mode in ROUNDING and not ROUNDING[result.mode].coarse
         plan = (
             planned(engine.shape, seen.ids.tolist(), result.first_position, sure)
@@ -162,7 +160,6 @@ def read_given(args: Namespace, engine: Engine, ids: Sequence[int] | None) -> Ob
 def run_diagnosis(
     engine: Engine,
     seen: Observation,
-    thorough: bool = False,
     their_model: str | None = None,
     cancel: Callable[[], bool] | None = None,
     directions: np.ndarray | None = None,
@@ -177,19 +174,16 @@ def run_diagnosis(
     from .diagnosis import Signatures
     from .diagnosis import diagnose as explain
 
-    vocab = engine.shape.vocab
-    findings = preflight(seen, vocab)
+    findings = preflight(seen, engine.shape.vocab)
     useless = refused(findings)
     if useless is not None:
         raise DataError(useless.says)
-    if seen.support is None and seen.logprobs.shape[1] != vocab:
-        raise DataError(f"the logits are {seen.logprobs.shape[1]} wide, the model's vocabulary is {vocab}")
     broken = [finding for finding in findings if finding.outcome is BROKEN]
     with Trying() as trying:
         library = Signatures(engine, seen.ids.tolist(), directions)
 
         def explained(part: Observation) -> Diagnosis:
-            return explain(library, part, bos_of(engine), thorough=thorough, progress=trying, cancel=cancel,
+            return explain(library, part, bos_of(engine), progress=trying, cancel=cancel,
                            computes=computes)  # fmt: skip
 
         if broken:

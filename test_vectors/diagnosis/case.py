@@ -50,7 +50,7 @@ LAYERS = ("compressed layers", "layers without compression")
 class Idea:
     """A possible explanation whose run is not yet computed.
 
-    kind        "mode", "rounding": a rounding set without a mistake; "fault", "family", "part", "late", "pair": a
+    kind        "mode", "rounding": a rounding set without a mistake; "fault", "family", "part", "late": a
                 mistake in the forward pass; "outside": a mistake outside it
     mode        name of the rounding set, with or without a mistake
     name        name of the mistake, "" without one
@@ -299,11 +299,6 @@ class Case:
         return Idea(
             kind="late", mode=mode, name=f"{name} [from {since}]", says=says, faults=(LIBRARY[name],), since=since
         )
-
-    def pair(self, mode: str, one: str, two: str) -> Idea:
-        """Return the explanation (Idea) that the engine has two library faults at once."""
-        says = f"{LIBRARY[one].says}; and {LIBRARY[two].says}"
-        return Idea(kind="pair", mode=mode, name=f"{one} + {two}", says=says, faults=(LIBRARY[one], LIBRARY[two]))
 
     def outside(self, mode: str, only: Sequence[str] | None = None) -> Iterator[Candidate]:
         """Yield candidates for mistakes outside the forward pass that predict at least one observed number."""

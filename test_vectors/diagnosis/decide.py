@@ -3,7 +3,7 @@
     diagnosis = diagnose(Signatures(engine, ids), observation)
     diagnosis.verdict    "exact", "qat", "ds4" or another rounding set; "fault"; "unknown"; "undecided"; "broken"
 
-* Numbers that are not finite log probabilities are "broken"; nothing is compared.
+* Numbers that are not finite log probabilities are reported before (``diagnose.run_diagnosis``).
 * The rule of ``posterior`` names a mistake or a rounding set. A small and uniform difference that a mistake leaves
   unexplained is stated beside its name; a rounding set comes with its detection limit.
 * A difference no larger than a rounding, the same at all positions, that no set explains is "undecided"; anything else
@@ -46,24 +46,21 @@ def diagnose(
     seen: Observation,
     bos: int | None = None,
     *,
-    thorough: bool = False,
     progress: Progress | None = None,
     cancel: Callable[[], bool] | None = None,
     computes: str | None = None,
 ) -> Diagnosis:
     """Explain the observation ``seen`` by a rounding set or a mistake, or say that neither does.
 
-    ``bos``: id of the beginning-of-sentence token, None without a tokenizer; ``thorough``: compute every candidate even
-    when an early one explains the numbers; ``progress``: called with the number of candidates so far, and what is
-    tried; ``cancel``: polled, ends the search with the best answer so far; ``computes``: type that the engine computes
-    in, "bfloat16" or "float16" (None: that of the numbers, if all of them are of a 16-bit type).
+    bos       id of the beginning-of-sentence token, None without a tokenizer
+    progress  called with the number of candidates so far, and what is tried
+    cancel    polled, ends the search with the best answer so far
+    computes  type that the engine computes in, "bfloat16" or "float16" (None: that of the numbers, if all of them are
+              of a 16-bit type)
     """
-    broken = _broken(seen)
-    if broken is not None:
-        return broken
     case = Case(library, seen, bos)
     try:
-        posterior = search(case, thorough, progress, cancel)
+        posterior = search(case, progress, cancel)
         result = _Judge(case, posterior, computes or seen.stored).verdict()
     finally:
         library.close()
@@ -75,23 +72,6 @@ def diagnose(
     if result.mode in ROUNDING and ROUNDING[result.mode].coarse and result.verdict in ("unknown", "fault"):
         result.notes.append(f"{result.mode} quantizes: a mistake smaller than its noise cannot be detected")
     return result
-
-
-def _broken(seen: Observation) -> Diagnosis | None:
-    """Report positions that hold no usable numbers; None if all do."""
-    present = np.ones(seen.logprobs.shape, bool) if seen.support is None else seen.support >= 0
-    bad = present & (np.isnan(seen.logprobs) | np.isposinf(seen.logprobs))
-    rows = np.flatnonzero(bad.any(axis=1))
-    if not len(rows):
-        return None
-    positions = seen.rows[rows]
-    says = f"{int(bad.sum())} values are not finite, at {len(rows)} of {len(seen.rows)} positions"
-    listed = ", ".join(map(str, positions[:8])) + (f" and {len(rows) - 8} more" if len(rows) > 8 else "")
-    notes = [f"positions {listed}; {int(bad.all(axis=1).sum())} of them have no finite value at all"]
-    return Diagnosis(
-        "broken", None, 1.0, int(positions[0]), "", says, notes=notes, positions=len(seen.rows), stored=seen.stored,
-        next=["find what overflows there: ds4-vectors trace, or dump the streams at that position"],
-    )  # fmt: skip
 
 
 class _Judge:
@@ -182,7 +162,7 @@ class _Judge:
             result.notes.append(f"float noise is {np.exp(c.fit.shift):.0f} times ours: another summation order, or a "
                                 "mistake of that size")  # fmt: skip
         if visible.hidden:
-            result.next.append(_more(self.case.seen, visible.wanted))
+            result.next.append(_more(self.case.seen))
         result.features = {"odds": -over, "misfit": c.fit.misfit, "hidden": float(len(visible.hidden))}
         return result
 
@@ -202,7 +182,7 @@ class _Judge:
                 result.notes.append(
                     f"possible: {wrong.label} ({wrong.says}), odds {np.exp(over):.1f} to 1, too low to name it"
                 )
-            result.next.append(_more(self.case.seen, None))
+            result.next.append(_more(self.case.seen))
         else:
             self.agreement(result, base)
         result.features = {"misfit": base.fit.misfit, "ratio": ratio, "odds": over}
@@ -281,10 +261,8 @@ def _rounded(value: Any) -> Any:
     return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
-def _more(seen: Observation, wanted: int | None) -> str:
+def _more(seen: Observation) -> str:
     """What to send for a sharper view."""
     if seen.support is not None:
         return "send full logits instead of the top tokens: more numbers at every position"
-    if wanted is not None and wanted > len(seen.rows):
-        return f"send about {wanted} positions instead of {len(seen.rows)}: that lowers the detection limit"
     return "send a longer prompt (of the diagnostic model: --prompt long): more windows, chunk edges and rows"

@@ -27,8 +27,6 @@ class DetectionLimit:
     seen       names of faults that would have been refused, smallest effect first
     hidden     (name, rms in nats) of faults that would have been accepted, smallest first
     smallest   (name, rms in nats) of the first of ``seen``
-    positions  number of observed positions
-    wanted     number of positions at which the largest of ``hidden`` would have been refused; None if unknown
     """
 
     noise: float
@@ -36,8 +34,6 @@ class DetectionLimit:
     seen: tuple[str, ...]
     hidden: tuple[tuple[str, float], ...]
     smallest: tuple[str, float] | None
-    positions: int
-    wanted: int | None
 
     def to_json(self) -> dict[str, Any]:
         """Return the limit as a JSON object."""
@@ -45,7 +41,7 @@ class DetectionLimit:
             "noise": _short(self.noise), "size": _short(self.size), "seen": len(self.seen),
             "smallest_seen": None if self.smallest is None else [self.smallest[0], _short(self.smallest[1])],
             "not_seen": [[name, _short(rms)] for name, rms in self.hidden],
-            "positions_wanted": self.wanted, "says": self.sentences(),
+            "says": self.sentences(),
         }  # fmt: skip
 
     def sentences(self) -> list[str]:
@@ -86,7 +82,6 @@ def detection_limit(case: Case, clean: Candidate, others: list[Candidate]) -> De
         )
     seen = list(case.refused.get(clean.mode, {}).items())
     hidden: list[tuple[str, float]] = []
-    levels: list[float] = []
     for c in others:
         moved = ref.fit(c.rows)
         effect = float(np.sqrt(np.nanmean((c.rows - clean.rows) ** 2)))
@@ -94,20 +89,10 @@ def detection_limit(case: Case, clean: Candidate, others: list[Candidate]) -> De
             seen.append((c.name, effect))
         else:
             hidden.append((c.name, effect))
-            levels.append(float(np.nanmean(moved.level)) - mean)
     seen.sort(key=lambda item: item[1])
     hidden.sort(key=lambda item: item[1])
     # flips of steps hide more than the noise's size tells: no claim below what was in fact let pass
     size = max([size, *(effect for _, effect in hidden)])
     return DetectionLimit(
         noise, size, tuple(name for name, _ in seen), tuple(hidden), seen[0] if seen else None,
-        len(case.seen.rows), _wanted(levels, spread, ref.own.shape[1]),
     )  # fmt: skip
-
-
-def _wanted(levels: list[float], spread: float, positions: int) -> int | None:
-    """Positions at which the most visible hidden mistake would show: spreads shrink with the root of their number."""
-    level = max(levels, default=0.0)
-    if level < spread / 4:
-        return None
-    return int(np.ceil(positions * (LIMIT * spread / level) ** 2 / 50) * 50)

@@ -18,6 +18,9 @@ COVERED = 0.8
 """Share of the observed rows that a mistake in the prompt must predict to be a candidate."""
 
 
+Make = Callable[[Signatures, str, Observation], np.ndarray]
+
+
 @dataclass(frozen=True)
 class OutsideBug:
     """A mistake of an engine outside its forward pass, such as a missing BOS token or shifted output rows.
@@ -28,14 +31,11 @@ class OutsideBug:
 
     name: str
     says: str
-    make: Callable[[Signatures, str, Observation], np.ndarray]
+    make: Make
 
 
-def _prepended(token: int, name: str) -> Callable[[Signatures, str, Observation], np.ndarray]:
-    def make(library: Signatures, mode: str, seen: Observation) -> np.ndarray:
-        return library.on(name, mode, [token, *library.ids.tolist()]).logprobs[1:]
-
-    return make
+def _prepended(token: int, name: str) -> Make:
+    return lambda library, mode, seen: library.on(name, mode, [token, *library.ids.tolist()]).logprobs[1:]
 
 
 def _first_dropped(library: Signatures, mode: str, seen: Observation) -> np.ndarray:
@@ -45,24 +45,16 @@ def _first_dropped(library: Signatures, mode: str, seen: Observation) -> np.ndar
     return np.concatenate((np.full_like(rest[:1], np.nan), rest))
 
 
-def _doubled(library: Signatures, mode: str, seen: Observation) -> np.ndarray:
-    return library.on("first_doubled", mode, library.ids[:1].tolist() + library.ids.tolist()).logprobs[1:]
-
-
-def _shifted(by: int) -> Callable[[Signatures, str, Observation], np.ndarray]:
+def _shifted(by: int) -> Make:
     def make(library: Signatures, mode: str, seen: Observation) -> np.ndarray:
-        rows = library.get(mode).logprobs
-        out = np.full_like(rows, np.nan)
-        if by > 0:
-            out[by:] = rows[:-by]
-        else:
-            out[:by] = rows[-by:]
+        out = np.roll(library.get(mode).logprobs, by, axis=0)
+        out[0 if by > 0 else -1] = np.nan
         return out
 
     return make
 
 
-def _columns(by: int) -> Callable[[Signatures, str, Observation], np.ndarray]:
+def _columns(by: int) -> Make:
     return lambda library, mode, seen: np.roll(library.get(mode).logprobs, by, axis=1)
 
 
@@ -86,7 +78,7 @@ def _scaled(library: Signatures, mode: str, seen: Observation) -> np.ndarray:
     return log_softmax(rows * slope).astype(np.float32)
 
 
-def _misread(mistake: PromptBug) -> Callable[[Signatures, str, Observation], np.ndarray]:
+def _misread(mistake: PromptBug) -> Make:
     """Predict an engine that was fed other ids for the same prompt; nothing unless ``COVERED`` of the rows can be found
     again, because a candidate that predicts little explains nothing."""
 
@@ -124,5 +116,6 @@ def outside_bugs(library: Signatures, bos: int | None) -> list[OutsideBug]:
                              _prepended(bos, "bos_added")))  # fmt: skip
     if bos is not None:
         every += [OutsideBug(mistake.name, mistake.says, _misread(mistake)) for mistake in MISTAKES]
-    every.append(OutsideBug("first_token_doubled", "first token of the prompt twice (double BOS)", _doubled))
+    doubled = _prepended(int(library.ids[0]), "first_doubled")
+    every.append(OutsideBug("first_token_doubled", "first token of the prompt twice (double BOS)", doubled))
     return every

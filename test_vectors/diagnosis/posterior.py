@@ -54,7 +54,7 @@ class Posterior:
         members = sum(len(family.grid(shape)) for family in case.library.families.values())
         self._counts = {
             "clean": 1, "fault": faults, "outside": around, "family": members, "part": parts,
-            "late": faults * len(case.library.ids), "pair": faults * (faults - 1) / 2,
+            "late": faults * len(case.library.ids),
         }  # fmt: skip
         # computed at most once for each candidate
         self.own, self.median, self.odds = cache(self._own), cache(self._median), cache(self._odds)

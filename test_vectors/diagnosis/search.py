@@ -6,7 +6,7 @@ The rounding set "exact" comes first: agreement to 1e-5 leaves no room for anoth
 rounding sets, or before everything else one that is clearly nearer to the data than exact. If a set explains the data,
 the faults in it are still compared, since one may explain the data better. If none does, next come faults in the other
 modes, in rounding sets that are no modes, families of faults, faults from a position on, and faults in a kind of
-layers. Only a thorough search goes on to single layers, other sets and pairs of faults.
+layers.
 
 An explanation must hold where its rounding set begins to deviate, so most are refused after a run of the first tokens
 (``Case.screened``). The constants here bound the work; no verdict depends on them.
@@ -48,22 +48,17 @@ GAIN, NEARER = 5.0, 0.1
 """A family is fitted if it gains GAIN in log likelihood over the clean set, or NEARER in ``Fit.core``."""
 
 
-def search(
-    case: Case, thorough: bool = False, progress: Progress | None = None, cancel: Callable[[], bool] | None = None
-) -> Posterior:
-    """Compute candidates stage by stage until one explains the observation; compute all stages if ``thorough``.
+def search(case: Case, progress: Progress | None = None, cancel: Callable[[], bool] | None = None) -> Posterior:
+    """Compute candidates stage by stage until one explains the observation.
 
     ``cancel`` is polled: once it returns True the candidates so far are all.
     """
     work = Search(case, progress, cancel)
     try:
         for _ in work.stages():
-            if work.answered() and not thorough:
+            if work.answered():
                 break
             work.sum_up()
-        if thorough:
-            for _ in work.compounds():
-                pass
         work.similar_sets()
     except _Cancelled:
         case.library.close()
@@ -122,7 +117,7 @@ class Search:
             yield
         yield from self._late()
         for mode in dict.fromkeys(("exact", self._best().mode)):  # exact first: float precision decides
-            self._parts(mode, list(LIBRARY))
+            self._parts(mode)
             yield
 
     def answered(self) -> bool:
@@ -374,38 +369,14 @@ class Search:
         order = dict.fromkeys((self._best().mode, self._best_clean().mode, *self.case.library.modes))
         return [mode for mode in order if mode in self.bases]
 
-    def compounds(self) -> Iterator[None]:
-        """Mistakes in a part of the model, and pairs, made of the faults that explain most."""
-        best = self._best().mode
-        begins = max(self._compared(), key=lambda mode: self.posterior.explained(self.posterior.clean(mode))[0])
-        names = list(LIBRARY)
-        for mode in dict.fromkeys(("exact", best, begins)):  # exact first: float precision decides
-            parts = self._parts(mode, names)
-            yield
-            names = list(dict.fromkeys(c.name.partition(" [")[0] for c in parts))[:LEADING]
-            for name in names[:REFINED]:
-                self._layers(mode, name)
-            yield
-        least = self.posterior.clean(best).fit.score + 1
-        inside = [c for c in self.posterior.candidates if c.kind == "fault" and c.mode == best and c.fit.score > least]
-        for c in sorted(inside, key=lambda c: -c.fit.score)[:2]:
-            others = [name for name in self._names(best) if name != c.name and not LIBRARY[name].quiet]
-            self._untie_nearest(self._computed(self.case.pair(best, c.name, other) for other in others))
-            yield
-
-    def _parts(self, mode: str, names: Sequence[str]) -> list[Candidate]:
-        """Faults in one kind of layers or of halves, best first."""
-        ideas = [idea for name in self._names(mode) if name in names for idea in self._in_parts(mode, name, False)]
+    def _parts(self, mode: str) -> None:
+        """Faults in one kind of layers or of halves."""
+        everywhere = scopes(self.case.library.engine.shape)
+        ideas = [
+            self.case.part(mode, name, part, where)
+            for name in self._names(mode)
+            for part, where in parts_of(LIBRARY[name], everywhere).items()
+            if not part.startswith("layer ")
+        ]
         self._clean(mode)
-        new = sorted(self._computed(ideas), key=lambda c: -self.posterior.score(c))
-        self._untie_nearest(new)
-        return new
-
-    def _layers(self, mode: str, name: str) -> None:
-        """One fault in one layer at a time."""
-        self._untie_nearest(self._computed(self._in_parts(mode, name, True)))
-
-    def _in_parts(self, mode: str, name: str, single: bool) -> list[Idea]:
-        """One fault in each single layer, or in each larger part."""
-        parts = parts_of(LIBRARY[name], scopes(self.case.library.engine.shape)).items()
-        return [self.case.part(mode, name, part, where) for part, where in parts if part.startswith("layer ") is single]
+        self._untie_nearest(sorted(self._computed(ideas), key=lambda c: -self.posterior.score(c)))

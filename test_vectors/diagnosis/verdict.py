@@ -56,13 +56,9 @@ class Diagnosis:
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as a JSON object."""
-        return {
-            "verdict": self.verdict, "fault": self.fault, "confidence": round(self.confidence, 4),
-            "first_position": self.first_position, "ranking": self.ranking, "mode": self.mode, "says": self.says,
-            "agrees_with": self.agrees_with, "agrees_until": self.agrees_until, "positions": self.positions,
-            "faults": self.faults, "parameter": self.parameter, "residue": self.residue, "stored": self.stored,
-            "limit": self.limit, "notes": self.notes, "next": self.next, "stopped": self.stopped,
-        }  # fmt: skip
+        left_out = ("features",)
+        whole = {name: value for name, value in vars(self).items() if name not in left_out}
+        return whole | {"confidence": round(self.confidence, 4)}
 
     @property
     def clean(self) -> bool:

@@ -21,7 +21,7 @@ ROOMS = {
         "test_vectors/diagnosis",
         "tests/test_vectors/test_diagnose.py tests/test_vectors/test_posterior.py tests/test_vectors/test_evidence.py "
         "tests/test_vectors/test_families.py tests/test_vectors/test_along.py tests/test_vectors/test_signatures.py "
-        "tests/test_vectors/test_observation.py tests/benchmarks/test_diagnosis.py",
+        "tests/test_vectors/test_reading.py tests/benchmarks/test_diagnosis.py",
     ),
     "doctor": (
         "test_vectors/doctor",
@@ -32,7 +32,7 @@ ROOMS = {
         "test_vectors/trace",
         "tests/test_vectors/test_budget.py tests/test_vectors/test_trace.py tests/test_vectors/test_trace_cli.py "
         "tests/test_vectors/test_trace_constants.py tests/test_vectors/test_trace_dumps.py "
-        "tests/test_vectors/test_trace_ops.py tests/test_vectors/test_trace_plan.py tests/test_vectors/test_record.py",
+        "tests/test_vectors/test_trace_ops.py tests/test_vectors/test_record.py",
     ),
     "cli": (
         "ds4ref/cli",

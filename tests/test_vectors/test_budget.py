@@ -54,13 +54,6 @@ def test_no_number_of_noisy_rows_excuses_one_far_beyond_them(distance: float, wr
     assert judge(apart, [first, second], np.zeros(50), np.zeros(50), None).wrong is wrong
 
 
-@pytest.mark.parametrize(("distances", "wrong"), [(0, False), (2, False), (3, True)])
-def test_two_rows_may_be_flips_that_only_this_run_shows(distances: int, wrong: bool) -> None:
-    apart = np.zeros(50)
-    apart[:distances] = 0.5
-    assert judge(apart, [np.full(50, 0.1)] * 2, np.zeros(50), np.zeros(50), np.full(50, 0.2)).wrong is wrong
-
-
 def test_a_rounding_that_moves_a_choice_is_measured_by_row() -> None:
     """Three rows of scores: the largest shift of each; what is masked in both, or is no number, is none. Taken by
     column it has another length, is dropped, and a flip of an expert is blamed on the router."""

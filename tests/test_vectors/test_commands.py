@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
 import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -14,9 +13,7 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from ds4ref.cli import ds4
 from ds4ref.errors import TargetError, UsageError
-from ds4ref.nano.diagnostic import diagnostic_path
 from ds4ref.runs.stats import weighted_interval
 from ds4ref.targets import Ability, Prompt, Request, Step, Token
 from ds4ref.targets.local import LocalTarget
@@ -270,16 +267,6 @@ def test_nll_of_two_targets(nano_path, tmp_path, capsys, official) -> None:
 # ------------------------------------------------------------------------------------------------- logits of our ds4
 
 
-@pytest.mark.thorough
-def test_what_ds4_dumps_can_be_diagnosed(tmp_path, capsys, without_families) -> None:
-    model, logits = diagnostic_path(), str(tmp_path / "x.npz")
-    (tmp_path / "ids.json").write_text(json.dumps(list(range(100, 140))))
-    ids = ["--token-ids", str(tmp_path / "ids.json")]
-    assert ds4.main(["-m", model, *ids, "--numerics", "exact", "--dump-logits", logits]) == 0
-    code, found = run(capsys, "diagnose", "-m", model, *ids, "--logits", logits, "--json")
-    assert code == 0 and (found["verdict"], found["fault"]) == ("exact", None)
-
-
 # ------------------------------------------------------------------------------------------------------- fact recall
 
 
@@ -386,24 +373,6 @@ def test_an_interrupted_nll_keeps_what_was_scored(tmp_path, capsys, monkeypatch,
         assert [run.status for run in kept] == ["complete" if n == 4 else "stopped" for n in rows]
 
 
-def test_a_failure_in_nll_keeps_what_was_scored(capsys, monkeypatch, private_data) -> None:
-    from ds4ref.runs.store import Store
-
-    class Failing(Scripted):
-        def score(self, prompt, continuation, top_logprobs=0):
-            if prompt.user == "prompt 2":
-                raise TargetError("gone")
-            return [Step(Token(raw, -0.5)) for raw in continuation]
-
-    monkeypatch.setattr(nll, "read_cases", lambda path: four_cases())
-    monkeypatch.setattr(nll, "target_of", lambda args, spec: Failing([Step(Token(b"x"))], forced=()))
-    assert cli.main(["nll", "vectors", "--target", "one", "--other", "two"]) == 1
-    assert "gone" in capsys.readouterr().err
-    with Store.open(private_data / "runs.sqlite") as store:
-        (kept,) = store.runs()
-        assert (kept.status, kept.rows, kept.label) == ("failed", 2, "nll, A")
-
-
 # --------------------------------------------------------------------------------------------------------- usability
 
 
@@ -412,12 +381,6 @@ def test_help_shows_examples(command, capsys) -> None:
     assert cli.main([command, "--help"]) == 0
     out = capsys.readouterr().out
     assert f"usage: ds4-vectors {command}" in out and "examples:" in out and "fmt: skip" not in out
-
-
-def test_help_needs_no_engine() -> None:
-    code = ("import sys; from ds4ref.test_vectors import cli; cli.main(['diagnose', '--help']); "
-            "sys.exit(bool({'numba', 'pandas', 'httpx2'} & set(sys.modules)))")  # fmt: skip
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
 
 
 def test_stdout_is_for_people_or_for_machines(official, tmp_path, capsys, monkeypatch) -> None:

@@ -62,11 +62,10 @@ TABLE: list[tuple[str, int, str]] = [
     # command line, exit code, part of what it prints
     ("diagnose -m {model} --logits {right}", 0, "verdict      exact"),
     ("diagnose -m {model} --logits {right} --top 20 --json", 0, '"verdict": "exact"'),
-    ("diagnose -m {model} --logits {right} --thorough", 0, "verdict      exact"),
+    ("diagnose -m {model} --logits {right} --computes f32", 0, "verdict      exact"),
     ("diagnose -m {model} --logits {right} --their-model {q8}", 0, "verdict      exact"),
     ("diagnose -m {model} --logits {doubled}", 1, "verdict      fault: first_token_doubled"),
     ("diagnose -m {model} --logits {broken}", 1, "verdict      unknown"),
-    ("diagnose -m {model} --logits {broken} --thorough", 1, "verdict      unknown"),
     ("diagnose -m {model} --logits {nan}", 1, "verdict      broken"),
     ("diagnose -m {model} --target local:{model} --token-ids {ids}", 0, "verdict      "),
     ("doctor local:{model} --quick", 0, "Nothing wrong was found"),

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from ds4ref.engine import Engine
-from ds4ref.errors import TargetError, UsageError
 from ds4ref.nano.diagnostic import diagnostic_path
 from ds4ref.targets import Ability, Delta
 from ds4ref.test_vectors import cli
@@ -72,13 +71,6 @@ def test_a_stage_that_breaks_leaves_the_others_alone(engine, quiet, monkeypatch,
     assert by_name["ways"].checks[0].says == "kept" and "ZeroDivisionError" in by_name["ways"].checks[1].says
     assert by_name["batch"].outcome is Outcome.IMPOSSIBLE and by_name["determinism"].outcome is Outcome.OK
     assert not found.passed and "7/8 One and many: not supported" in capsys.readouterr().err
-
-
-def test_a_target_that_breaks_off(engine, quiet) -> None:
-    found = run.examine(ExamContext(Stops(5, TargetError("the connection broke")), engine, quick=True))
-    by_name = {s.name: s.outcome for s in found.stages}
-    assert by_name["preflight"] is not Outcome.FAILED and by_name["determinism"] is Outcome.FAILED
-    assert by_name["numbers"] is Outcome.OK and not found.passed
 
 
 def test_only_and_skip(engine, quiet) -> None:
@@ -190,7 +182,7 @@ def test_a_request_ends_when_the_time_of_its_stage_is_up(engine, quiet, monkeypa
 def test_a_diagnosis_is_asked_to_end(engine, monkeypatch) -> None:
     """What it knows by then is its answer; the next prompt is not begun."""
 
-    def slow(engine, seen, thorough, their_model, cancel):
+    def slow(engine, seen, their_model, cancel):
         assert cancel.wait(60) and cancel(), "nobody ended it"
         return diagnosis("unknown")
 
@@ -228,15 +220,6 @@ def test_signals_end_in_the_page(engine, quiet, impatient, monkeypatch, tmp_path
     assert batch["checks"][0]["says"] == "interrupted before it began"
 
 
-def test_the_last_line_is_json_and_the_files_are_named(engine, quiet, monkeypatch, tmp_path, capsys) -> None:
-    doctored(monkeypatch, Scripted([step(b"a", (b"b", -3.0))]))
-    assert cli.main(["doctor", "local", "--only", "numbers", "-o", str(tmp_path / "new"), "--json"]) == 0
-    out = capsys.readouterr().out
-    found = json.loads(out)
-    assert found["passed"] and found["stages"]["numbers"] == "ok" and found["complete"] is False
-    assert [name.rpartition("/")[2] for name in found["files"]] == list(page.FILES)
-
-
 def test_usage_errors_that_teach(capsys, tmp_path) -> None:
     for argv, says in (
         ([], "no target given. Use http://HOST:PORT/v1"),
@@ -250,14 +233,6 @@ def test_usage_errors_that_teach(capsys, tmp_path) -> None:
     (tmp_path / "file").write_text("x")
     assert cli.main(["doctor", "local", "-o", str(tmp_path / "file")]) == 1
     assert "cannot write" in capsys.readouterr().err
-
-
-def test_help(capsys) -> None:
-    assert cli.main(["doctor", "--help"]) == 0
-    out = capsys.readouterr().out
-    assert "examples:" in out and "--only" in out and "Exit code 0" in out
-    with pytest.raises(UsageError):
-        command.run([])
 
 
 # ---------------------------------------------------------------------------------------------------- pages

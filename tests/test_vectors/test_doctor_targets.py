@@ -129,14 +129,6 @@ def test_a_mistake_of_the_library_is_named(engine) -> None:
     assert any("--prompt short" in line for line in found.next) and found.where
 
 
-@pytest.mark.thorough
-def test_numbers_of_a_right_engine_set_its_mode(engine) -> None:
-    with open_target(f"local:{diagnostic_path()}?numerics=exact") as target:
-        case, stage = ExamContext(target, engine, quick=True, same_model=True), Stage("numbers", "Numbers", "?")
-        numbers.numbers(case, stage)
-        assert stage.outcome is Outcome.OK and case.mode == "exact" and case.rounding == "exact"
-
-
 def test_recall(engine, monkeypatch) -> None:
     """Right answers in a short story and none in the long one; right in both; right in none."""
     from ds4ref.test_vectors import recall as module
@@ -178,13 +170,6 @@ def test_a_right_server(engine, tmp_path, capsys) -> None:
     assert checks["numbers/mixed"]["figures"]["verdict"] == "exact"
     assert "by the echoed tokens" in checks["tokenizer/digits"]["says"]
     assert checks["ways/prompt against continuation"]["figures"]["positions"] >= 4
-
-
-@pytest.mark.thorough
-def test_a_server_without_echo_is_compared_by_counts(engine, capsys) -> None:
-    with Endpoint(engine, ids=True) as server:
-        code, line, _ = doctor(capsys, server.url, "--only", "tokenizer,ways", "--quick", "--id-prompts")
-    assert code == 0 and {line["stages"][n] for n in ("tokenizer", "ways")} == {"ok"}
 
 
 @pytest.mark.parametrize(
@@ -264,12 +249,6 @@ def test_where_the_rounding_is_not_known_less_is_claimed(engine) -> None:
     with Endpoint(engine, "fork") as server, open_target(server.url) as target:
         found = examine(ExamContext(target, engine, quick=True), only=["determinism"])
     assert check(found, "determinism", "run to run").outcome is Outcome.UNSURE
-
-
-def test_the_template_page_names_what_fits(engine, tmp_path, capsys) -> None:
-    with Endpoint(engine, "newline_added") as server:
-        doctor(capsys, server.url, "--quick", "--only", "template", "-o", str(tmp_path))
-    assert "a line feed before the assistant marker" in (tmp_path / "doctor.html").read_text()
 
 
 def test_the_first_difference_of_tokens_is_shown(engine, tmp_path, capsys) -> None:

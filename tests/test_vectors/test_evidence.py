@@ -9,8 +9,6 @@ from ds4ref.test_vectors.diagnosis.evidence import (
     FOREIGN,
     NOTHING,
     Reference,
-    Scatter,
-    projection,
     seen_through,
     squares,
 )
@@ -92,15 +90,6 @@ def test_one_position_that_is_off_is_seen() -> None:
     assert ref.fit(values).worst > 3
 
 
-def test_misfit_counts_in_standard_deviations_of_the_replicas() -> None:
-    own = np.random.default_rng(4).normal(0, 0.2, (8, 200))
-    means = own.mean(axis=1)
-    spread = max(means.std(ddof=1), own.std() / np.sqrt(200)) * np.sqrt(1 + 1 / 8)
-    level = np.full(200, means.mean() + 5 * spread)
-    assert Scatter(own).misfit(level)[0] == pytest.approx(5, rel=0.05)
-    assert Scatter(own).misfit(np.full(200, np.nan)) == (0.0, 0.0, 0.0)
-
-
 def test_squares_of_numbers_that_are_none() -> None:
     a = np.zeros((4, 10))
     b = np.ones((4, 10))
@@ -118,11 +107,3 @@ def test_predictions_are_seen_through_the_observed_tokens() -> None:
     assert got[0].tolist() == [3.0, 1.0] and got[1, 0] == 8.0 and np.isnan(got[1, 1])
     whole = from_logits([1, 2, 3], np.zeros((3, 4)))
     assert np.isnan(seen_through(whole, np.zeros((3, 7)))).all()  # another vocabulary says nothing
-
-
-def test_projection_finds_the_place_on_the_line() -> None:
-    base, target = RNG.normal(0, 1, (2, 30, 16))
-    weight = RNG.uniform(0.5, 2, 30)
-    for at in (0.0, 0.3, 1.0):
-        assert projection(base + at * (target - base), base, target, weight) == pytest.approx(at)
-    assert np.isnan(projection(base, base, base, weight))

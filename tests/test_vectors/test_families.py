@@ -10,7 +10,7 @@ from ds4ref.nano.diagnostic import PROMPTS, diagnostic_path
 from ds4ref.test_vectors.diagnosis import Signatures, fitting
 from ds4ref.test_vectors.diagnosis.case import Case
 from ds4ref.test_vectors.observation import from_logits
-from ds4ref.variants import LIBRARY, Runner
+from ds4ref.variants import LIBRARY
 from ds4ref.variants.families import FAMILIES
 from ds4ref.variants.scoped import ScopedFault, scopes
 from tests.marking import sampled
@@ -78,14 +78,6 @@ def test_a_size_in_a_set_that_flips_steps(library) -> None:
 # ------------------------------------------------------------------------------------------------------------- scoped
 
 
-def test_a_fault_everywhere_is_the_fault(engine, library) -> None:
-    for name in ("no_inverse_rope", "no_yarn", "router_no_scale", "hc_comb_transposed", "row_late"):
-        scoped = ScopedFault(LIBRARY[name], "everywhere", lambda layer, half: True)
-        assert rms(library.run("exact", [scoped]), library.run("exact", [LIBRARY[name]])) < 1e-4
-        nowhere = ScopedFault(LIBRARY[name], "nowhere", lambda layer, half: False)
-        assert rms(library.run("exact", [nowhere]), library.run("exact", [])) == 0
-
-
 @pytest.mark.parametrize(("name", "half"), [("no_yarn", "attn"), ("router_no_scale", "ffn"), ("no_sink", "attn")])
 def test_a_fault_of_one_half_is_not_in_the_other(engine, library, name, half) -> None:
     where = scopes(engine.shape)
@@ -110,12 +102,3 @@ def test_from_a_position_on(library) -> None:
     right = library.run("exact", [])
     late = library.run("exact", [LIBRARY["no_sink"]], since=40)
     assert np.array_equal(late[:40], right[:40]) and rms(late[40:], right[40:]) > 0.1
-
-
-@pytest.mark.parametrize("name", ["ring_wrap", "window_short", "chunk_32_window_cut"])
-def test_a_second_chunk_meets_the_same_rows(engine, name) -> None:
-    """Faults that look into the window's ring do so by position, whichever chunk they are in."""
-    runner, ids = Runner(engine), PROMPTS["mixed"]()
-    whole = runner.run(ids, "exact", [LIBRARY[name]])[0]
-    late = runner.run(ids, "exact", [LIBRARY[name]], since=150)[0]
-    assert late.shape == whole.shape and np.isfinite(late).all()

@@ -50,19 +50,13 @@ def shape() -> Any:
     return DIAGNOSTIC
 
 
-def test_shares_are_distributions_and_say_where_they_come_from() -> None:
-    for table in ("sets", "kinds"):
-        assert sum(PRIORS[table].values()) == pytest.approx(1, abs=1e-3)
-    assert PRIORS["from"].startswith("python -m benchmarks.calibration priors")
-
-
 def test_a_prior_is_the_share_of_its_set_and_of_its_kind(posterior) -> None:
     assert log_prior("kinds", "fault", 4) == pytest.approx(math.log(PRIORS["kinds"]["fault"] / 4))
     mode, other = (math.log(PRIORS["sets"][kind] / n) for kind, n in (("mode", 3), ("rounding", 10)))
     slip = math.log(PRIORS["kinds"]["outside"] / 15)
     assert posterior.log_prior(candidate("outside", "qat")) == pytest.approx(mode + slip)
     assert posterior.log_prior(candidate("outside", "bf16")) == pytest.approx(other + slip)
-    order = ["mode", "fault", "family", "part", "pair", "late"]
+    order = ["mode", "fault", "family", "part", "late"]
     priors = [posterior.log_prior(candidate(kind)) for kind in order]
     assert priors == sorted(priors, reverse=True)
 
@@ -198,9 +192,3 @@ def test_misfit_counts_by_the_nearer_noise(posterior, monkeypatch) -> None:
     assert posterior.misfit(c) == 2.0 and asked == [c]
     assert posterior.misfit(candidate("fault", "ds4", "a", misfit=2.9)) == 2.9 and asked == [c]
     assert posterior.misfit(candidate("mode", "ds4", misfit=8.0)) == 8.0 and asked == [c]
-
-
-def test_ideas_and_candidates_have_one_name() -> None:
-    c = candidate("family", "ds4", "shared_scale=1.5")
-    assert (c.family, c.label, c.clean, c.coarse) == ("shared_scale", "shared_scale=1.5@ds4", False, True)
-    assert candidate("mode", "exact").label == "exact"

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from ds4ref.errors import DataError, UsageError
+from ds4ref.errors import DataError
 from ds4ref.test_vectors.trace.dumps import Dump, DumpChunk, read
-from ds4ref.test_vectors.trace.names import NameRule, guess, load, parse
+from ds4ref.test_vectors.trace.names import NameRule, guess, parse
 from ds4ref.test_vectors.trace.theirs import Theirs, Unfit, fitted
 
 from .tracing import as_dump, engine, recorded
@@ -155,12 +155,6 @@ def test_presets_know_only_points_of_the_pass_and_are_told_apart():
         guess(["unheard.of"], 6)
 
 
-def test_layers_that_the_model_has_not_are_no_points():
-    assert load("ours").find(["attn_norm.5", "attn_norm.6", "attn_norm.77"], 6) == {
-        ("attn_norm", 5): ("attn_norm.5", NameRule("attn_norm.{layer}"))
-    }
-
-
 @pytest.mark.parametrize(
     "text",
     ["", "points = 5", "[points]\nnonsense = 'a'", "[points]\nQcur = 5", "[points]\nQcur = {name='a', x=1}", "[points"],
@@ -168,11 +162,6 @@ def test_layers_that_the_model_has_not_are_no_points():
 def test_tables_that_are_none(text):
     with pytest.raises(DataError):
         parse(text, "mine.toml")
-
-
-def test_unknown_preset():
-    with pytest.raises(UsageError, match="preset"):
-        load("vllm")
 
 
 def test_shapes_are_brought_into_ours():

@@ -116,7 +116,7 @@ def _measured(job: Job, target: Target) -> Job:
     if isinstance(target, LocalTarget):
         tokenizer = target.tokenizer
         return measured(job, lambda text: len(tokenizer.encode(text)))
-    if job.notes is not None and not job.goes_on:
+    if job.depths is not None and not job.goes_on:
         say(PROG, "depths are estimated with DeepSeek's tokenizer: the server's own tokenizer is not available")
     return job
 

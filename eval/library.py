@@ -23,19 +23,15 @@ def names() -> list[str]:
     return sorted((*files(), long_pack.NAME))
 
 
-def load(
-    name: str, depths: Sequence[int] | None = None, seed: int | None = None, count: long_pack.Count | None = None
-) -> Pack:  # fmt: skip
+def load(name: str, depths: Sequence[int] | None = None) -> Pack:
     """Return a pack by its name, or by the path of a pack or of a file of questions (``own``).
 
-    UsageError if there is none, DataError if it is damaged.
-
-    ``depths``, ``seed`` and ``count`` are those of ``long_pack.make``; UsageError if another pack is given one.
+    UsageError if there is none, DataError if it is damaged. ``depths``: of pack ``long`` only.
     """
     if name == long_pack.NAME:
-        return long_pack.make(depths or long_pack.SIZES, count, seed or 0)
-    if depths is not None or seed is not None:
-        raise UsageError(f"--long-tokens and --long-seed are for --pack {long_pack.NAME}, not for {name}")
+        return long_pack.make(depths or long_pack.SIZES)
+    if depths is not None:
+        raise UsageError(f"--long-tokens is for --pack {long_pack.NAME}, not for {name}")
     path = files().get(name, Path(name))
     if not path.is_file():
         raise UsageError(f"no pack {name}: choose from {', '.join(names())}, or name a file")

@@ -41,17 +41,9 @@ languages) and long (facts 4 k to 64 k tokens back). Your own questions: --pack 
 {"question": ..., "answer": ...} per line (docs/how-to/ask-your-own-questions.md).
 
 Each sample is written to the log (-o FILE, or one in the data folder) as soon as it is finished.
-Ctrl-C, q and any signal still print the report. --resume LOG continues and repeats no finished
-sample; --retry-incomplete also repeats samples that failed or hit the token limit. A log with
-other settings, another pack or another engine is refused.
-
-Thinking is closed with </think> when --hard-limit-reply-budget tokens are left, or, from
---soft-limit-reply-budget on, where the model is about to close it anyway. Over HTTP only the
-server's token limit applies. If a server thinks although it should not, or does not although it
-should, the report says so: choose the server's kind with --dialect.
-
-On a terminal a live screen (? lists its keys); with --plain, or into a pipe, one line per sample.
---json prints one JSON document on stdout and nothing else.
+Ctrl-C, q and any signal still print the report. --resume LOG continues: a log with other
+settings, another pack or another engine is refused. On a terminal there is a live screen (? lists
+its keys). Over HTTP the limits of thinking do not apply, only the server's token limit.
 
 exit codes: 0 done, 1 below --fail-below, or samples failed or are missing, 2 usage, 130 Ctrl-C,
 128 + N signal N
@@ -81,7 +73,6 @@ def build_parser() -> Parser:
     add(g, "--pack", help=f"{', '.join(library.names())}, or a file of questions")
     g.add_argument("--long-tokens", metavar="LIST", type=integers(long_pack.LEAST, long_pack.MOST),
                    help="pack long: distances of the facts in tokens (4096,8192,16384,32768,65536)")  # fmt: skip
-    g.add_argument("--long-seed", metavar="N", type=integer(0), help="pack long: seed of the text (0)")
     add(g, "--only", metavar="WORDS", help="sources (maths,security), or words in id, source or domain")
     add(g, "--limit", "--questions", help="only the first N")
     g.add_argument("--epochs", metavar="N", type=integer(1, 1000), help="times each question is asked (1)")
@@ -144,7 +135,7 @@ class Job:
     path       path of the log
     goes_on    whether the log is resumed
     selection  options that chose ``asked`` from the pack
-    notes      depths and seed of pack ``long``, whose texts the target's tokenizer measures; None for any other
+    depths     those of pack ``long``, whose texts the target's tokenizer measures; None for any other pack
     """
 
     pack: packs.Pack
@@ -155,7 +146,7 @@ class Job:
     path: Path
     goes_on: bool
     selection: dict[str, Any]
-    notes: tuple[tuple[int, ...], int] | None = None
+    depths: tuple[int, ...] | None = None
 
 
 def read_job(args: Namespace) -> Job:
@@ -169,19 +160,19 @@ def read_job(args: Namespace) -> Job:
         return _resumed(args, given)
     spec = args.target or (f"local:{args.model}" if args.model else "local")
     name = args.pack or (packs.NANO if is_embedded(spec) else packs.DEFAULT)
-    pack = library.load(name, args.long_tokens, args.long_seed)
+    pack = library.load(name, args.long_tokens)
     asked = tuple(chosen(pack.questions, args.only, args.limit))
     path = Path(args.output) if args.output else _new_path(pack.name)
     selection = {"only": args.only, "limit": args.limit, "spec": spec}
-    notes = (tuple(args.long_tokens or long_pack.SIZES), args.long_seed or 0) if name == long_pack.NAME else None
-    return Job(pack, asked, settings_of(pack.header, given), args.epochs or 1, spec, path, False, selection, notes)
+    depths = tuple(args.long_tokens or long_pack.SIZES) if name == long_pack.NAME else None
+    return Job(pack, asked, settings_of(pack.header, given), args.epochs or 1, spec, path, False, selection, depths)
 
 
 def measured(job: Job, count: long_pack.Count) -> Job:
     """Return the job with the texts of pack ``long`` measured by ``count``; any other job as it is."""
-    if job.notes is None:
+    if job.depths is None:
         return job
-    pack = long_pack.make(job.notes[0], count, job.notes[1])
+    pack = long_pack.make(job.depths, count)
     asked = tuple(chosen(pack.questions, job.selection["only"], job.selection["limit"]))
     return replace(job, pack=pack, asked=asked)
 
@@ -199,8 +190,8 @@ def _given(args: Namespace) -> dict[str, Any]:
 def _resumed(args: Namespace, given: dict[str, Any]) -> Job:
     if args.output is not None:
         raise UsageError("--resume continues its log: --output does not apply")
-    if args.long_tokens is not None or args.long_seed is not None or args.pack == long_pack.NAME:
-        raise UsageError("--resume asks the questions of its log: --pack long and its options do not apply")
+    if args.long_tokens is not None or args.pack == long_pack.NAME:
+        raise UsageError("--resume asks the questions of its log: --pack long and --long-tokens do not apply")
     path = latest() if args.resume == "latest" else Path(args.resume)
     header = logs.read(path).header
     if args.pack is not None:

@@ -58,7 +58,7 @@ def graded_section(runs: Sequence[Measured], bench: Sequence[Measured], earlier:
         Table(("run", "questions", "score", "interval", *(["guessing"] if guesses else [])),
               [row if guesses else row[:4] for row in scores]),
         Table(("answers of", "epochs", "right", "wrong", "ambiguous", "none", "not graded", "cut or closed", "tokens",
-               "median", "per right answer", "tokens/s", "ds4-bench t/s", "ds4's grader"),
+               "median", "per right answer", "tokens/s", "ds4-bench t/s"),
               [_answers_row(measured, q, bench) for measured, q in zip(runs, questions, strict=True)]),
         NOTE,
     ]  # fmt: skip
@@ -120,19 +120,8 @@ def _answers_row(measured: Measured, questions: Sequence[Answered], bench: Seque
         f"{cut / len(rows):.0%}" if outcomes else "", figure(fmean(tokens) if tokens else None),
         figure(median(row["tokens"] for row in counted) if counted else None),
         figure(sum(row["tokens"] for row in counted) / right if right else None),
-        figure(scored.rate(measured.rows), rounded), figure(_bench_rate(measured, bench), rounded), _ds4(rows),
+        figure(scored.rate(measured.rows), rounded), figure(_bench_rate(measured, bench), rounded),
     ]  # fmt: skip
-
-
-def _ds4(rows: Sequence[dict[str, Any]]) -> str:
-    """Return the score by ds4's own answer extractor as text; "" if it is the same, or unknown."""
-    if not rows or not all(row.get("ds4") for row in rows):
-        return ""
-    ours, theirs = (
-        scored.share(scored.answered([{**row, "outcome": row[name]} for row in rows]).values())
-        for name in ("outcome", "ds4")
-    )
-    return f"{theirs.estimate:.1%}" if theirs is not None and theirs != ours else ""
 
 
 def _bench_rate(measured: Measured, bench: Sequence[Measured]) -> float | None:

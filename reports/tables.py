@@ -81,7 +81,7 @@ def print_run(run: Run, rows: Sequence[dict[str, Any]]) -> None:
 
 GRADED = (
     Column("id", least=12), Column("source", 4, least=8), Column("epoch", 3, right=True), Column("outcome"),
-    Column("given", least=5), Column("expected", 1, least=8), Column("ds4", 5), Column("tokens", 2, right=True),
+    Column("given", least=5), Column("expected", 1, least=8), Column("tokens", 2, right=True),
     Column("seconds", 6, right=True), Column("finish", 7), Column("close", 7),
 )  # fmt: skip
 

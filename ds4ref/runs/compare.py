@@ -626,7 +626,6 @@ def _facts(run: Mapping[str, Any]) -> dict[str, Any]:
         **(run.get("settings") or {}),
         **{f"engine's {name}": value for name, value in target.items() if name not in VOLATILE},
         "epochs": run.get("epochs"),
-        "grader": run.get("grader", "ours"),
         "processor": (run.get("machine") or {}).get("cpu"),
         "commit": run.get("commit"),
     }

@@ -100,12 +100,12 @@ def test_tokens_that_are_too_short_are_one_line():
 
 
 def test_the_command_line_makes_it_and_the_engines_tokenizer_measures_it():
-    argv = ["--pack", "long", "--long-tokens", "5000,4096", "--long-seed", "3", "--only", "hop", "--limit", "4"]
+    argv = ["--pack", "long", "--long-tokens", "5000,4096", "--only", "hop", "--limit", "4"]
     plain = read_job(build_parser().parse_args(argv))
     assert [q.depth for q in plain.asked] == [4096] * 4 and {q.source for q in plain.asked} == {"long-hop"}
     assert plain.settings.think == "none" and plain.settings.tokens == 256
     found = measured(plain, COUNTS["nano"])
-    assert found.pack.digest == long_pack.make((4096, 5000), COUNTS["nano"], 3).digest != plain.pack.digest
+    assert found.pack.digest == long_pack.make((4096, 5000), COUNTS["nano"]).digest != plain.pack.digest
     assert [q.source for q in found.asked] == ["long-hop"] * 4 and found.path == plain.path
 
 
@@ -113,10 +113,9 @@ def test_the_command_line_makes_it_and_the_engines_tokenizer_measures_it():
     "argv, said",
     [
         (["--long-tokens", "4096"], "for --pack long, not for nano"),
-        (["--pack", "recall", "--long-seed", "0"], "for --pack long, not for recall"),
         (["--pack", "long", "--long-tokens", "4095"], "from 4096 to 65536"),
         (["--resume", "latest", "--long-tokens", "4096"], "asks the questions of its log"),
-        (["--pack", "lang"], "choose from ds4ref, nano, recall, long"),
+        (["--pack", "lang"], "choose from ds4ref, long, nano, recall"),
     ],
 )
 def test_what_is_refused(argv, said, capsys):

@@ -257,10 +257,6 @@ def test_what_became_of_the_answers():
     assert {n: row[n] for n in names} == {n: str(sum(s["outcome"] == o for s in done)) for n, o in names.items()}
     assert (row["not graded"], row["epochs"]) == ("1", "2")
     assert row["cut or closed"] == f"{sum(s['finish'] == 'length' for s in done) / 79:.0%}"
-    theirs = [[s["ds4"] == "right" for s in done if s["id"] == f"q{i}"] for i in range(40)]
-    assert row["ds4's grader"] == f"{np.mean([np.mean(rights) for rights in theirs]):.1%}"
-    del done[0]["ds4"]
-    assert graded(measured)[1]["ds4's grader"] == "", "a score of some of the answers is none"
     for finish, close, cut in (("stop", "natural", "0%"), ("length", "", "100%"), ("stop", "soft", "100%"),
                                ("stop", "hard", "100%"), ("stop", "open", "100%")):  # fmt: skip
         answer = {"id": "q", "outcome": "right", "finish": finish, "close": close}
@@ -352,7 +348,7 @@ def log(path, letters, created="2026-11-22T10:00:00Z", text="What?"):
     samples = [
         {"id": q["id"], "epoch": 1, "digest": "x", "status": "done" if c in words else "failed", "expected": "5",
          "started": created, "grade": {"outcome": words[c], "given": "5"} if c in words else None, "seconds": 2.0,
-         "tokens": 11, "ttft": 1.0, "output": "Answer: 5", "ds4": {"outcome": words.get(c, "wrong")}}
+         "tokens": 11, "ttft": 1.0, "output": "Answer: 5"}
         for q, c in zip(questions, letters, strict=True)
     ]  # fmt: skip
     path.write_text("".join(json.dumps(entry) + "\n" for entry in (header, *samples)))

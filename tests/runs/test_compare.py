@@ -352,14 +352,13 @@ def test_what_differs_between_runs():
         "target": {"kind": "local", "name": "here", "digest": "sha256:" + "ab" * 32},
     }  # fmt: skip
     b = {
-        "settings": {"think": "none", "tokens": 16000}, "epochs": 4, "model": {"name": "m q2"}, "grader": "ds4",
+        "settings": {"think": "none", "tokens": 16000}, "epochs": 4, "model": {"name": "m q2"},
         "pack": {"pack": "p", "version": 2, "digest": "y"},
         "target": {"kind": "local", "name": "there", "digest": "sha256:" + "cd" * 32},
     }  # fmt: skip
     assert differences(a, b) == [
         ("pack", "p 1", "p 2"), ("pack digest", "x", "y"), ("model", "m q4", "m q2"), ("think", "high", "none"),
         ("engine's digest", "sha256:abababababab", "sha256:cdcdcdcdcdcd"), ("epochs", "1", "4"),
-        ("grader", "ours", "ds4"),
     ]  # fmt: skip
     assert differences(a, a) == [] and differences({}, {}) == []
 

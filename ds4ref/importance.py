@@ -10,17 +10,15 @@ empty sequence. Control tokens written in the text are encoded as such.
 
 from __future__ import annotations
 
-import importlib
 import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from .archs import ARCHS
+from .archs import arch_of
 from .errors import BackendError, DataError
 from .weights.quantize.imatrix import Imatrix, TensorImportance
-from .weights.source import architecture
 
 if TYPE_CHECKING:
     from .session.session import Session
@@ -82,16 +80,11 @@ def collect(
     """Return the mean squares of every matrix's inputs over all tokens of ``pieces``.
 
     ``progress`` is called with the number of tokens done after every chunk of a piece; if ``cancel()`` returns true
-    there, the means so far are returned. BackendError for a backend or an architecture whose matrix inputs cannot be
-    observed.
+    there, the means so far are returned. BackendError for a backend whose matrix inputs cannot be observed.
     """
     if engine.backend not in BACKENDS:
         raise BackendError(f"importance is collected on {' or '.join(BACKENDS)}, not on {engine.backend}")
-    name = architecture(engine.source)
-    family: Any = importlib.import_module(ARCHS[name])
-    if not hasattr(family, "collector"):
-        raise BackendError(f"the pass of {name} has no points at which importance could be collected")
-    collector = family.collector(engine.shape)
+    collector = arch_of(engine.source).collector(engine.shape)
     done = 0
     for ids in pieces:
         session = None

@@ -79,9 +79,9 @@ def test_what_was_measured_until_a_stop_is_kept(engine):
 
 
 def test_a_dense_family(tmp_path):
-    from ds4ref.archs.qwen3 import FAMILY
+    from ds4ref.archs.dense.families import QWEN3
 
-    shape = draw_shape(3, FAMILY)
+    shape = draw_shape(3, QWEN3.family)
     write(tmp_path / "q.gguf", shape, draw_tensors(shape, 3, False))
     with Engine.open(tmp_path / "q.gguf", numerics="exact") as engine:
         found = collect(engine, [[1, 2, 3, 4, 5]])

@@ -7,12 +7,12 @@ saving use only the methods declared here, so they work with every family.
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from ..errors import ModelFileError
+from ..weights.published import resolved
 from ..weights.source import architecture
 
 if TYPE_CHECKING:
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 ARCHS = {
     "deepseek4": "ds4ref.archs.deepseek4",
-    "gemma3": "ds4ref.archs.gemma3",
-    "llama": "ds4ref.archs.llama",
-    "qwen2": "ds4ref.archs.qwen2",
-    "qwen3": "ds4ref.archs.qwen3",
-    "qwen3moe": "ds4ref.archs.qwen3moe",
+    "gemma3": "ds4ref.archs.dense.families:GEMMA3",
+    "llama": "ds4ref.archs.dense.families:LLAMA",
+    "qwen2": "ds4ref.archs.dense.families:QWEN2",
+    "qwen3": "ds4ref.archs.dense.families:QWEN3",
+    "qwen3moe": "ds4ref.archs.dense.families:QWEN3_MOE",
 }
-"""Module of each family, by its name in ``general.architecture``."""
+"""Module of each family, or module and object, by its name in ``general.architecture``."""
 
 
 class Shape(Protocol):
@@ -181,6 +181,9 @@ class Arch(Protocol):
         resident  what reads the routed experts of ``weights`` (``experts.cached``), in place of that
         """
 
+    def collector(self, shape: Any) -> Any:
+        """Return hooks that collect the importance of the weights (``Collector``)."""
+
     def costs(self, source: TensorSource, shape: Any, act_quant: bool) -> Costs:
         """Return the cost model: bytes read and operations done per token; ``act_quant``: int8 inputs of quantized
         matrices."""
@@ -189,8 +192,7 @@ class Arch(Protocol):
 class Collector(Protocol):
     """Hooks that sum the squares of the inputs of every matrix, for importance-weighted quantization.
 
-    A family whose pass takes hooks may offer ``collector(shape)`` beside the names of ``Arch``; ``ds4ref.importance``
-    collects the importance of weights with it.
+    ``ds4ref.importance`` collects the importance of weights with it.
     """
 
     sums: dict[str, tuple[np.ndarray, np.ndarray]]
@@ -206,7 +208,7 @@ def arch_of(source: TensorSource) -> Arch:
     name = architecture(source)
     if name not in ARCHS:
         raise ModelFileError(source.path, f"architecture {name[:40]!r} is not one of {', '.join(ARCHS)}")
-    return importlib.import_module(ARCHS[name])
+    return resolved(ARCHS[name])
 
 
 def costs_of(source: TensorSource, act_quant: bool = True) -> Costs:

@@ -41,15 +41,15 @@ if TYPE_CHECKING:
 
 FAMILIES = {
     "deepseek_v4": "ds4ref.archs.deepseek4.published",
-    "gemma3_text": "ds4ref.archs.gemma3.published",
-    "llama": "ds4ref.archs.llama.published",
-    "mistral": "ds4ref.archs.mistral.published",
-    "mixtral": "ds4ref.archs.mixtral.published",
-    "qwen2": "ds4ref.archs.qwen2.published",
-    "qwen3": "ds4ref.archs.qwen3.published",
-    "qwen3_moe": "ds4ref.archs.qwen3moe.published",
+    "gemma3_text": "ds4ref.archs.dense.families:GEMMA3_FOLDER",
+    "llama": "ds4ref.archs.dense.families:LLAMA_FOLDER",
+    "mistral": "ds4ref.archs.dense.families:MISTRAL_FOLDER",
+    "mixtral": "ds4ref.archs.dense.families:MIXTRAL_FOLDER",
+    "qwen2": "ds4ref.archs.dense.families:QWEN2_FOLDER",
+    "qwen3": "ds4ref.archs.dense.families:QWEN3_FOLDER",
+    "qwen3_moe": "ds4ref.archs.dense.families:QWEN3_MOE_FOLDER",
 }
-"""Module of each family, by the ``model_type`` of its config.json."""
+"""Module of each family, or module and object, by the ``model_type`` of its config.json."""
 
 MetadataEntry = tuple[str, str, Any]
 """Metadata key, type ("u32", "f32[]", "string", ...) and value, or a function that computes the value on first use."""
@@ -311,7 +311,14 @@ def _family(config: Config) -> Family:
     kind = config.text("model_type")
     if kind not in FAMILIES:
         raise config.fail("model_type", f"is {quote(kind, 40)}, not one of {', '.join(FAMILIES)}")
-    return importlib.import_module(FAMILIES[kind])
+    return resolved(FAMILIES[kind])
+
+
+def resolved(name: str) -> Any:
+    """Import a module, or the object of one that is named after a colon."""
+    module, _, attribute = name.partition(":")
+    imported = importlib.import_module(module)
+    return getattr(imported, attribute) if attribute else imported
 
 
 def _check_quantization(config: Config) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import gguf
 import numpy as np
 
-from ds4ref.archs import gemma3, llama, qwen2, qwen3, qwen3moe
+from ds4ref.archs.dense.families import GEMMA3, LLAMA, QWEN2, QWEN3, QWEN3_MOE
 from ds4ref.archs.dense.shape import DenseShape, Family
 from ds4ref.archs.dense.weights import slots
 from ds4ref.kernels.formats import FORMATS
@@ -22,9 +22,9 @@ from ds4ref.weights.container import TensorSpec
 from ds4ref.weights.safetensors_writer import PlannedTensor, write_folder
 from ds4ref.weights.writer import GGUFWriter
 
-GEMMA = gemma3.FAMILY
-FAMILIES = {"llama": llama.FAMILY, "qwen2": qwen2.FAMILY, "qwen3": qwen3.FAMILY}
-WITH_EXPERTS = {"llama": llama.FAMILY, "qwen3moe": qwen3moe.FAMILY}
+GEMMA = GEMMA3.family
+FAMILIES = {family.family.name: family.family for family in (LLAMA, QWEN2, QWEN3)}
+WITH_EXPERTS = {family.family.name: family.family for family in (LLAMA, QWEN3_MOE)}
 Tensors = dict[str, np.ndarray]
 MODEL_PARTS = ("model.embed_tokens", "model.norm", "lm_head")
 LAYER_PARTS = (

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ds4ref.archs import qwen3moe
 from ds4ref.archs.deepseek4.mtp import Block
+from ds4ref.archs.dense.families import QWEN3_MOE
 from ds4ref.archs.experts import dense_bytes
 from ds4ref.engine import Engine
 from ds4ref.engine_options import Drafting
@@ -125,7 +125,7 @@ def test_a_hit_is_an_expert_that_was_there_before_it_was_asked_for() -> None:
 
 
 def test_a_family_of_decoders_with_experts_reads_them_as_well(tmp_path: Path) -> None:
-    shape = with_experts(draw_shape(3, qwen3moe.FAMILY), 3)
+    shape = with_experts(draw_shape(3, QWEN3_MOE.family), 3)
     path = tmp_path / "moe.gguf"
     write(path, shape, draw_tensors(shape, 3, False))
     with open_cached(path, "off") as engine:

@@ -8,15 +8,12 @@ Loading is all or nothing: the cache is returned only after every check has pass
 
 from __future__ import annotations
 
-import io
-import os
 from collections.abc import Iterator, Sequence
-from typing import BinaryIO
 
 import numpy as np
 
 from ...errors import PayloadError, PayloadMismatch
-from ...files import atomic_write
+from ..saved import File, Reader, check_finite, reading, writing
 from .cache import EMPTY_SCORE, Cache, Projections
 from .shape import CSA, ModelShape
 
@@ -90,45 +87,30 @@ def size(shape: ModelShape, tokens: int) -> int:
     return 4 * (HEADER_WORDS + tokens + 2 * shape.n_layers + floats)
 
 
-def save(
-    file: str | os.PathLike[str] | BinaryIO,
-    shape: ModelShape,
-    ctx: int,
-    tokens: Sequence[int],
-    logits: np.ndarray,
-    cache: Cache,
-) -> None:
+def save(file: File, shape: ModelShape, ctx: int, tokens: Sequence[int], logits: np.ndarray, cache: Cache) -> None:
     """Write a session with a context of ``ctx`` tokens; a path is replaced atomically."""
-    if isinstance(file, str | os.PathLike):
-        with atomic_write(file) as stream:
-            save(stream, shape, ctx, tokens, logits, cache)
-        return
-    comp, index = _counts(shape, len(tokens))
-    file.write(header(shape, ctx, len(tokens)).tobytes())
-    file.write(np.asarray(tokens, "<u4").tobytes())
-    file.write(np.asarray(logits, "<f4").tobytes())
-    file.write(np.asarray([comp, index], "<u4").tobytes())
-    for rows in _sections(shape, cache):
-        file.write(np.ascontiguousarray(rows, "<f4").data)
+    with writing(file) as stream:
+        stream.write(header(shape, ctx, len(tokens)).tobytes())
+        stream.write(np.asarray(tokens, "<u4").tobytes())
+        stream.write(np.asarray(logits, "<f4").tobytes())
+        stream.write(np.asarray(_counts(shape, len(tokens)), "<u4").tobytes())
+        for rows in _sections(shape, cache):
+            stream.write(np.ascontiguousarray(rows, "<f4").data)
 
 
-def load(file: str | os.PathLike[str] | BinaryIO, shape: ModelShape, cache: Cache) -> tuple[list[int], np.ndarray]:
+def load(file: File, shape: ModelShape, cache: Cache) -> tuple[list[int], np.ndarray]:
     """Read a session into a new cache and return tokens and logits (V,); raise PayloadError for a bad file."""
-    if isinstance(file, str | os.PathLike):
-        try:
-            with open(file, "rb") as stream:
-                return load(stream, shape, cache)
-        except OSError as e:
-            raise PayloadError(f"{os.fspath(file)}: {e.strerror or e}") from e
+    with reading(file) as reader:
+        return _read(reader, shape, cache)
+
+
+def _read(reader: Reader, shape: ModelShape, cache: Cache) -> tuple[list[int], np.ndarray]:
     ctx = cache.ctx
-    reader = _Reader(file)
     words = reader.words("header", HEADER_WORDS)
     n = _check_header(words, header(shape, ctx, 0), shape, ctx)
     reader.expect(size(shape, n))
-    tokens = reader.words("tokens", n)
-    if n and tokens.max() >= shape.vocab:
-        raise PayloadError(f"saved token id {tokens.max()} is outside the vocabulary of {shape.vocab}")
-    logits = reader.floats("logits", (shape.vocab,), check=False)
+    tokens = reader.tokens(n, shape.vocab)
+    logits = reader.array("logits", shape.vocab, "<f4")
     wanted = np.array(_counts(shape, n), np.uint32)
     counts = reader.words("row counts", 2 * shape.n_layers).reshape(2, -1)
     if (counts != wanted).any():
@@ -139,20 +121,27 @@ def load(file: str | os.PathLike[str] | BinaryIO, shape: ModelShape, cache: Cach
         )
     cache.restart(n)
     for layer, ratio in enumerate(shape.ratios):
-        raw = reader.floats(f"raw rows of layer {layer}", (int(words[12]), shape.head_dim))
+        raw = reader.finite(f"raw rows of layer {layer}", (int(words[12]), shape.head_dim))
         projections = {}
         for kind, name, width, projection in _kinds(shape, layer):
-            rows = reader.floats(f"{name} rows of layer {layer}", (n // ratio, width))
+            rows = reader.finite(f"{name} rows of layer {layer}", (n // ratio, width))
             cache.put_compressed(layer, kind, rows)
             slots = shape.state_rows(layer), projection
-            kv = reader.floats(f"{name} values of layer {layer}", slots)
-            score = reader.scores(f"{name} scores of layer {layer}", slots)
+            kv = reader.finite(f"{name} values of layer {layer}", slots)
+            score = _scores(reader, f"{name} scores of layer {layer}", slots)
             # slots of tokens still to come are whatever the writer left there
             at = _occupied(ratio, n)
             projections[kind] = Projections(kv[at], score[at])
         cache.put(layer, raw, projections)
     reader.end()
     return [int(t) for t in tokens], logits
+
+
+def _scores(reader: Reader, label: str, shape: tuple[int, int]) -> np.ndarray:
+    """Read compressor scores: finite, or the mark of an empty slot (-1e30, or -inf from writers on a GPU)."""
+    scores = reader.array(label, shape, "<f4")
+    scores[np.isneginf(scores)] = EMPTY_SCORE
+    return check_finite(label, scores)
 
 
 def _check_header(words: np.ndarray, expected: np.ndarray, shape: ModelShape, ctx: int) -> int:
@@ -173,57 +162,3 @@ def _check_header(words: np.ndarray, expected: np.ndarray, shape: ModelShape, ct
     if words[12] != live or words[4] < live:
         raise PayloadError(f"saved session has {words[12]} raw rows of {words[4]}, {n} tokens make {live}")
     return n
-
-
-class _Reader:
-    """Bounded reads whose errors name the section."""
-
-    def __init__(self, stream: BinaryIO):
-        self.stream = stream
-        self.remaining: int | None = None
-        if stream.seekable():
-            position = stream.tell()
-            self.remaining = stream.seek(0, io.SEEK_END) - position
-            stream.seek(position)
-
-    def expect(self, total: int) -> None:
-        """Raise PayloadError if the file is not ``total`` bytes long, before anything is allocated."""
-        if self.remaining is not None and self.remaining + 4 * HEADER_WORDS != total:
-            raise PayloadError(f"saved session is {self.remaining + 4 * HEADER_WORDS} bytes long, should be {total}")
-
-    def _read(self, label: str, array: np.ndarray) -> np.ndarray:
-        view = memoryview(array).cast("B") if array.size else memoryview(b"")
-        done = 0
-        while done < len(view):
-            got = self.stream.readinto(view[done:])  # type: ignore[attr-defined]
-            if not got:
-                raise PayloadError(f"saved session ends inside its {label}")
-            done += got
-        if self.remaining is not None:
-            self.remaining -= done
-        return array
-
-    def words(self, label: str, count: int) -> np.ndarray:
-        """Read ``count`` u32 words."""
-        return self._read(label, np.empty(count, "<u4"))
-
-    def floats(self, label: str, shape: tuple[int, ...], check: bool = True) -> np.ndarray:
-        """Read a float32 array, finite unless ``check`` is False."""
-        array = self._read(label, np.empty(shape, "<f4"))
-        if check and not np.isfinite(array).all():
-            raise PayloadError(f"saved session has a value that is not finite in its {label}")
-        return array
-
-    def scores(self, label: str, shape: tuple[int, ...]) -> np.ndarray:
-        """Read float32 compressor scores: finite, or the mark of an empty slot (-1e30, or -inf from writers on a
-        GPU)."""
-        array = self.floats(label, shape, check=False)
-        array[np.isneginf(array)] = EMPTY_SCORE
-        if not np.isfinite(array).all():
-            raise PayloadError(f"saved session has a value that is not finite in its {label}")
-        return array
-
-    def end(self) -> None:
-        """Raise PayloadError if bytes follow the last section."""
-        if self.stream.read(1):
-            raise PayloadError("saved session has bytes after its end")

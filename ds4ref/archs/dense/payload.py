@@ -9,15 +9,12 @@ Loading is all or nothing: the cache is returned only after every check has pass
 
 from __future__ import annotations
 
-import io
-import os
 from collections.abc import Sequence
-from typing import BinaryIO
 
 import numpy as np
 
 from ...errors import PayloadError, PayloadMismatch
-from ...files import atomic_write
+from ..saved import File, reading, writing
 from .cache import Cache
 from .shape import DenseShape
 
@@ -38,56 +35,29 @@ def size(shape: DenseShape, half: bool, tokens: int) -> int:
     return 4 * (HEADER_WORDS + tokens + shape.vocab) + shape.kv_bytes(tokens, 2 if half else 4)
 
 
-def save(
-    file: str | os.PathLike[str] | BinaryIO,
-    shape: DenseShape,
-    half: bool,
-    tokens: Sequence[int],
-    logits: np.ndarray,
-    cache: Cache,
-) -> None:
+def save(file: File, shape: DenseShape, half: bool, tokens: Sequence[int], logits: np.ndarray, cache: Cache) -> None:
     """Write a session; a path is replaced atomically. ``half``: values are float16."""
-    if isinstance(file, str | os.PathLike):
-        with atomic_write(file) as stream:
-            save(stream, shape, half, tokens, logits, cache)
-        return
-    file.write(header(shape, half, cache.ctx, len(tokens)).tobytes())
-    file.write(np.asarray(tokens, "<u4").tobytes())
-    file.write(np.asarray(logits, "<f4").tobytes())
-    for layer in range(shape.n_layers):
-        for rows in cache.rows(layer):
-            file.write(np.ascontiguousarray(rows, "<f2" if half else "<f4").tobytes())
+    with writing(file) as stream:
+        stream.write(header(shape, half, cache.ctx, len(tokens)).tobytes())
+        stream.write(np.asarray(tokens, "<u4").tobytes())
+        stream.write(np.asarray(logits, "<f4").tobytes())
+        for layer in range(shape.n_layers):
+            for rows in cache.rows(layer):
+                stream.write(np.ascontiguousarray(rows, "<f2" if half else "<f4").tobytes())
 
 
-def load(
-    file: str | os.PathLike[str] | BinaryIO, shape: DenseShape, half: bool, cache: Cache
-) -> tuple[list[int], np.ndarray]:
+def load(file: File, shape: DenseShape, half: bool, cache: Cache) -> tuple[list[int], np.ndarray]:
     """Read a session into a new cache and return tokens and logits (V,); raise PayloadError for a bad file."""
-    if isinstance(file, str | os.PathLike):
-        try:
-            with open(file, "rb") as stream:
-                return load(stream, shape, half, cache)
-        except OSError as error:
-            raise PayloadError(f"{os.fspath(file)}: {error.strerror or error}") from error
-    total = _length(file)
-    words = _read(file, "header", (HEADER_WORDS,), "<u4")
-    n = _check_header(words, header(shape, half, 0, 0), cache.ctx)
-    if total is not None and total != size(shape, half, n):
-        raise PayloadError(f"saved session is {total} bytes long, should be {size(shape, half, n)}")
-    tokens = _read(file, "tokens", (n,), "<u4")
-    if tokens.max() >= shape.vocab:
-        raise PayloadError(f"saved token id {tokens.max()} is outside the vocabulary of {shape.vocab}")
-    logits = _read(file, "logits", (shape.vocab,), "<f4")
-    for layer in range(shape.n_layers):
-        rows = []
-        for part in ("keys", "values"):
-            values = _read(file, f"{part} of layer {layer}", (n, shape.kv_width), "<f2" if half else "<f4")
-            if not np.isfinite(values).all():
-                raise PayloadError(f"saved session has a value that is not finite in its {part} of layer {layer}")
-            rows.append(values)
-        cache.put(layer, *rows)
-    if file.read(1):
-        raise PayloadError("saved session has bytes after its end")
+    with reading(file) as reader:
+        words = reader.words("header", HEADER_WORDS)
+        n = _check_header(words, header(shape, half, 0, 0), cache.ctx)
+        reader.expect(size(shape, half, n))
+        tokens = reader.tokens(n, shape.vocab)
+        logits = reader.array("logits", shape.vocab, "<f4")
+        rows, kind = (n, shape.kv_width), "<f2" if half else "<f4"
+        for layer in range(shape.n_layers):
+            cache.put(layer, *(reader.finite(f"{part} of layer {layer}", rows, kind) for part in ("keys", "values")))
+        reader.end()
     cache.reserve(n)
     cache.advance(n)
     return [int(t) for t in tokens], logits
@@ -108,24 +78,3 @@ def _check_header(words: np.ndarray, expected: np.ndarray, ctx: int) -> int:
     if n >= ctx:
         raise PayloadMismatch(f"saved session holds {n} tokens, a context of {ctx} takes 1 to {ctx - 1}")
     return n
-
-
-def _length(stream: BinaryIO) -> int | None:
-    """Return the bytes from here to the end, None for a stream that is not seekable."""
-    if not stream.seekable():
-        return None
-    position = stream.tell()
-    total = stream.seek(0, io.SEEK_END) - position
-    stream.seek(position)
-    return total
-
-
-def _read(stream: BinaryIO, label: str, shape: tuple[int, ...], kind: str) -> np.ndarray:
-    array = np.empty(shape, kind)
-    view, done = memoryview(array).cast("B"), 0
-    while done < len(view):
-        got = stream.readinto(view[done:])  # type: ignore[attr-defined]
-        if not got:
-            raise PayloadError(f"saved session ends inside its {label}")
-        done += got
-    return array

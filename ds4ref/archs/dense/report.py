@@ -24,7 +24,7 @@ CONTEXTS = (4096, 32768, 131072)
 def accounts(source: TensorSource) -> Accounts:
     """Return what becomes of every key and tensor, refused ones too; raise ModelFileError for known ones that do not
     fit."""
-    shape, metadata = metadata_account(source, arch_of(source).FAMILY)  # type: ignore[attr-defined]
+    shape, metadata = metadata_account(source, arch_of(source).family)  # type: ignore[attr-defined]
     return accounts_of(source, metadata, account(source, shape))
 
 

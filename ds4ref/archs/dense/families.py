@@ -1,0 +1,144 @@
+"""The dense families, one page of mathematics; ``Family`` and ``Own`` hold what tells them apart.
+
+x (T, D) is the residual stream, norm(x) = x / sqrt(mean(x^2) + eps) * w. Each layer adds two halves to it:
+
+    h = norm(x)
+    q = h Wq^T    k = h Wk^T    v = h Wv^T
+    q, k turned by rope, a pair of channels i by pos * theta^(-2 i / head_dim) / divisor_i
+    o_t = sum_s softmax_s(q_t . k_s / sqrt(head_dim)) v_s       over s <= t, and in windowed layers s > t - window
+    x = x + o Wo^T
+    h = norm(x)
+    x = x + (silu(h Wg^T) * (h Wu^T)) Wd^T
+
+Query heads share key and value heads in equal groups. logits = norm(x) Whead^T, the embedding where heads are tied.
+
+* Llama 1 to 3 and llama2.c's stories (Touvron et al. 2023): rope pairs channels 2 i and 2 i + 1; divisors are 1, or
+  Llama 3's, which the file states or rope's scaling gives (``rope``). All others pair channel i with i + half.
+* Mistral (Jiang et al. 2023): Llama whose tokens look back over ``sliding_window`` tokens in every layer: 4096 in
+  version 0.1 and without the key, none where it is null. In GGUF files the architecture is llama. The cache keeps every
+  row, so a session rewinds to any position.
+* Mixtral (Jiang et al. 2024): Mistral with experts; an absent window is none, rope's base 1e6 unless stated. 8x7B and
+  8x22B take K = 2 of E = 8.
+* Qwen2, Qwen2.5 (2024; biases: Su, 2023): q, k and v add biases. Windows by ``use_sliding_window``, in the layers from
+  ``max_window_layers`` on or those that ``layer_types`` names.
+* Qwen3 (2025): q and k are normed by head instead; heads need not add up to D. Windows as in Qwen2.
+* Qwen3 with experts: K of E experts take the place of one feed-forward, in every layer and without a shared expert:
+
+      p = softmax(h Wr^T)                                       over the E experts
+      S = the K experts of largest p                            ties to the lower number
+      x = x + sum_(e in S) p_e / (sum_S p) * (silu(h Wg_e^T) * (h Wu_e^T)) Wd_e^T
+
+  The quotient is the softmax of the K chosen logits alone, which is what is computed.
+* Gemma 3 text models (2025): x starts as sqrt(D) * embedding, norms multiply by 1 + w (GGUF files hold 1 + w, folders
+  w), q and k are normed by head, both halves are normed before they are added, and GELU (tanh) takes silu's place.
+  Every sixth layer sees all tokens, with rope's base 1e6 and the file's stretching; the others have a window, and base
+  1e4 without stretching. 27B multiplies scores by another factor and is refused.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from ...weights.accounting import Inert, inert
+from ...weights.config import Config
+from . import Dense, Family, published, windows
+from .published_experts import ExpertNames
+from .shape import WINDOW_THETA, every
+
+if TYPE_CHECKING:
+    from ...weights.published import MetadataEntry, TensorParts
+    from ...weights.safetensors import Checkpoint
+
+LLAMA = Dense(Family("llama", halves=False, qk_norm=False, experts="feed_forward_length"))
+QWEN2 = Dense(Family("qwen2", halves=True, qk_norm=False, biases=True))
+QWEN3 = Dense(Family("qwen3", halves=True, qk_norm=True))
+QWEN3_MOE = Dense(Family("qwen3moe", halves=True, qk_norm=True, experts="expert_feed_forward_length"))
+GEMMA3 = Dense(Family("gemma3", halves=True, qk_norm=True, gemma=True, full=6))
+
+
+class Published(NamedTuple):
+    """Implementation of ``weights.published.Family``: a family's folders in Hugging Face's layout."""
+
+    family: Family
+    own: published.Own
+    INERT: tuple[Inert, ...] = published.INERT
+    INERT_TENSORS: tuple[Inert, ...] = published.INERT_TENSORS
+
+    def metadata(self, config: Config, checkpoint: Checkpoint) -> list[MetadataEntry]:
+        """Return the metadata entries of a GGUF file of this model."""
+        return published.metadata(config, checkpoint, self.family, self.own)
+
+    def parts(self, config: Config, checkpoint: Checkpoint) -> list[TensorParts]:
+        """Return what the tensors of a GGUF file of this model are made of."""
+        return published.parts(config, checkpoint, self.family, self.own)
+
+
+_WINDOWS = (*published.INERT, windows.INERT)
+_MIXTRAL_EXPERTS = ExpertNames(
+    "block_sparse_moe", ("w1", "w3", "w2"), ("num_local_experts",), 8, 2, "intermediate_size"
+)
+_QWEN3_EXPERTS = ExpertNames(
+    "mlp", ("gate_proj", "up_proj", "down_proj"), ("num_experts", "num_local_experts"), 128, 8, "moe_intermediate_size",
+    (("norm_topk_prob", True, False), ("decoder_sparse_step", 1, 1), ("mlp_only_layers", [], [])),
+)  # fmt: skip
+"""Refused: weights that are not divided by their sum, layers without experts. GGUF files of this family say neither."""
+
+LLAMA_FOLDER = Published(LLAMA.family, published.Own(windows.no_window))
+MISTRAL_FOLDER = Published(LLAMA.family, published.Own(windows.mistral))
+MIXTRAL_FOLDER = Published(
+    LLAMA.family, published.Own(windows.mixtral, rms_eps=1e-5, rope_theta=1e6, experts=_MIXTRAL_EXPERTS)
+)
+QWEN2_FOLDER = Published(QWEN2.family, published.Own(windows.layered), (
+    *_WINDOWS, inert("positions of text alone", "use_mrope", False),
+    inert("queries, keys and values have biases in any case", "attention_bias"),
+))  # fmt: skip
+QWEN3_FOLDER = Published(QWEN3.family, published.Own(windows.layered), _WINDOWS)
+QWEN3_MOE_FOLDER = Published(QWEN3_MOE.family, published.Own(windows.switched, experts=_QWEN3_EXPERTS), _WINDOWS)
+
+HEAD_DIM = 256
+"""Gemma 3: value of an absent ``head_dim`` and of an absent ``query_pre_attn_scalar``."""
+
+
+def _gemma_window(config: Config, layers: int) -> windows.Window:
+    return windows.fixed(config, every(GEMMA3.family.full, layers)), ()
+
+
+def _gemma_rope(config: Config) -> Config:
+    """Return the rope of layers without a window, nested in newer configs."""
+    part = config.part("rope_parameters")
+    nested = any(kind in part.values for kind in (windows.FULL, windows.SLIDING))
+    return part.part(windows.FULL) if nested else published.rope_values(config)
+
+
+class _PublishedGemma(Published):
+    """Folders of Gemma 3, which say more that has to be checked."""
+
+    def metadata(self, config: Config, checkpoint: Checkpoint) -> list[MetadataEntry]:
+        if config.flag("use_bidirectional_attention", False):
+            raise config.fail("use_bidirectional_attention", "is true, which is not supported here")
+        for key in ("attn_logit_softcapping", "final_logit_softcapping"):
+            if config.has(key):
+                raise config.fail(key, "is given, which is not supported here")
+        for key in ("sliding_window_pattern", "_sliding_window_pattern"):
+            if config.integer(key, self.family.full) != self.family.full:
+                raise config.fail(key, f"is not {self.family.full}, which is not supported here")
+        scale, size = config.number("query_pre_attn_scalar", HEAD_DIM), config.integer("head_dim", HEAD_DIM)
+        if scale != size:
+            raise config.fail("query_pre_attn_scalar", f"is {scale:g}, only head_dim ({size}) is supported here")
+        part = config.part("rope_parameters").part(windows.SLIDING)
+        if part.text("rope_type", "default") != "default":  # angles of windowed layers are not stretched
+            raise part.fail("rope_type", "is not 'default', which is not supported here")
+        base = part.number("rope_theta", config.number("rope_local_base_freq", 10000.0))
+        return [*super().metadata(config, checkpoint), (f"{self.family.name}.{WINDOW_THETA}", "f64", base)]
+
+
+GEMMA3_FOLDER = _PublishedGemma(
+    GEMMA3.family,
+    published.Own(
+        _gemma_window, rope=_gemma_rope, head_dim=HEAD_DIM, rope_theta=1e6, tied=True, norm_plus=1.0,
+        activation=("hidden_activation", "gelu_pytorch_tanh"),
+        names={"post_attention_norm": "post_attention_layernorm", "ffn_norm": "pre_feedforward_layernorm",
+               "post_ffw_norm": "post_feedforward_layernorm"},
+    ),
+    (*published.INERT, inert("how transformers keeps the cache", "cache_implementation")),
+)  # fmt: skip

@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import fcntl
 import hashlib
 import importlib.metadata
 import os
@@ -93,15 +94,10 @@ def cache_key(group: str = "engine") -> str:
 
 @contextlib.contextmanager
 def locked(path: Path, progress: Callable[[str], None] | None = None) -> Iterator[None]:
-    """Hold an exclusive lock on ``path`` where the platform has file locks; the kernel frees it when the process ends.
+    """Hold an exclusive lock on ``path``, which the system frees when the process ends.
 
     Report it while another process holds the lock.
     """
-    try:
-        import fcntl
-    except ImportError:
-        yield
-        return
     with open(path, "w") as handle:
         started, report, waited = time.monotonic(), Report(progress), False
         while True:

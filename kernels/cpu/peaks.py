@@ -27,9 +27,7 @@ PIECE = 1 << 20
 STEPS = 1_000_000
 
 
-@inline(FLOATS, Int)
-def _floats(k, address):
-    return k.load(FLOATS, address)
+_floats = inline(FLOATS, Int)(lambda k, address: k.load(FLOATS, address))
 
 
 @inline(FLOATS, FLOATS, Int)
@@ -38,9 +36,7 @@ def _multiply_add(k, total, address):
     return k.fma(total, factor, factor)
 
 
-@inline(types.none, Int, FLOATS)
-def _keep_floats(k, address, value):
-    k.store(address, value)
+_keep_floats = inline(types.none, Int, FLOATS)(lambda k, address, value: k.store(address, value))
 
 
 @njit(**JIT)
@@ -52,9 +48,7 @@ def multiply_adds(count, scratch):
     _keep_floats(scratch, total)
 
 
-@inline(INTS, Int)
-def _ints(k, address):
-    return k.load(INTS, address)
+_ints = inline(INTS, Int)(lambda k, address: k.load(INTS, address))
 
 
 @inline(INTS, INTS, Int)
@@ -72,9 +66,7 @@ def _dot(k, total, address):
     return parts[0]
 
 
-@inline(types.none, Int, INTS)
-def _keep_ints(k, address, value):
-    k.store(address, value)
+_keep_ints = inline(types.none, Int, INTS)(lambda k, address, value: k.store(address, value))
 
 
 @njit(**JIT)

@@ -98,7 +98,10 @@ def place_of(w: Matrix) -> Place:
     """Return where the weights are, cached on the matrix."""
     place = w.__dict__.get("_cpu_place")
     if place is None:
-        place = w.__dict__["_cpu_place"] = _apart(w.data) if isinstance(w.data, ApartRows) else _whole(w)
+        size = w.rows * w.row_bytes
+        whole = not isinstance(w.data, ApartRows)
+        place = Place(address(w.data), w.row_bytes, size, size, 0) if whole else _apart(w.data)
+        w.__dict__["_cpu_place"] = place
     return place
 
 
@@ -110,11 +113,6 @@ def scattered(w: Matrix, table: np.ndarray) -> Matrix:
     stack, size = Matrix(w.fmt, w.data, w.rows, w.cols), w.rows * w.row_bytes
     stack.__dict__["_cpu_place"] = Place(address(table), w.row_bytes, 0, size, 0, table)
     return stack
-
-
-def _whole(w: Matrix) -> Place:
-    size = w.rows * w.row_bytes
-    return Place(address(w.data), w.row_bytes, size, size, 0)
 
 
 def _apart(data: ApartRows) -> Place:
@@ -157,19 +155,8 @@ class ProductOps(Steps):
         chunk = max(1, min(5, w.rows // (4 * self.threads * ROWS_AT_ONCE))) * ROWS_AT_ONCE
         x, steps = self._rounded(x, tokens * groups, n, parts.rounding)
         pack = parts.pack, x, n, panel, panel_bytes, groups
-        table = address(parts.table)
-        values = (
-            table,
-            place.at,
-            place.row_bytes,
-            n,
-            panel,
-            panel_bytes,
-            tokens,
-            w.rows // groups,
-            self.at(out),
-            w.rows,
-        )
+        panels = panel, panel_bytes, tokens, w.rows // groups
+        values = address(parts.table), place.at, place.row_bytes, n, *panels, self.at(out), w.rows
         return [
             *steps,
             Step(t.GEMM_PACK, tokens * groups, max(1, 16384 // n), pack),

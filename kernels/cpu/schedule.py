@@ -113,7 +113,11 @@ def plan(steps: Sequence[Step], accesses: Sequence[Sequence[Access]], threads: i
             group = _fused(last[0], number, steps, accesses, threads)
         if group is None and last and chunks(steps[number]) <= 1:
             group = _tail(last, number, steps, group_of)
-        group_of.append(group or _alone(phase + 1, number, steps[number]))
+        if group is None:
+            step = steps[number]
+            shared = (step.items, step.chunk) if chunks(step) > 1 else ()
+            group = Group(phase + 1, [number], *shared)
+        group_of.append(group)
     groups = list({id(group): group for group in group_of}.values())
     return sorted(groups, key=lambda group: (group.phase, bool(group.needs), group.steps[0]))
 
@@ -121,12 +125,6 @@ def plan(steps: Sequence[Step], accesses: Sequence[Sequence[Access]], threads: i
 def chunks(step: Step) -> float:
     """Return the number of chunks of a step, a measure of its work."""
     return step.items / step.chunk
-
-
-def _alone(phase: int, number: int, step: Step) -> Group:
-    if chunks(step) <= 1:
-        return Group(phase, [number])
-    return Group(phase, [number], step.items, step.chunk)
 
 
 def _tail(last: list[Group], number: int, steps: Sequence[Step], group_of: list[Group]) -> Group | None:

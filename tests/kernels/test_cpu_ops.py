@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import textwrap
 from typing import Any
 
 import numpy as np
@@ -32,8 +35,8 @@ def normal(seed: int, *shape: int) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
-def matrix(fmt: str, rows: int, cols: int, experts: int = 0, seed: int = 1) -> Matrix:
-    """Random blocks with sane scales: any bytes are valid weights once the float fields are."""
+def matrix(fmt: str, rows: int, cols: int, experts: int = 0, seed: int = 1, codes: int | None = None) -> Matrix:
+    """Random blocks with sane scales: any bytes (or all ``codes``) are valid weights once the float fields are."""
     kind = FORMATS[fmt]
     rng = np.random.default_rng(seed)
     lead = (experts, rows) if experts else (rows,)
@@ -47,6 +50,8 @@ def matrix(fmt: str, rows: int, cols: int, experts: int = 0, seed: int = 1) -> M
             raw = values.view(np.uint8)
         return Matrix(fmt, raw, rows, cols)
     raw = rng.integers(0, 256, (*lead, kind.row_bytes(cols)), dtype=np.uint8)
+    if codes is not None:
+        raw[:] = codes
     blocks = raw.reshape(-1).view(kind.layout)
     for field in kind.scale_fields:
         blocks[field] = (rng.uniform(0.001, 0.02, blocks.shape)).astype(np.float16)
@@ -85,6 +90,47 @@ def test_linear(fmt: str, act: str):
             assert np.array_equal(found, np.concatenate([cpu.linear(row[None], w, act) for row in x]))
         else:
             assert np.array_equal(cpu.linear(x[: gemm.MIN_TOKENS], w, act), found[: gemm.MIN_TOKENS])
+
+
+BLOCKED = [(fmt, act) for fmt, act in ROUNDED + FLOAT if FORMATS[fmt].block_elems > 1]
+
+
+@pytest.mark.parametrize(("fmt", "act"), BLOCKED)
+def test_extreme_values(fmt: str, act: str):
+    """Codes that are all least or greatest do not saturate; outliers and blocks of zeros are as exact as others."""
+    x = np.stack([np.ones(768), -np.ones(768), np.where(np.arange(768) % 2, 1, -1)] * 3).astype(np.float32)
+    for codes in (0x00, 0x7E, 0x80, 0xFE, 0xFF):
+        w = matrix(fmt, 5, 768, codes=codes)
+        for some in (x[:3], x):
+            with np.errstate(invalid="ignore"):
+                want = reference.linear(some, w, act)
+            np.testing.assert_allclose(cpu.linear(some, w, act), want, rtol=3e-6, atol=3e-7 * 768 * np.abs(want).max())
+    x = normal(8, 2, 1024) * np.float32(0.01)
+    x[:, 5], x[:, 300], x[:, 512:768], x[1] = 500, -800, 0, 0
+    w = matrix(fmt, 7, 1024)
+    got, want = cpu.linear(x, w, act), reference.linear(x, w, act)
+    np.testing.assert_allclose(got[0], want[0], rtol=3e-6, atol=3e-7 * np.abs(w.dequantize()).max() * np.abs(x).sum())
+    assert (got[1] == 0).all()
+
+
+@pytest.mark.parametrize("fmt", ["MXFP4", "F8_E4M3"])
+def test_every_code_under_every_scale(fmt: str):
+    """One block a row, by row kernels and tiles; NaN codes and scales give NaN."""
+    kind = FORMATS[fmt]
+    raw = np.zeros((256, 256, kind.block_bytes), np.uint8)
+    raw[..., 0], raw[..., 1] = np.arange(256)[:, None], np.arange(256)
+    raw = raw.reshape(-1, kind.block_bytes)
+    x = np.zeros((9, kind.block_elems), np.float32)
+    x[:, [0, kind.block_elems // 2]] = 1, 0.25  # the second one is the high nibble of MXFP4, and zero in F8_E4M3
+    weights, w = kind.dequantize(raw), Matrix(fmt, raw, len(raw), kind.block_elems)
+    with np.errstate(invalid="ignore", over="ignore"):
+        want = weights[:, 0] + weights[:, kind.block_elems // 2] * np.float32(0.25)
+    nan = np.isnan(weights).any(axis=1)
+    plain = ~nan & np.isfinite(want) & (np.abs(want) < 1e37)
+    for out in (cpu.linear(x[:1], w)[0], cpu.linear(x, w)[8]):
+        assert np.isnan(out[nan]).all()
+        np.testing.assert_allclose(out[plain], want[plain], rtol=2e-7, atol=1e-44)
+    assert plain.sum() > 50_000
 
 
 @pytest.mark.parametrize("least", [1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17, 33])
@@ -165,3 +211,44 @@ def test_a_token_sees_nothing_of_rows_that_only_its_neighbours_see():
     found = cpu.attend(q, keys, values, first, seen, 0.1)
     np.testing.assert_array_equal(found[:5], clean[:5])
     assert np.isnan(found[5:]).all()
+
+
+GUARDED = """
+    import ctypes, mmap, numpy as np
+    from ds4ref.kernels.cpu.simd import KERNELS
+    from ds4ref.kernels.formats import FORMATS
+    libc = ctypes.CDLL(None, use_errno=True)
+    page = mmap.PAGESIZE
+    def guarded(size, at_end):
+        '''An array of ``size`` bytes with unreadable memory right behind it, or right before it.'''
+        room = -(-size // page) * page
+        area = mmap.mmap(-1, room + 2 * page)
+        base = ctypes.addressof(ctypes.c_char.from_buffer(area))
+        for guard in (base, base + page + room):
+            assert libc.mprotect(ctypes.c_void_p(guard), page, 0) == 0
+        start = base + page + (room - size if at_end else 0)
+        keep.append(area)
+        return np.frombuffer((ctypes.c_char * size).from_address(start), np.uint8)
+    keep = []
+    for (fmt, act), kernel in KERNELS.items():
+        layout = FORMATS[fmt]
+        for blocks in (1, 2, 3, 4, 5, 33):
+            n = layout.block_elems * blocks
+            row = layout.block_bytes * blocks
+            for at_end in (False, True):
+                w, x = guarded(3 * row, at_end), guarded(4 * n, at_end)
+                buffer, out = guarded(kernel.packed_bytes(n), at_end), guarded(12, at_end)
+                kernel.pack(x.ctypes.data, n, buffer.ctypes.data)
+                for count, rows in kernel.rows.items():
+                    table = guarded(16 * count, at_end).view(np.int64)
+                    table[:] = [buffer.ctypes.data, out.ctypes.data] * count
+                    rows(w.ctypes.data, 0, 3, row, n, table.ctypes.data)
+    print("inside")
+"""
+
+
+@pytest.mark.thorough
+def test_nothing_outside_the_arrays_is_touched():
+    """Weights, inputs, buffer and result between unreadable pages: a stray access kills the child."""
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(GUARDED)], capture_output=True, text=True)
+    assert done.stdout.strip() == "inside", f"exit {done.returncode}\n{done.stderr[-2000:]}"

@@ -113,9 +113,7 @@ def fitter(kind: Affine) -> Any:
         inv = inverse(k, scale)
         return inv, low * inv
 
-    @inline(F, F)
-    def at_most_zero(k, a):
-        return k.minimum(a, k.zero(F))
+    at_most_zero = inline(F, F)(lambda k, a: k.minimum(a, k.zero(F)))
 
     @inline(five, Int, Int, F, F, F, F)
     def trial_setup(k, d_at, dmin_at, scales, minima, a, b):
@@ -137,9 +135,7 @@ def fitter(kind: Affine) -> Any:
     def code_step(k, out, x, inv, offset):
         k.store(out, code(k, k.load(F, x), inv, offset))
 
-    @inline(F, F, Float)
-    def integers(k, values, inv):
-        return nearest(k, clamped(k, values * inv.splat(F), 0.0, most))
+    integers = inline(F, F, Float)(lambda k, values, inv: nearest(k, clamped(k, values * inv.splat(F), 0.0, most)))
 
     @njit(**JIT)
     def fit_groups(x, w, sw, swx):
@@ -203,9 +199,7 @@ def fitter(kind: Affine) -> Any:
         store_float(ds, round_f16(min(max(d, np.float32(0)), LARGEST_F16)))
         store_float(ds + 4, round_f16(min(max(dmin, np.float32(0)), LARGEST_F16)))
 
-    @inline(Float, Int)
-    def load_one(k, address):
-        return k.load(Float, address)
+    load_one = inline(Float, Int)(lambda k, address: k.load(Float, address))
 
     @inline(Float, Float)
     def one_over(k, x):

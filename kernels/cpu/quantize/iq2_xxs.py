@@ -76,9 +76,7 @@ def _flip_cheapest(k, wx, at, a_out):
     k.store(a_out + at, k.load(F32x32, a_out + at) + least * 4.0)
 
 
-@inline(F32x32)
-def _greatest(k):
-    return k.const(F32x32, 3e38)
+_greatest = inline(F32x32)(lambda k: k.const(F32x32, 3e38))
 
 
 @inline(F32x32, F32x32, Int, Int, Float)
@@ -86,9 +84,7 @@ def _lower(k, least, a, b, s):
     return k.minimum(k.fma(s.splat(F32x32), k.load(F32x32, b), k.load(F32x32, a)), least)
 
 
-@inline(Float, F32x32)
-def _least(k, a):
-    return k.fold(a, k.minimum)
+_least = inline(Float, F32x32)(lambda k, a: k.fold(a, k.minimum))
 
 
 @inline(types.none, Int, Int, Int, Int, Float, types.int32)
@@ -100,9 +96,7 @@ def _keep_lowest(k, values, places, a, b, s, place):
     k.store(places, k.select(better, place.splat(I32x32), k.load(I32x32, places)))
 
 
-@inline(types.none, Int)
-def _clear(k, values):
-    k.store(values, k.const(F32x32, 3e38))
+_clear = inline(types.none, Int)(lambda k, values: k.store(values, k.const(F32x32, 3e38)))
 
 
 @inline(types.int64, Int)

@@ -54,58 +54,18 @@ class LaneOps:
     def __init__(self, lanes: int):
         F: Vec = LANES[lanes]
         self.vec = F
-
-        @inline(F, Int)
-        def load(k, address):
-            return k.load(F, address)
-
-        @inline(types.none, Int, F)
-        def store(k, address, value):
-            k.store(address, value)
-
-        @inline(F, Float)
-        def splat(k, value):
-            return value.splat(F)
-
-        @inline(F)
-        def zero(k):
-            return k.zero(F)
-
-        @inline(F, F, Int)
-        def lower(k, a, address):
-            return k.minimum(a, k.load(F, address))
-
-        @inline(F, F, Int)
-        def upper(k, a, address):
-            return k.maximum(a, k.load(F, address))
-
-        @inline(F, F, F, F)
-        def add_product(k, total, a, b):
-            return k.fma(a, b, total)
-
-        @inline(F, F, F)
-        def times(k, a, b):
-            return a * b
-
-        @inline(F, F, F)
-        def add(k, a, b):
-            return a + b
-
-        @inline(Float, F)
-        def total(k, a):
-            return k.hsum(a)
-
-        @inline(Float, F)
-        def largest(k, a):
-            return k.fold(a, k.maximum)
-
-        @inline(F, F, F, F, F)
-        def where_greater(k, a, b, yes, no):
-            return k.select(a.compare(">", b), yes, no)
-
-        self.load, self.store, self.splat, self.zero = load, store, splat, zero
-        self.lower, self.upper, self.add_product, self.times, self.add = lower, upper, add_product, times, add
-        self.total, self.largest, self.where_greater = total, largest, where_greater
+        self.load = inline(F, Int)(lambda k, address: k.load(F, address))
+        self.store = inline(types.none, Int, F)(lambda k, address, value: k.store(address, value))
+        self.splat = inline(F, Float)(lambda k, value: value.splat(F))
+        self.zero = inline(F)(lambda k: k.zero(F))
+        self.lower = inline(F, F, Int)(lambda k, a, address: k.minimum(a, k.load(F, address)))
+        self.upper = inline(F, F, Int)(lambda k, a, address: k.maximum(a, k.load(F, address)))
+        self.add_product = inline(F, F, F, F)(lambda k, total, a, b: k.fma(a, b, total))
+        self.times = inline(F, F, F)(lambda k, a, b: a * b)
+        self.add = inline(F, F, F)(lambda k, a, b: a + b)
+        self.total = inline(Float, F)(lambda k, a: k.hsum(a))
+        self.largest = inline(Float, F)(lambda k, a: k.fold(a, k.maximum))
+        self.where_greater = inline(F, F, F, F, F)(lambda k, a, b, yes, no: k.select(a.compare(">", b), yes, no))
 
 
 @njit(**JIT)

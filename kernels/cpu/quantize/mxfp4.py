@@ -62,9 +62,7 @@ def _store_codes(k, x, e, out):
     k.store(out, codes.shuffle(range(16)) | (codes.shuffle(range(16, 32)) << 4))
 
 
-@inline(types.none, Int)
-def _ones(k, costs):
-    k.store(costs, k.const(F32x32, 1.0))
+_ones = inline(types.none, Int)(lambda k, costs: k.store(costs, k.const(F32x32, 1.0)))
 
 
 @njit(**JIT)

@@ -20,14 +20,10 @@ SMALLEST = np.float32(2.94e-39)
 """Scales below this count as zero: their reciprocals would be infinite."""
 
 
-@inline(Float, Int)
-def _greatest(k, x):
-    return k.fold(k.load(F32x32, x), k.maximum)
+_greatest = inline(Float, Int)(lambda k, x: k.fold(k.load(F32x32, x), k.maximum))
 
 
-@inline(Float, Int)
-def _least(k, x):
-    return k.fold(k.load(F32x32, x), k.minimum)
+_least = inline(Float, Int)(lambda k, x: k.fold(k.load(F32x32, x), k.minimum))
 
 
 @inline(types.none, Int, Float, Int)

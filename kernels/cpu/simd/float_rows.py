@@ -39,9 +39,7 @@ _SUMS_KIND = LANES_16 if NEON_TIER else LANES_32
 _FLOATS, _COUNTS = Vec("f32", _LANES), TWO_AT_MOST if NEON_TIER else COUNTS
 
 
-@inline(_FLOATS, _FLOATS, _FLOATS)
-def _sum(k, a, b):
-    return a + b
+_sum = inline(_FLOATS, _FLOATS, _FLOATS)(lambda k, a, b: a + b)
 
 
 # -- plain numbers: F32, F16, BF16
@@ -166,9 +164,7 @@ def _minima(k: Emit, fmt: Format, weights: Val, sums: Val) -> Val:
     return minima if _LANES == 16 else minima.cat(k.zero(F32x16))
 
 
-@inline(types.none, Int, Int)
-def _store_sum_16(k, target, x):
-    k.store(target, k.hsum(k.load(F32x16, x)))
+_store_sum_16 = inline(types.none, Int, Int)(lambda k, target, x: k.store(target, k.hsum(k.load(F32x16, x))))
 
 
 @njit(**JIT)

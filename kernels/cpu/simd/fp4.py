@@ -145,9 +145,7 @@ def _packed_bytes(n):
     return (blocks // 4 + (blocks // 2) % 2 + blocks % 2) * STEP
 
 
-@inline(F32x16)
-def _zero(k):
-    return k.zero(F32x16)
+_zero = inline(F32x16)(lambda k: k.zero(F32x16))
 
 
 @inline(Float, F32x16)

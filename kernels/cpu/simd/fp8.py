@@ -58,14 +58,10 @@ def _add(k, total: Val, codes: Val, scale: Val, x: Val) -> Val:
     return k.fma(part, block_scale(k, F8, scale, F32x16), total)
 
 
-@inline(F32x16, F32x16, Int, Int)
-def _add_joined(k, total, weights, x):
-    return _add(k, total, weights + 1, weights, x)
+_add_joined = inline(F32x16, F32x16, Int, Int)(lambda k, total, weights, x: _add(k, total, weights + 1, weights, x))
 
 
-@inline(F32x16, F32x16, Int, Int, Int)
-def _add_apart(k, total, codes, scale, x):
-    return _add(k, total, codes, scale, x)
+_add_apart = inline(F32x16, F32x16, Int, Int, Int)(lambda k, total, codes, scale, x: _add(k, total, codes, scale, x))
 
 
 @inline(types.none, Int, Int)
@@ -84,14 +80,10 @@ def _pack(x, n, buffer):
         x += 4 * HALF
 
 
-@inline(F32x16)
-def _zero(k):
-    return k.zero(F32x16)
+_zero = inline(F32x16)(lambda k: k.zero(F32x16))
 
 
-@inline(types.float32, F32x16)
-def _total(k, sums):
-    return k.hsum(sums)
+_total = inline(types.float32, F32x16)(lambda k, sums: k.hsum(sums))
 
 
 def _apart_rows(count: int, inputs: Inputs) -> Any:

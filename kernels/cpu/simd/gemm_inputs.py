@@ -146,9 +146,7 @@ def _clear_record(k, record, token):
         k.store(record + token * 64 + line, k.zero(I32x16))
 
 
-@inline(types.none, Int, Int)
-def _clear_line(k, target, token):
-    k.store(target + token * 64, k.zero(I32x16))
+_clear_line = inline(types.none, Int, Int)(lambda k, target, token: k.store(target + token * 64, k.zero(I32x16)))
 
 
 def make_clear(mins: int, passes: int):

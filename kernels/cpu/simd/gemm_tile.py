@@ -51,13 +51,9 @@ def totals(count: int, vector: Vec = F32x16) -> Totals:
     """Make ``Totals`` of ``count`` vectors of sums."""
     kind, size = types.UniTuple(vector, count), 4 * vector.lanes
 
-    @inline(kind)
-    def zero_sums(k):
-        return tuple(k.zero(vector) for _ in range(count))
+    zero_sums = inline(kind)(lambda k: tuple(k.zero(vector) for _ in range(count)))
 
-    @inline(kind, Int)
-    def load_sums(k, address):
-        return tuple(k.load(vector, address + size * i) for i in range(count))
+    load_sums = inline(kind, Int)(lambda k, address: tuple(k.load(vector, address + size * i) for i in range(count)))
 
     @inline(types.none, Int, kind)
     def store_sums(k, address, sums):

@@ -105,14 +105,10 @@ def pack_floats(x, n, buffer):
         store_float(buffer + 4 * i, load_float(x + 4 * i))
 
 
-@inline(types.none, Int)
-def _clear_line(k, target):
-    k.store(target, k.zero(I32x16))
+_clear_line = inline(types.none, Int)(lambda k, target: k.store(target, k.zero(I32x16)))
 
 
-@inline(types.none, Int, Int)
-def _copy_byte(k, target, source):
-    k.store(target, k.load(types.int8, source))
+_copy_byte = inline(types.none, Int, Int)(lambda k, target, source: k.store(target, k.load(types.int8, source)))
 
 
 @njit(**JIT)

@@ -66,9 +66,7 @@ def _pack_a8(x, n, buffer):
         x += 128
 
 
-@inline(types.none, Int, Int, Float)
-def _finish(k, target, half, scale):
-    k.store(target + 256, scale.splat(F32x8))
+_finish = inline(types.none, Int, Int, Float)(lambda k, target, half, scale: k.store(target + 256, scale.splat(F32x8)))
 
 
 @inline(types.none, Int, Int, Float)
@@ -94,9 +92,7 @@ def integer_kernel(fmt: Format) -> RowKernel:
     """
     assert fmt.minimum is None or fmt.minima is not None
 
-    @inline(F32x8, F32x8, Int, Int)
-    def add_one(k, total, weights, x):
-        return _block(k, fmt, total, weights, x)
+    add_one = inline(F32x8, F32x8, Int, Int)(lambda k, total, weights, x: _block(k, fmt, total, weights, x))
 
     if fmt.activation == "a8":
 

@@ -19,7 +19,7 @@ from . import x86
 from .fixed import EIGHT, LIMBS_BYTES, make_lanes_pack, store_two_sums
 from .quantize import make_q8k_pack, store_negated_sums
 from .row_kernel import LANES_8, rows_of_256
-from .vec import F32x8, Float, I8x16, I8x32, I16x8, I16x16, I32x4, I32x8, Int, Val, inline
+from .vec import F32x8, Float, I8x16, I8x32, I16x8, I16x16, I32x8, Int, Val, inline
 
 BLOCK = FORMATS["Q2_K"].block_bytes
 _PACKED = 256 + 32 + 32
@@ -42,22 +42,13 @@ def _scales(k, header: Val) -> Iterator[Val]:
         yield x86.shuffle_bytes(k, nibbles, k.const(I8x32, places)).bits(I16x16)
 
 
-def _d_dmin(k, weights: Val) -> tuple[Val, Val]:
-    """Return d and dmin, each in every lane."""
-    both = k.half_to_float(k.load(types.int32, weights + 80).splat(I32x4).bits(I16x8))
-    return both.shuffle([0, 0, 2, 2, 4, 4, 6, 6]), both.shuffle([1, 1, 3, 3, 5, 5, 7, 7])
-
-
 @inline(F32x8, F32x8, Int, Int)
 def _add(k, total, weights, x):
     """Return total + the lane sums of one block."""
     header = k.load(I8x16, weights)
-    sums = k.zero(I32x8)
-    for i, (codes, scale) in enumerate(zip(_planes(k, weights), _scales(k, header), strict=True)):
-        dots = x86.madd_bytes_256(k, codes, k.load(I8x32, x + 32 * i))
-        sums = sums + x86.madd_256(k, dots, scale)
+    (sums,) = x86.scaled_dots_256(k, _planes(k, weights), _scales(k, header), x, 1)
     mins = x86.madd_256(k, header.zext(I16x16) >> 4, k.load(I16x16, x + 288))
-    d, dmin = _d_dmin(k, weights)
+    d, dmin = x86.two_halves_256(k, weights + 80)
     scale = k.load(F32x8, x + 256)
     total = k.fma(sums.to_float(F32x8), d * scale, total)
     return k.fma(mins.to_float(F32x8), dmin * scale, total)
@@ -75,18 +66,14 @@ def _finish(k, target, half, scale):
 def _add_float(k, total, weights, x):
     """Return total + the lane sums of one block."""
     header = k.load(I8x16, weights)
-    sums = [k.zero(I32x8)] * 3
-    for i, (codes, scale) in enumerate(zip(_planes(k, weights), _scales(k, header), strict=True)):
-        for limb in range(3):
-            dots = x86.madd_bytes_256(k, codes, k.load(I8x32, x + 32 * (3 * i + limb)))
-            sums[limb] = sums[limb] + x86.madd_256(k, dots, scale)
+    sums = x86.scaled_dots_256(k, _planes(k, weights), _scales(k, header), x, 3)
     mins = (header.bits(I16x8) >> 4).bits(I8x16) & 0x0F
     low, high = (
         mins.shuffle(range(8 * i, 8 * i + 8)).zext(I32x8).to_float(F32x8)
         * k.load(F32x8, x + EIGHT.block_bytes + 32 * i)
         for i in range(2)
     )
-    d, dmin = _d_dmin(k, weights)
+    d, dmin = x86.two_halves_256(k, weights + 80)
     return k.fma(low + high, dmin, k.fma(EIGHT.total(k, sums, x + LIMBS_BYTES), d, total))
 
 

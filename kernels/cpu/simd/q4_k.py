@@ -80,9 +80,7 @@ def _add_two(k, total, weights, x):
     return _two_blocks(k, total, weights, weights + BLOCK, x)
 
 
-@inline(F32x16, F32x16, Int, Int)
-def _add_last(k, total, weights, x):
-    return _two_blocks(k, total, weights, weights, x)
+_add_last = inline(F32x16, F32x16, Int, Int)(lambda k, total, weights, x: _two_blocks(k, total, weights, weights, x))
 
 
 @inline(types.none, Int, Int, Float)

@@ -51,22 +51,13 @@ def _scales(k, header: Val) -> Iterator[Val]:
         yield x86.shuffle_bytes(k, both, k.const(I8x32, [place, 0x80] * 16)).bits(I16x16)  # 0x80: a zero byte
 
 
-def _d_dmin(k, weights: Val) -> tuple[Val, Val]:
-    """Return d and dmin, each in every lane."""
-    both = k.half_to_float(k.load(types.int32, weights).splat(I32x4).bits(I16x8))
-    return both.shuffle([0, 0, 2, 2, 4, 4, 6, 6]), both.shuffle([1, 1, 3, 3, 5, 5, 7, 7])
-
-
 @inline(F32x8, F32x8, Int, Int)
 def _add(k, total, weights, x):
     """Return total + the lane sums of one block."""
     header = _unpack_header(k, weights)
-    sums = k.zero(I32x8)
-    for i, (codes, scale) in enumerate(zip(_codes(k, weights), _scales(k, header), strict=True)):
-        dots = x86.madd_bytes_256(k, codes, k.load(I8x32, x + 32 * i))
-        sums = sums + x86.madd_256(k, dots, scale)
+    (sums,) = x86.scaled_dots_256(k, _codes(k, weights), _scales(k, header), x, 1)
     mins = header.shuffle(_MINS).zext(I32x8) * k.load(I16x8, x + 288).sext(I32x8)
-    d, dmin = _d_dmin(k, weights)
+    d, dmin = x86.two_halves_256(k, weights)
     scale = k.load(F32x8, x + 256)
     total = k.fma(sums.to_float(F32x8), d * scale, total)
     return k.fma(mins.to_float(F32x8), dmin * scale, total)
@@ -84,13 +75,9 @@ def _finish(k, target, half, scale):
 def _add_float(k, total, weights, x):
     """Return total + the lane sums of one block."""
     header = _unpack_header(k, weights)
-    sums = [k.zero(I32x8)] * 3
-    for i, (codes, scale) in enumerate(zip(_codes(k, weights), _scales(k, header), strict=True)):
-        for limb in range(3):
-            dots = x86.madd_bytes_256(k, codes, k.load(I8x32, x + 32 * (3 * i + limb)))
-            sums[limb] = sums[limb] + x86.madd_256(k, dots, scale)
+    sums = x86.scaled_dots_256(k, _codes(k, weights), _scales(k, header), x, 3)
     mins = header.shuffle(_MINS).zext(I32x8).to_float(F32x8) * k.load(F32x8, x + EIGHT.block_bytes)
-    d, dmin = _d_dmin(k, weights)
+    d, dmin = x86.two_halves_256(k, weights)
     return k.fma(mins, dmin, k.fma(EIGHT.total(k, sums, x + LIMBS_BYTES), d, total))
 
 

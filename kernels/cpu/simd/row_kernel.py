@@ -61,9 +61,7 @@ def _pair(kind: Vec) -> Lanes:
     """Make two alternating accumulators, so that one multiply-add need not wait for the other."""
     both = types.UniTuple(kind, 2)
 
-    @inline(both)
-    def zero(k):
-        return k.zero(kind), k.zero(kind)
+    zero = inline(both)(lambda k: (k.zero(kind), k.zero(kind)))
 
     @inline(Float, both)
     def total(k, sums):

@@ -6,12 +6,13 @@ byte permutes belong to tier A, ``*_256`` to tier B.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from llvmlite import ir
+from numba import types
 
 from ..numba_internals import declare_function
-from .vec import Emit, I8x32, I8x64, I16x16, I16x32, I32x8, I32x16, Val, Vec
+from .vec import Emit, I8x32, I8x64, I16x8, I16x16, I16x32, I32x4, I32x8, I32x16, Val, Vec
 
 
 # -- tier A: AVX-512 F, BW, VNNI
@@ -111,3 +112,23 @@ def madd_256(k: Emit, a: Val, b: Val) -> Val:
 def sign_bytes_256(k: Emit, a: Val, sign: Val) -> Val:
     """Return a, -a or 0 by the sign of ``sign``; a must not be -128."""
     return k.call("llvm.x86.avx2.psign.b", I8x32, a, sign)
+
+
+def scaled_dots_256(k: Emit, codes: Iterable[Val], scales: Iterable[Val], x: Val, limbs: int) -> list[Val]:
+    """Return the lane sums of code * scale * input over a block, for each limb of its packed inputs.
+
+    codes    registers of 32 unsigned codes
+    scales   I16x16 for each of them, one for two adjacent weights
+    """
+    sums = [k.zero(I32x8)] * limbs
+    for i, (register, scale) in enumerate(zip(codes, scales, strict=True)):
+        for limb in range(limbs):
+            dots = madd_bytes_256(k, register, k.load(I8x32, x + 32 * (limbs * i + limb)))
+            sums[limb] = sums[limb] + madd_256(k, dots, scale)
+    return sums
+
+
+def two_halves_256(k: Emit, address: Val) -> tuple[Val, Val]:
+    """Return the two f16 at ``address``, d and dmin of a block, each in every lane."""
+    both = k.half_to_float(k.load(types.int32, address).splat(I32x4).bits(I16x8))
+    return both.shuffle([0, 0, 2, 2, 4, 4, 6, 6]), both.shuffle([1, 1, 3, 3, 5, 5, 7, 7])

@@ -5,7 +5,6 @@ Tasks see memory as int64 addresses. Everything here is portable LLVM except the
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import numpy as np
@@ -86,13 +85,7 @@ yield_core = op(types.int32, [], lambda b, v: external(b, "sched_yield", I32, []
 sleep_us = op(types.int32, [types.uint32], lambda b, v: external(b, "usleep", I32, v))
 
 
-def _will_need(builder: ir.IRBuilder, values: list[ir.Value]) -> ir.Value:
-    if sys.platform == "win32":
-        return ir.Constant(I32, 0)
-    return external(builder, "madvise", I32, [*values, ir.Constant(I32, 3)])
-
-
-will_need = op(types.int32, [types.int64] * 2, _will_need)
+will_need = op(types.int32, [types.int64] * 2, lambda b, v: external(b, "madvise", I32, [*v, ir.Constant(I32, 3)]))
 """madvise(start, bytes, MADV_WILLNEED): prefetch mapped pages without waiting; ``start`` on a page boundary."""
 
 

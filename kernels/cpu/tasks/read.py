@@ -10,10 +10,7 @@ from ..simd.vec import JIT, I32x16, I32x32, Int, inline
 from ..sizes import READ_LINE as LINE
 from .registry import body
 
-
-@inline(I32x32)
-def _zero(k):
-    return k.zero(I32x32)
+_zero = inline(I32x32)(lambda k: k.zero(I32x32))
 
 
 @inline(I32x32, I32x32, Int)
@@ -22,9 +19,7 @@ def _add_lines(k, total, address):
     return total + k.load(I32x16, address).cat(k.load(I32x16, address + 64))
 
 
-@inline(types.int32, I32x32)
-def _total(k, a):
-    return k.fold(a, lambda x, y: x + y)
+_total = inline(types.int32, I32x32)(lambda k, a: k.fold(a, lambda x, y: x + y))
 
 
 @njit(**JIT)

@@ -108,9 +108,7 @@ def relu_weighted(k, acc, weights, out):
         k.store(place, k.load(Float, place) + k.hsum(total))
 
 
-@inline(types.none, Int, Int)
-def _widen_vector(k, x, out):
-    k.store(out, k.half_to_float(k.load(I16x16, x)))
+_widen_vector = inline(types.none, Int, Int)(lambda k, x, out: k.store(out, k.half_to_float(k.load(I16x16, x))))
 
 
 @njit(**JIT)

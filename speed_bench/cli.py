@@ -207,15 +207,7 @@ def model(argv: Sequence[str]) -> int:
     return model_command(argv)
 
 
-def many(argv: Sequence[str]) -> int:
-    """Run ``ds4-bench many``; return the exit code."""
-    from ds4ref.console.many import Tool
-    from ds4ref.console.many import many as run_many
-
-    return run_many(Tool(PROG, "ds4ref.speed_bench.cli", ("csv", "plot")), argv)
-
-
-COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {"plot": draw, "peaks": peaks, "model": model, "many": many}
+COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {"plot": draw, "peaks": peaks, "model": model}
 
 
 def body(argv: Sequence[str]) -> int:

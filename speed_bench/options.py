@@ -53,7 +53,6 @@ USAGE = """ds4-bench [options]                 sweep context depths; a table, or
        ds4-bench plot CSV... [options]     draw speed curves
        ds4-bench model [options]           roofline bound of a model on a machine, and of published rows
        ds4-bench peaks [options]           measure this machine's bandwidth and arithmetic
-       ds4-bench many JOB.toml [options]   a sweep for every combination, on one or many machines
        (each with --help)"""
 
 EPILOG = """\

@@ -31,7 +31,6 @@ COMMANDS = {
     "ppl": "perplexity at several depths, with standard errors",
     "nll": "compare the NLL of recorded continuations under two engines (paired)",
     "recall": "recall of facts hidden in a long story, by depth (needle in a haystack)",
-    "many": "run one of these for every combination in a matrix, here or on a Dask cluster",
     "damage": "quantization error by op, and whether quantization explains it",
     "doctor": "is my engine right? run all checks, write a report",
 }
@@ -60,10 +59,6 @@ def body(argv: Sequence[str]) -> int:
         return 0
     if argv[0] not in COMMANDS:
         raise unknown_command(argv[0], COMMANDS)
-    if argv[0] == "many":
-        from ds4ref.console.many import Tool, many
-
-        return many(Tool(PROG, "ds4ref.test_vectors.cli", ("output", "o", "out", "junit"), ("--json",)), argv[1:])
     module = import_module(f"ds4ref.test_vectors.{MODULES.get(argv[0], argv[0])}")
     return int(module.run(argv[1:]))
 

@@ -2,14 +2,13 @@
 
 provenance   command, commit, machine, versions, engine, model: the facts of a run
 store        every run of every tool in one SQLite file
-fanout       units of a large job over threads or Dask workers, their runs in the store
-evals        logs of ds4-eval as runs
-scored       scores of graded runs, and the changes between two runs
-speed        speeds of two runs at equal work
-results      results CSVs of ds4-bench as rows
+columns      every column of a bench row, and how repetitions are combined; results: CSVs as rows
+evals        logs of ds4-eval as runs; scored: scores of graded runs; thinking: whether answers show it
+compare      two runs: better, worse, the same, unclear; words: what comparisons say
 spread       medians, bands, quantiles: the spread of the measured values
 stats        confidence intervals and tests
 drift        whether the machine changed while it was measured
+warnings     reasons not to rely on a row
 
 These modules import no tool.
 """

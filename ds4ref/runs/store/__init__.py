@@ -9,7 +9,6 @@ schema      tables, versions and migrations; refusal of other files
 runs        runs, rows, tags
 digests     SHA-256 of large files, computed once
 rows        fields of the rows of each kind of run
-units       pieces of a large job that several workers share
 """
 
 from .runs import Measured, Run, Store, default_path

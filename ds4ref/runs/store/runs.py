@@ -109,28 +109,16 @@ class Store:
         tags: Sequence[str] = (),
     ) -> int:
         """Add a complete run in one transaction and return its id."""
-        with self.writing():
-            return self.insert(kind, facts, rows, label=label, status=status, tags=tags)
-
-    def insert(
-        self,
-        kind: str,
-        facts: Mapping[str, Any],
-        rows: Iterable[Mapping[str, Any]] = (),
-        *,
-        label: str = "",
-        status: str = "complete",
-        tags: Sequence[str] = (),
-    ) -> int:
-        """Add a run within a transaction that the caller opened with ``writing``, and return its id."""
-        run = self._insert(kind, facts, label, status)
-        self._append(run, 0, [_dump(row) for row in rows])
-        self._tag(run, tags)
+        entries = [_dump(row) for row in rows]
+        with self._writing():
+            run = self._insert(kind, facts, label, status)
+            self._append(run, 0, entries)
+            self._tag(run, tags)
         return run
 
     def begin(self, kind: str, facts: Mapping[str, Any], *, label: str = "", tags: Sequence[str] = ()) -> int:
         """Start an empty run, to be filled by ``append``, and return its id."""
-        with self.writing():
+        with self._writing():
             run = self._insert(kind, facts, label, "open")
             self._tag(run, tags)
         return run
@@ -138,14 +126,14 @@ class Store:
     def append(self, run: int, rows: Iterable[Mapping[str, Any]]) -> None:
         """Append rows to a run; they are on disk when this method returns."""
         entries = [_dump(row) for row in rows]
-        with self.writing():
+        with self._writing():
             self._need(run)
             start = self._db.execute("SELECT coalesce(max(seq) + 1, 0) FROM rows WHERE run = ?", (run,)).fetchone()[0]
             self._append(run, start, entries)
 
     def finish(self, run: int, status: str = "complete", facts: Mapping[str, Any] | None = None) -> None:
         """End a run started by ``begin``; ``facts``, if not None, replaces its facts."""
-        with self.writing():
+        with self._writing():
             self._need(run)
             self._db.execute("UPDATE runs SET status = ? WHERE id = ?", (_status(status), run))
             if facts is not None:
@@ -154,7 +142,7 @@ class Store:
     def replace(self, run: int, facts: Mapping[str, Any], rows: Iterable[Mapping[str, Any]], status: str) -> None:
         """Replace facts, rows and status of a run that has continued outside the store; id, label and tags stay."""
         entries = [_dump(row) for row in rows]
-        with self.writing():
+        with self._writing():
             self._need(run)
             self._db.execute("DELETE FROM rows WHERE run = ?", (run,))
             self._db.execute("UPDATE runs SET status = ?, facts = ? WHERE id = ?", (_status(status), _dump(facts), run))
@@ -162,19 +150,19 @@ class Store:
 
     def rename(self, run: int, label: str) -> None:
         """Change the label of a run."""
-        with self.writing():
+        with self._writing():
             self._need(run)
             self._db.execute("UPDATE runs SET label = ? WHERE id = ?", (_text(label), run))
 
     def tag(self, run: int, *tags: str) -> None:
         """Add tags to a run, which keeps its other tags."""
-        with self.writing():
+        with self._writing():
             self._need(run)
             self._tag(run, tags)
 
     def untag(self, run: int, *tags: str) -> None:
         """Remove tags from a run; raise DataError if it lacks one."""
-        with self.writing():
+        with self._writing():
             for tag in tags:
                 done = self._db.execute("DELETE FROM tags WHERE run = ? AND tag = ?", (run, tag))
                 if not done.rowcount:
@@ -182,7 +170,7 @@ class Store:
 
     def remove(self, *runs: int) -> None:
         """Delete runs with their rows and tags; if one does not exist, delete none and raise DataError."""
-        with self.writing():
+        with self._writing():
             for run in runs:
                 self._need(run)
                 self._db.execute("DELETE FROM runs WHERE id = ?", (run,))
@@ -261,16 +249,6 @@ class Store:
         with explained(self.path):
             return cached_sha256(self._db, path, progress)
 
-    def digests(self) -> list[tuple[str, int, int, str]]:
-        """Return the cached digests: path, size, modification time (ns), digest."""
-        with self.reading() as db:
-            return [(p, s, m, d) for p, s, m, d in db.execute("SELECT path, size, mtime_ns, sha256 FROM digests")]
-
-    def remember(self, digests: Iterable[tuple[str, int, int, str]]) -> None:
-        """Add cached digests from another store of this machine."""
-        with self.writing() as db:
-            db.executemany("INSERT OR REPLACE INTO digests VALUES (?, ?, ?, ?)", digests)
-
     def show(self, run: int) -> str:
         """Return the command that shows a run, with the store's path unless it is the user's own store."""
         own = self.path.resolve() == default_path().resolve()
@@ -289,16 +267,10 @@ class Store:
     # --- inside
 
     @contextmanager
-    def writing(self) -> Iterator[sqlite3.Connection]:
+    def _writing(self) -> Iterator[None]:
         """Run the block in one transaction, committed at the end or rolled back on an exception."""
         with explained(self.path), transaction(self._db):
-            yield self._db
-
-    @contextmanager
-    def reading(self) -> Iterator[sqlite3.Connection]:
-        """Run the block with SQLite's errors turned into DataError."""
-        with explained(self.path):
-            yield self._db
+            yield
 
     def _insert(self, kind: str, facts: Mapping[str, Any], label: str, status: str) -> int:
         uid = uuid.uuid4().hex

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import struct
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -135,19 +134,12 @@ def _inspect(path: Path, create: bool) -> bool:
         return True
     if not header.startswith(MAGIC) or len(header) < 100:
         raise DataError(f"{path} is not a run store: no SQLite database")
-    page_size, pages = struct.unpack(">H", header[16:18])[0], struct.unpack(">I", header[28:32])[0]
-    page_size = 65536 if page_size == 1 else page_size
+    page_size, pages = int.from_bytes(header[16:18]), int.from_bytes(header[28:32])
+    log = path.with_name(path.name + "-wal")
     # A log beside it may hold pages that the file lacks, after a crash or just now: then SQLite judges.
-    if size < page_size * pages and not _has_log(path):
-        raise DataError(f"run store {path} is damaged: cut short at {size} of {page_size * pages} bytes")
+    if size < (65536 if page_size == 1 else page_size) * pages and not (log.exists() and log.stat().st_size):
+        raise DataError(f"run store {path} is damaged: cut short at {size} bytes")
     return False
-
-
-def _has_log(path: Path) -> bool:
-    try:
-        return path.with_name(path.name + "-wal").stat().st_size > 0
-    except OSError:
-        return False
 
 
 def _version(db: sqlite3.Connection) -> int:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from .scores import Summary
 
 COMMANDS = {
-    "compare": "cli_compare:compare", "judge": "judge.judged:judge_files",
+    "compare": "compare:compare_command", "judge": "judge.judged:judge_files",
     "regrade": "regrade:regrade", "view": "view:view",
 }  # fmt: skip
 """Module and function of each subcommand."""

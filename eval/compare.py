@@ -1,20 +1,58 @@
-"""Compare two logs of the same questions (``ds4ref.runs.compare``), with the answers to the questions that changed."""
+"""``ds4-eval compare A B``: test whether B is better or worse than A (``ds4ref.runs.compare``); show what changed."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
 from ds4ref.console.comparison import text as comparison_text
-from ds4ref.console.options import printable
+from ds4ref.console.flags import add
+from ds4ref.console.options import parsed, printable
+from ds4ref.console.tool import parser
 from ds4ref.errors import UsageError
-from ds4ref.runs.compare import Change, Comparison, compare
+from ds4ref.runs.compare import INCOMPARABLE, Change, Comparison, compare
 from ds4ref.runs.store import Measured, Run
 
 from .keep import about, rows_of
 from .log import Log, Sample
 from .report import LONGEST
 from .scores import by_question
+from .view import opened, width
+
+EXIT_WORSE, EXIT_INCOMPARABLE = 1, 4
+PROG = "ds4-eval compare"
+
+
+def compare_command(argv: Sequence[str]) -> int:
+    """Run ``ds4-eval compare A B``; return the exit code."""
+    made = parser(
+        PROG, "Compare two logs question by question: scores, the difference, and the smallest\n"
+        "difference that such logs can show.",
+        "A B [--fail] [--json]", "before.jsonl after.jsonl", "before.jsonl latest --fail || exit 1",
+    )  # fmt: skip
+    made.epilog = (made.epilog or "") + (
+        "\n\nQuestions are paired by their text; epochs of a question are averaged first. Questions without a grade "
+        "on\neither side are excluded and counted."
+        f"\n\nexit codes: 0 done, {EXIT_WORSE} with --fail if B is worse, 2 usage, {EXIT_INCOMPARABLE} not comparable"
+    )
+    made.add_argument("logs", metavar="LOG", nargs="*", help="logs of ds4-eval, or latest")
+    add(made, "--fail", help="exit 1 if B is worse: 95 %% interval below zero, difference of a point or more")
+    add(made, "--json")
+    args = parsed(made, argv)
+    if args is None:
+        return 0
+    if len(args.logs) != 2:
+        raise UsageError(f"compare needs two logs, {len(args.logs)} given")
+    a, b = (opened(name, PROG) for name in args.logs)
+    found = compare_logs(a, b)
+    if args.json:
+        print(json.dumps(document(found), ensure_ascii=False))
+    else:
+        print(text(found, a, b, width()))
+    if found.verdict == INCOMPARABLE:
+        return EXIT_INCOMPARABLE
+    return EXIT_WORSE if args.fail and found.verdict == "worse" else 0
 
 
 def compare_logs(a: Log, b: Log) -> Comparison:

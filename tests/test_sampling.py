@@ -196,49 +196,7 @@ def test_against_the_plain_transcription(logits, temperature, top_k, top_p, min_
 # --- pitfalls
 
 
-@pytest.mark.parametrize(
-    ("temperature", "wanted"),
-    [
-        (1, (0.1171, 0.0158, 0.0021, 0.8650)),
-        (0.5, (0.0180, 0.0003, 6e-6, 0.9817)),
-        (2, (0.2369, 0.0871, 0.0321, 0.6439)),
-    ],
-)
-def test_s6_temperature(temperature, wanted):
-    logits = f32(3, 1, -1, 5)
-    sampler = Sampler(temperature, min_p=0, seed=1)
-    weights = sampler._weights(logits, logits.max())
-    assert weights / weights.sum() == pytest.approx(np.array(wanted), abs=6e-5)
-
-
-def test_s9_top_k_limits():
-    logits = np.zeros(4000, dtype=np.float32)
-    assert max(draws(2000, logits, top_k=3000, min_p=0, seed=2)) == 1023  # capped, ties to the lower ids
-    assert set(draws(500, LOGITS, top_k=10**9, min_p=0, temperature=5, seed=2)) == set(range(6))
-    assert set(draws(500, LOGITS, top_k=1, seed=2)) == {1}
-
-
-def test_s10_same_seed_and_right_frequencies():
-    from scipy import stats
-
-    logits = f32(0.5, -1, 2, 1, 0, -0.5)
-    for settings in ({"min_p": 0}, {"min_p": 0, "top_p": 0.9999999}, {"min_p": 0, "top_k": 6}):
-        got = draws(6_000, logits, seed=2024, **settings)
-        assert got[:100] == draws(100, logits, seed=2024, **settings)
-        wanted = np.exp(logits.astype(float)) / np.exp(logits.astype(float)).sum()
-        assert stats.chisquare(np.bincount(got, minlength=6), wanted * len(got)).pvalue > 1e-4
-
-
 # --- odd logits
-
-
-def test_one_draw_one_number():
-    sampler = Sampler(seed=5)
-    reference = Rng(5)
-    sampler.pick(LOGITS)
-    sampler.pick(LOGITS, greedy=True)
-    reference.next()
-    assert sampler.rng.state == reference.state
 
 
 def test_settings():

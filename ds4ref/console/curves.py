@@ -1,7 +1,7 @@
 """Speed against context depth in two panels, prefill and decode: what ``ds4-bench plot`` and reports draw.
 
 Each run has one colour and line style in both panels (Okabe and Ito's colours, which colour-blind readers can tell
-apart), and its name beside its curve. Speeds start at zero. Depths are on a logarithmic axis if they span decades.
+apart), and its name in a legend. Speeds start at zero. Depths are on a logarithmic axis if they span decades.
 Points with warnings (``runs.warnings``) are crosses, and a line below says what for.
 """
 
@@ -20,17 +20,11 @@ from .plots import GRID, INK, STYLES, tick
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from matplotlib.text import Annotation
-    from matplotlib.transforms import Bbox
 
 SERIES = ("#0072b2", "#c44601", "#00795a", "#8f4a78", "#806000", "#3d7fa8")
 DECADES, DECADE, BUNCHED = 100, 10, 0.25
 """Ratio of the largest to the smallest depth from which the axis is logarithmic; the same where depths bunch at its
 beginning, that is, where half of them lie within so small a share of it."""
-STEP = 3.0
-"""Distance in pixels of the points at which a curve is held against a label."""
-FAR = 24
-"""Distance in points from which a line leads from a name to its curve."""
 
 
 @dataclass(frozen=True)
@@ -93,9 +87,6 @@ def panels_figure(
     if title:
         figure.suptitle(title, x=0.01, ha="left", fontsize=15, fontweight="bold", color=INK)
     note_warnings(figure, dict.fromkeys(code for curve in every for _, text in curve.warnings for code in text.split()))
-    figure.draw_without_rendering()  # sets the size of the axes
-    for axes, (_, curves) in zip(all_axes, panels, strict=True):
-        _place_names(axes, curves, styles)
     return figure
 
 
@@ -112,7 +103,7 @@ def _panel(
     axes.set_ylim(0, (1.14 if len(curves) < 3 else 1.3) * top or 1.0)
     for curve in curves:
         index, depths = styles[curve.name], [point[0] for point in curve.points]
-        line(axes, depths, [point[1] for point in curve.points], index)
+        line(axes, depths, [point[1] for point in curve.points], index, shorten(curve.name, 22))
         if any(low < high for _, _, low, high in curve.points):
             low, high = ([point[i] for point in curve.points] for i in (2, 3))
             axes.fill_between(depths, low, high, color=SERIES[index % len(SERIES)], alpha=0.2, linewidth=0)
@@ -122,75 +113,18 @@ def _panel(
     axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: tick(value)))
     heading(axes, text)
-
-
-def _place_names(axes: Axes, curves: Sequence[Curve], styles: dict[str, int]) -> None:
-    """Name each curve where the name covers no other name and as little of the curves as possible."""
-    if len(curves) == 1:
-        return
-    room = axes.bbox
-    drawn = [_dense(axes.transData.transform([point[:2] for point in curve.points])) for curve in curves]
-    placed: list[Bbox] = []
-    for index, curve in enumerate(curves):
-        colour = SERIES[styles[curve.name] % len(SERIES)]
-        label = axes.annotate(shorten(curve.name, 22), (0, 0), xytext=(0, 8), textcoords="offset points", ha="center",
-                              color=colour, fontweight="bold")  # fmt: skip
-        others = np.concatenate([points for other, points in enumerate(drawn) if other != index])
-        wanted = room.x0 + room.width * (index + 1) / (len(curves) + 1)
-        best = math.inf, curve.points[0], 8
-        for point in curve.points[:: max(1, len(curve.points) // 16)]:
-            x, y = axes.transData.transform(point[:2])
-            for offset in (8, -8, 16, -16, 24, -24, 40, -40, 56, -56):
-                box = _put(label, point, offset).padded(2)
-                covered = _inside(box, drawn[index]) + _inside(box, others)
-                between = _inside(box.from_extents(x - STEP, min(y, box.y0), x + STEP, max(y, box.y1)), others)
-                names = sum(box.overlaps(other) for other in placed)
-                out = max(0.0, room.x0 - box.x0, box.x1 - room.x1, room.y0 - box.y0, box.y1 - room.y1)
-                far = 8 * abs(x - wanted) / room.width + abs(offset) / 4
-                best = min(best, (1000 * names + 10 * out + 4 * covered + 8 * between + far, point, offset))
-        placed.append(_put(label, best[1], best[2]).padded(2))
-        if abs(best[2]) >= FAR:
-            _lead(axes, best[1][:2], best[2], colour)
-
-
-def _dense(corners: np.ndarray) -> np.ndarray:
-    """Return points (n, 2) on the lines between ``corners`` (m, 2), every ``STEP`` pixels."""
-    at = np.r_[0.0, np.cumsum(np.hypot(*np.diff(corners, axis=0).T))]
-    along = np.linspace(0.0, at[-1], max(2, int(at[-1] / STEP)))
-    return np.c_[np.interp(along, at, corners[:, 0]), np.interp(along, at, corners[:, 1])]
-
-
-def _put(label: Annotation, point: tuple[float, float, float, float], offset: int) -> Bbox:
-    """Move a label to ``offset`` points above a point of its curve (of its band, if closest); return its box."""
-    _, value, low, high = point
-    label.xy = point[0], {8: high, -8: low}.get(offset, value)
-    label.set_position((0, offset))
-    label.set_verticalalignment("bottom" if offset > 0 else "top")
-    return label.get_window_extent()
-
-
-def _lead(axes: Axes, point: tuple[float, float], offset: int, colour: str) -> None:
-    """Draw a line from a point of a curve to a name that is ``offset`` points above it."""
-    from matplotlib.patches import ConnectionPatch
-    from matplotlib.transforms import ScaledTranslation
-
-    above = axes.transData + ScaledTranslation(0, offset / 72, axes.figure.dpi_scale_trans)
-    axes.add_patch(ConnectionPatch(point, point, axes.transData, above, color=colour, linewidth=1))
-
-
-def _inside(box: Bbox, points: np.ndarray) -> int:
-    """Return how many of ``points`` (n, 2) lie in ``box``."""
-    return int(np.all((points >= (box.x0, box.y0)) & (points <= (box.x1, box.y1)), axis=1).sum())
+    if len(curves) > 1:
+        axes.legend(frameon=False, labelcolor="linecolor")
 
 
 # --- parts of other figures
 
 
-def line(axes: Axes, x: Sequence[float], y: Sequence[float], index: int) -> None:
-    """Draw a curve in the style of the run with this ``index``."""
+def line(axes: Axes, x: Sequence[float], y: Sequence[float], index: int, label: str | None = None) -> None:
+    """Draw a curve in the style of the run with this ``index``; ``label``: its name in the legend."""
     axes.plot(
         x, y, color=SERIES[index % len(SERIES)], linewidth=2.2, linestyle=STYLES[index % len(STYLES)],
-        marker="o" if len(x) <= 40 else "", markersize=4, clip_on=False,
+        marker="o" if len(x) <= 40 else "", markersize=4, clip_on=False, label=label,
     )  # fmt: skip
 
 

@@ -114,43 +114,6 @@ def test_what_a_config_says_of_the_model(case: str, tmp_path: Path) -> None:
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "high_freq_factor": 4.0, "low_freq_factor": 1.5, "rope_theta": 9e4}
 
 
-@pytest.mark.parametrize("where", ["rope_parameters", "rope_scaling"])
-def test_llama3_s_rope_is_a_tensor_as_in_llama_cpp(where: str, tmp_path: Path) -> None:
-    """No ``rope.scaling.type`` that llama.cpp aborts on, and the divisors that its converter writes: of frequencies
-    that turn often 1, of slow ones the factor, between them what the ramp makes. An older file is read, too."""
-    shape = replace(SHAPE, head_dim=16, rope_theta=9e4)
-    path, _ = folder_of(tmp_path / "m", shape, False, **{where: {**LLAMA3, **HALF_OF}})
-    out = tmp_path / "m.gguf"
-    assert quantize([str(path), "-o", str(out), "--recipe", "q8"]) == 0
-    wanted = []
-    for channel in range(0, 16, 2):
-        length = 2 * np.pi * 9e4 ** (channel / 16)
-        ramp = (64 / length - 1.5) / (4.0 - 1.5)
-        wanted.append(1.0 if length < 64 / 4.0 else 8.0 if length > 64 / 1.5 else 1 / ((1 - ramp) / 8 + ramp))
-    assert 1 < wanted[1] < 8 and wanted[0] == 1 and wanted[-1] == 8
-    old = replace(shape, scaling=Scaling("llama3", 8.0, 64, 4.0, 1.5))
-    dense.write(tmp_path / "old.gguf", old, gguf_tensors(path))
-    assert quantize([str(tmp_path / "old.gguf"), "-o", str(tmp_path / "new.gguf"), "--recipe", "q8"]) == 0
-    for model in (path, out, tmp_path / "new.gguf"):
-        with open_source(model) as source:
-            assert not any("rope.scaling" in key for key in source.metadata)
-            values = source.raw("rope_freqs.weight").view("<f4")
-            np.testing.assert_allclose(values, wanted, rtol=1e-6)
-            assert source.tensors["rope_freqs.weight"].fmt.name == "F32"
-    logits = []
-    for file in (path, tmp_path / "old.gguf"):
-        with Engine.open(file, numerics="exact") as engine:
-            logits.append(engine.logits(IDS))
-    assert np.abs(logits[0] - logits[1]).max() < 1e-5 * logits[0].std()
-
-
-def gguf_tensors(path: Path) -> dense.Tensors:
-    """The weights of a folder in GGUF's order, without the divisors."""
-    with open_source(path) as source:
-        names = [name for name in source.tensors if name != "rope_freqs.weight"]
-        return {name: source.raw(name).view("<f4").reshape(source.tensors[name].shape) for name in names}
-
-
 CONFIGS = {
     "no head, not tied": (True, {"tie_word_embeddings": False}, "lm_head.weight is missing"),
     "biases of attention": (False, {"attention_bias": True}, "attention_bias is true"),

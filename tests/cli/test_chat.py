@@ -12,7 +12,6 @@ from ds4ref.cli import lineedit
 from ds4ref.cli.chat import HELP, Chat
 from ds4ref.cli.lineedit import HISTORY_ENTRIES, load_history, save_history
 from ds4ref.errors import BackendError
-from ds4ref.text.chat import MAX_PREFIX
 from tests.cli.fake import byte_tokenizer
 
 TOK = byte_tokenizer()
@@ -45,18 +44,6 @@ def test_reasoning_stays_in_the_conversation(ds4):
     (session,) = ds4.engine.sessions
     answer = [TOK.assistant, TOK.think_open, *b"mull", TOK.think_close, *b"yes"]
     assert session.tokens == [TOK.bos, TOK.user, *b"Hi", *answer, TOK.eos, TOK.user, *b"More", *answer]
-
-
-def test_think_max_prefix_comes_and_goes(ds4):
-    done = chat(ds4, b"/nothink\nHi\n/think-max\nHo\n", "--ctx", "393216")
-    (session,) = ds4.engine.sessions
-    prefix = list(MAX_PREFIX.encode())
-    assert done.code == 0
-    assert session.tokens[1 : 1 + len(prefix)] == prefix
-    assert session.tokens[1 + len(prefix)] == TOK.user
-    chat(ds4, b"/think-max\nHi\n/nothink\nHo\n", "--ctx", "393216")
-    assert ds4.engine.sessions[-1].tokens == turns(b"Hi", b"Ho", answer=b"Hello.", tag=TOK.think_open)[:12] + [
-        TOK.eos, TOK.user, *b"Ho", TOK.assistant, TOK.think_close, *b"Hello."]  # fmt: skip
 
 
 def test_ctx_keeps_the_conversation(ds4):
@@ -191,33 +178,6 @@ def test_regen_answers_the_last_message_again(ds4):
     done = chat(ds4, b"/regen\nHi\n/regen\n", "--temp", "0")
     assert "ds4: /regen: nothing has been said yet\n" in done.err
     assert "ds4: temperature 0 gives the same answer again\n" in done.err
-
-
-def test_regen_keeps_its_thinking_mode_and_the_answer_if_none_comes(ds4):
-    ds4.answer = [*b"a", TOK.think_close, *b"b"]
-    done = chat(ds4, b"Hi\n/nothink\n/regen\nMore\n")
-    tags = [t for t in ds4.engine.sessions[-1].tokens if t in (TOK.think_open, TOK.think_close)]
-    assert done.code == 0 and tags == [TOK.think_open, TOK.think_close, TOK.think_close, TOK.think_close]
-    ds4.answer = b"Hello."
-    stop = []
-
-    def press(at):
-        stop.append(at)
-        if len(stop) == 2:  # the first chunk of the second prefill
-            os.kill(os.getpid(), signal.SIGINT)
-
-    hooked(ds4, on_chunk=press)
-    text = b"x" * 4 + b"\n/ctx 100\n/regen\nMore\n"
-    done = chat(ds4, text, "--nothink")
-    assert "ds4: the previous answer stays\n" in done.err
-    assert ds4.engine.sessions[-1].tokens == turns(b"xxxx", b"More", answer=b"Hello.", tag=TOK.think_close)
-
-
-def test_clear_forgets_all_but_the_system_text(ds4):
-    done = ds4("-sys", "S", "--nothink", stdin=b"Hi\n/clear\nMore\n")
-    assert "ds4: conversation cleared\n" in done.err
-    expected = turns(b"More", answer=b"Hello.", tag=TOK.think_close)
-    assert ds4.engine.sessions[-1].tokens == [TOK.bos, *b"S", *expected[1:]]
 
 
 def test_system_text_can_be_changed(ds4):

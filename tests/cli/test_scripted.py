@@ -73,44 +73,6 @@ def test_a_task(tmp_path):
     assert other.word in other.note.read_text()
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("api", ["chat", "responses", "messages"])
-def test_a_whole_turn_over_the_embedded_model(nano_engine, tmp_path, api):
-    """Call, result, answer, through the real worker: only the words are scripted."""
-    from ds4ref.server.worker import Worker
-
-    given = task(tmp_path)
-    schema = {"type": "object", "properties": {"path": TEXT}, "required": ["path"]}
-    with running(Worker(nano_engine, ctx=4096, constrain=scripted.guide_of)) as server:
-        ask = {"role": "user", "content": given.prompt}
-        if api == "chat":
-            post = lambda **body: server.client.post("/v1/chat/completions", json=body).json()  # noqa: E731
-            use = {"tools": [{"type": "function", "function": {"name": "read", "parameters": schema, "strict": True}}]}
-            message = post(messages=[ask], **use)["choices"][0]["message"]
-            (made,) = message["tool_calls"]
-            assert json.loads(made["function"]["arguments"]) == {"path": str(given.note)}
-            assert message["reasoning_content"] == scripted.THOUGHT
-            result = {"role": "tool", "tool_call_id": made["id"], "content": given.note.read_text()}
-            found = post(messages=[ask, message, result], **use)
-            assert given.word in found["choices"][0]["message"]["content"]
-            assert found["usage"]["prompt_tokens_details"]["cached_tokens"] > 0
-        elif api == "responses":
-            post = lambda **body: server.client.post("/v1/responses", json=body).json()  # noqa: E731
-            use = {"tools": [{"type": "function", "name": "read", "parameters": schema}]}
-            items = post(input=[ask], **use)["output"]
-            assert json.loads(items[-1]["arguments"]) == {"path": str(given.note)}
-            result = {"type": "function_call_output", "call_id": items[-1]["call_id"], "output": given.note.read_text()}
-            assert given.word in json.dumps(post(input=[ask, *items, result], **use)["output"])
-        else:
-            post = lambda **body: server.client.post("/v1/messages", json={"max_tokens": 999, **body}).json()  # noqa: E731
-            use = {"tools": [{"name": "read", "input_schema": schema}]}
-            blocks = post(messages=[ask], **use)["content"]
-            assert blocks[-1]["input"] == {"path": str(given.note)}
-            result = {"type": "tool_result", "tool_use_id": blocks[-1]["id"], "content": given.note.read_text()}
-            said = [ask, {"role": "assistant", "content": blocks}, {"role": "user", "content": [result]}]
-            assert given.word in post(messages=said, **use)["content"][-1]["text"]
-
-
 def test_what_a_request_demands_comes_before_the_script(nano_engine):
     from ds4ref.server.worker import Worker
 

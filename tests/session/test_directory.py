@@ -182,16 +182,6 @@ def test_kv_cache_eviction_does_not_protect_oversize_current_store(folder: Direc
     assert folder.make_room(protected=large) == [small, large]
 
 
-def test_every_byte_of_the_folder_counts(folder: Directory) -> None:
-    name = put(folder, b"text")
-    (folder.path / "notes.txt").write_bytes(bytes(1000))
-    folder.budget = weigh(folder)
-    assert folder.make_room() == []
-    folder.budget -= 1
-    assert folder.make_room() == [name]
-    assert names(folder) == {"notes.txt"}, "what is not ours is not deleted"
-
-
 def test_damaged_files_go_first_and_what_nobody_knows_next(folder: Directory) -> None:
     good = put(folder, b"good", hits=0, tokens=1)
     bad, later = kvc.key_name(b"damaged") + ".bad", kvc.key_name(b"later")
@@ -212,15 +202,6 @@ def test_unused_is_longer_than_so_many_days(folder: Directory) -> None:
     never = put(folder, b"never used", used=0, created=NOW - 31 * 24 * HOUR)
     assert sorted(folder.expendable(unused_days=30)) == sorted([(unused, "unused"), (never, "unused")])
     assert folder.expendable() == [] and len(names(folder)) == 3
-
-
-def test_room_is_made_before_anything_is_written(folder: Directory) -> None:
-    old, new = put(folder, b"old", tokens=1), kvc.key_name(b"new")
-    folder.budget = weigh(folder) + 100
-    with folder.writing(new, 101) as output:
-        assert old not in names(folder)
-        output.write(bytes(101))
-    assert names(folder) == {new}
 
 
 def test_the_file_that_is_replaced_needs_no_room_of_its_own(folder: Directory) -> None:

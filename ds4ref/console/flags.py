@@ -28,119 +28,96 @@ from .options import SEED_MAX, choice, integer, number, size
 
 Group = argparse.ArgumentParser | argparse._ArgumentGroup
 
-FLAGS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
-    "--help": (("-h",), {"action": "store_true", "help": "show this help"}),
-    "--version": ((), {"action": "store_true", "help": "print the version"}),
+Flag = tuple[tuple[str, ...], dict[str, Any]]
+"""Other spellings, and keyword arguments of argparse's ``add_argument``."""
+
+
+def _value(metavar: str, help: str, *short: str, **settings: Any) -> Flag:
+    """Return a flag that takes a value."""
+    return short, {"metavar": metavar, "help": help, **settings}
+
+
+def _on(help: str, *short: str, **settings: Any) -> Flag:
+    """Return a flag without a value; with ``const`` and ``dest`` it stores that constant there."""
+    return short, {"action": "store_const" if settings else "store_true", "help": help, **settings}
+
+
+FLAGS: dict[str, Flag] = {
+    "--help": _on("show this help", "-h"),
+    "--version": _on("print the version"),
     # results
-    "--json": ((), {"action": "store_true", "help": "one line of JSON instead of text"}),
-    "--output": (("-o",), {"metavar": "FILE", "help": "write results there"}),
-    "--store": ((), {"metavar": "FILE", "help": "run store to use (the per-user store)"}),
-    "--no-store": ((), {"action": "store_true", "help": "do not record this run"}),
-    "--label": ((), {"metavar": "TEXT", "help": "name of the run in the store"}),
-    "--title": ((), {"metavar": "TEXT", "help": "heading"}),
-    "--fail": ((), {"action": "store_true", "help": "exit 1 on any failure"}),
-    "--fail-above": ((), {"metavar": "X", "type": number(-1e6, 1e6), "help": "exit 1 above this"}),
-    "--fail-below": ((), {"metavar": "X", "type": number(-1e6, 1e6), "help": "exit 1 below this"}),
+    "--json": _on("one line of JSON instead of text"),
+    "--output": _value("FILE", "write results there", "-o"),
+    "--store": _value("FILE", "run store to use (the per-user store)"),
+    "--no-store": _on("do not record this run"),
+    "--label": _value("TEXT", "name of the run in the store"),
+    "--title": _value("TEXT", "heading"),
+    "--fail": _on("exit 1 on any failure"),
+    "--fail-above": _value("X", "exit 1 above this", type=number(-1e6, 1e6)),
+    "--fail-below": _value("X", "exit 1 below this", type=number(-1e6, 1e6)),
     # how much
-    "--repeat": (("-r",), {"metavar": "N", "type": integer(1, 10_000), "help": "repetitions"}),
-    "--tokens": (("-n",), {"metavar": "N", "type": integer(), "help": "tokens to generate"}),
-    "--top": ((), {"metavar": "K", "type": integer(), "help": "use only the top K tokens of each position"}),
-    "--atol": ((), {"metavar": "F", "type": number(0, 1e6), "help": "largest difference allowed"}),
-    "--pack": ((), {"metavar": "NAME", "help": "question pack"}),
-    "--only": ((), {"metavar": "NAME", "help": "only these"}),
-    "--skip": ((), {"metavar": "LIST", "default": "", "help": "leave these out"}),
-    "--force": ((), {"action": "store_true", "help": "overwrite existing output"}),
-    "--plot": ((), {"metavar": "FILE", "help": "write a plot: .svg, .png or .pdf"}),
-    "--dry-run": ((), {"action": "store_true", "help": "print what would be done, then exit"}),
-    "--list": ((), {"action": "store_true", "help": "list what is available, then exit"}),
-    "--limit": ((), {"metavar": "N", "type": integer(), "help": "at most N"}),
-    "--their-model": (
-        (),
-        {"metavar": "FILE", "help": "file the other engine loaded, if not -m; checked for differences"},
-    ),
-    "--key": ((), {"metavar": "NAME", "default": "logits", "help": "array of the .npz (logits)"}),
-    "--depths": ((), {"metavar": "LIST", "help": "depths in tokens, separated by commas"}),
-    "--budget": ((), {"metavar": "S", "type": number(1, 1e7), "help": "time limit in seconds"}),
-    "--tag": ((), {"metavar": "TAG", "help": "tag of the run"}),
-    "--seed": ((), {"metavar": "N", "type": integer(0, SEED_MAX), "help": "random seed"}),
+    "--repeat": _value("N", "repetitions", "-r", type=integer(1, 10_000)),
+    "--tokens": _value("N", "tokens to generate", "-n", type=integer()),
+    "--top": _value("K", "use only the top K tokens of each position", type=integer()),
+    "--atol": _value("F", "largest difference allowed", type=number(0, 1e6)),
+    "--pack": _value("NAME", "question pack"),
+    "--only": _value("NAME", "only these"),
+    "--skip": _value("LIST", "leave these out", default=""),
+    "--force": _on("overwrite existing output"),
+    "--plot": _value("FILE", "write a plot: .svg, .png or .pdf"),
+    "--dry-run": _on("print what would be done, then exit"),
+    "--list": _on("list what is available, then exit"),
+    "--limit": _value("N", "at most N", type=integer()),
+    "--their-model": _value("FILE", "file the other engine loaded, if not -m; checked for differences"),
+    "--key": _value("NAME", "array of the .npz (logits)", default="logits"),
+    "--depths": _value("LIST", "depths in tokens, separated by commas"),
+    "--budget": _value("S", "time limit in seconds", type=number(1, 1e7)),
+    "--tag": _value("TAG", "tag of the run"),
+    "--seed": _value("N", "random seed", type=integer(0, SEED_MAX)),
     # the model and the local engine
-    "--model": (("-m",), {"metavar": "FILE", "help": "GGUF file, or a folder of safetensors"}),
-    "--shape": (
-        (),
-        {
-            "metavar": "NAME",
-            "type": choice("flash", "pro"),
-            "default": "flash",
-            "help": "published model to use: flash, pro (flash)",
-        },
+    "--model": _value("FILE", "GGUF file, or a folder of safetensors", "-m"),
+    "--shape": _value(
+        "NAME", "published model to use: flash, pro (flash)", type=choice("flash", "pro"), default="flash"
     ),
-    "--recipe": ((), {"metavar": "NAME", "help": "expert formats: q2, q4, mixed"}),
-    "--warm-weights": ((), {"action": "store_true", "help": "read the whole model file before timing starts"}),
-    "--cpu": ((), {"action": "store_const", "const": "cpu", "dest": "backend", "help": "same as --backend cpu"}),
-    "--cuda": ((), {"action": "store_const", "const": "cuda", "dest": "backend", "help": "same as --backend cuda"}),
-    "--component": (
-        (),
-        {"metavar": "NAME", "type": choice("ffn_out", "attn_out"), "help": "output to steer: ffn_out or attn_out"},
-    ),
-    "--mtp-block": ((), {"action": "store_true", "help": "only the multi-token prediction (MTP) block"}),
-    "--ctx": (("-c",), {"metavar": "N", "type": integer(), "help": "context size in tokens"}),
+    "--recipe": _value("NAME", "expert formats: q2, q4, mixed"),
+    "--warm-weights": _on("read the whole model file before timing starts"),
+    "--cpu": _on("same as --backend cpu", const="cpu", dest="backend"),
+    "--cuda": _on("same as --backend cuda", const="cuda", dest="backend"),
+    "--component": _value("NAME", "output to steer: ffn_out or attn_out", type=choice("ffn_out", "attn_out")),
+    "--mtp-block": _on("only the multi-token prediction (MTP) block"),
+    "--ctx": _value("N", "context size in tokens", "-c", type=integer()),
     # prompts
-    "--prompt": ((), {"metavar": "TEXT", "help": "the prompt"}),
-    "--think": (
-        (),
-        {"action": "store_const", "const": "high", "dest": "think", "help": "think before answering (default)"},
-    ),
-    "--think-max": ((), {"action": "store_const", "const": "max", "dest": "think", "help": "think without limit"}),
-    "--nothink": ((), {"action": "store_const", "const": "none", "dest": "think", "help": "answer without thinking"}),
-    "--temp": ((), {"metavar": "F", "type": number(*RANGES["temperature"]), "help": "temperature; 0 is greedy"}),
-    "--top-p": (
-        (),
-        {"metavar": "F", "type": number(*RANGES["top_p"]), "help": "top-p (nucleus) sampling; 1 is off (1)"},
-    ),
-    "--min-p": (
-        (),
-        {"metavar": "F", "type": number(*RANGES["min_p"]), "help": "drop tokens less likely than F times the best"},
-    ),
-    "--prompt-file": ((), {"metavar": "FILE", "help": "read the prompt from a file (- is stdin)"}),
-    "--prompts": ((), {"metavar": "FILE", "help": "prompts as JSON lines"}),
-    "--system": (("-sys",), {"metavar": "TEXT", "help": "system prompt"}),
-    "--text": ((), {"metavar": "FILE", "help": "text file"}),
-    "--token-ids": ((), {"metavar": "FILE", "help": "JSON list of token ids"}),
+    "--prompt": _value("TEXT", "the prompt"),
+    "--think": _on("think before answering (default)", const="high", dest="think"),
+    "--think-max": _on("think without limit", const="max", dest="think"),
+    "--nothink": _on("answer without thinking", const="none", dest="think"),
+    "--temp": _value("F", "temperature; 0 is greedy", type=number(*RANGES["temperature"])),
+    "--top-p": _value("F", "top-p (nucleus) sampling; 1 is off (1)", type=number(*RANGES["top_p"])),
+    "--min-p": _value("F", "drop tokens less likely than F times the best", type=number(*RANGES["min_p"])),
+    "--prompt-file": _value("FILE", "read the prompt from a file (- is stdin)"),
+    "--prompts": _value("FILE", "prompts as JSON lines"),
+    "--system": _value("TEXT", "system prompt", "-sys"),
+    "--text": _value("FILE", "text file"),
+    "--token-ids": _value("FILE", "JSON list of token ids"),
     # many at once
-    "--concurrency": ((), {"metavar": "N", "help": "concurrent requests"}),
-    "--scheduler": (
-        (),
-        {"metavar": "WHERE", "help": "Dask scheduler: address (tcp://HOST:PORT) or scheduler file"},
-    ),
-    "--workers": ((), {"metavar": "N", "type": integer(1, 1024), "help": "local worker processes (1)"}),
-    "--resume": ((), {"metavar": "RUN", "help": "resume a stopped run"}),
+    "--concurrency": _value("N", "concurrent requests"),
+    "--scheduler": _value("WHERE", "Dask scheduler: address (tcp://HOST:PORT) or scheduler file"),
+    "--workers": _value("N", "local worker processes (1)", type=integer(1, 1024)),
+    "--resume": _value("RUN", "resume a stopped run"),
     # targets
-    "--target": ((), {"metavar": "SPEC", "help": "local[:MODEL.gguf], http(s)://HOST/v1 or command:BINARY ARGS"}),
-    "--api": ((), {"metavar": "NAME", "help": "endpoint API"}),
-    "--model-name": ((), {"metavar": "NAME", "help": "HTTP: model name to request (the server's only model)"}),
-    "--key-env": (
-        (),
-        {
-            "metavar": "NAME",
-            "default": "DS4_API_KEY",
-            "help": "HTTP: environment variable with the API key (DS4_API_KEY)",
-        },
-    ),  # fmt: skip
-    "--dialect": (
-        (),
-        {
-            "metavar": "KIND",
-            "type": choice(*KINDS),
-            "default": "probe",
-            "help": f"HTTP: server type, sets which fields are sent: {', '.join(KINDS)} (probe: detect it)",
-        },
-    ),  # fmt: skip
-    "--timeout": (
-        (),
-        {"metavar": "S", "type": number(0.1, 1e6), "help": "seconds to wait for the target's next response"},
+    "--target": _value("SPEC", "local[:MODEL.gguf], http(s)://HOST/v1 or command:BINARY ARGS"),
+    "--api": _value("NAME", "endpoint API"),
+    "--model-name": _value("NAME", "HTTP: model name to request (the server's only model)"),
+    "--key-env": _value("NAME", "HTTP: environment variable with the API key (DS4_API_KEY)", default="DS4_API_KEY"),
+    "--dialect": _value(
+        "KIND",
+        f"HTTP: server type, sets which fields are sent: {', '.join(KINDS)} (probe: detect it)",
+        type=choice(*KINDS),
+        default="probe",
     ),
+    "--timeout": _value("S", "seconds to wait for the target's next response", type=number(0.1, 1e6)),
 }
-"""Shared flags by long name: (other spellings, keyword arguments of argparse's ``add_argument``)."""
+"""Shared flags by long name."""
 
 
 def _check(takes: Any) -> dict[str, Any]:
@@ -156,16 +133,10 @@ def _check(takes: Any) -> dict[str, Any]:
 for each in flags(*OPTION_KINDS):
     about = each.metadata
     if about["metavar"]:
-        FLAGS[about["flag"]] = (
-            about["short"],
-            {
-                "metavar": about["metavar"],
-                "help": about["help"],
-                **_check(about["takes"]),
-            },
-        )
+        entry = _value(about["metavar"], about["help"], *about["short"], **_check(about["takes"]))
     else:
-        FLAGS[about["flag"]] = (), {"action": "store_true", "help": about["help"]}
+        entry = _on(about["help"])
+    FLAGS[about["flag"]] = entry
 
 
 def add(group: Group, name: str, *aliases: str, **own: Any) -> None:

@@ -19,7 +19,7 @@ ROOMS = ("ds4ref", "kernels", "eval", "speed_bench", "test_vectors", "reports", 
 ALLOWED = {
     "kernels/system.py": "the place for calls that kernels need",
     "ds4ref/environment.py": "the place for facts about machine and process",
-    "kernels/cuda/driver/hostpages.py": "CUDA devices are in Linux machines",
+    "kernels/cuda/driver/gpu.py": "CUDA devices are in Linux machines",
     "benchmarks/experts.py": "needs a control group, and says so where there is none",
     "benchmarks/load.py": "watches a server under load, by hand, on Linux",
 }

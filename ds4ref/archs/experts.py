@@ -54,8 +54,6 @@ class ExpertUse:
                 for parts in (GATE_UP, DOWN)
             }
         self._layers, self._host = layers, ops.host
-        if getattr(ops, "fetching", False):
-            ops.follow(self.counts, [(w.ffn_gate_exps, w.ffn_up_exps, w.ffn_down_exps) for w in layers])
 
     def ahead(self, ops: Any, layer: int, ids: np.ndarray) -> None:
         """Count the routing of a later layer, expert ids (T, K), and begin to read these experts if enabled."""

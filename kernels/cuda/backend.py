@@ -13,8 +13,7 @@ from __future__ import annotations
 import math
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,9 +22,8 @@ from numpy.typing import DTypeLike
 from ..binding import F32, I32
 from ..formats.matrix import Matrix
 from .driver.arrays import DeviceArray
-from .driver.experts import CachedStack, ExpertCache, Portion
-from .driver.gpu import open_driver
-from .driver.hostpages import available
+from .driver.experts import SplitStack
+from .driver.gpu import available, open_driver
 from .driver.launch import Launch
 from .driver.memory import Buffer, Memory
 from .graph.recording import Recording
@@ -85,14 +83,12 @@ class CUDA(Ops):
         self._absent: dict[np.dtype, DeviceArray] = {}
         self.failures: list[str] = []
         self.share: float | None = None
-        self.experts: ExpertCache | None = None
-        self._seen: tuple[Buffer, int, np.ndarray] | None = None
         self.error = self.array(1, dtype=I32)
         self.fill(self.error, 0)
 
     def prepare(self, nbytes: int, of_experts: int) -> None:
-        """Plan for weights of ``nbytes`` bytes, ``of_experts`` of them in expert stacks. If they do not fit, only a
-        part of every stack has slots (``driver.experts``). Raises MemoryError if the dense weights alone do not fit."""
+        """Plan for weights of ``nbytes`` bytes, ``of_experts`` of them in expert stacks. If they do not fit, the others
+        of every stack stay in host memory (``driver.experts``). Raises MemoryError if either has too little room."""
         room = self.memory.room()
         spare = min(WORKING, room // 8)
         self.prefill_chunk = CHUNK if spare == WORKING else SMALL_CHUNK
@@ -105,35 +101,20 @@ class CUDA(Ops):
                 f"the weights need {(nbytes - of_experts) / GIB:.2f} GiB of GPU memory without experts, "
                 f"{nbytes / GIB:.2f} with all of them, and {spare / GIB:.2f} more to work in; {room / GIB:.2f} are free"
             )
+        rooms = [each for each in (available(), self.host_memory) if each is not None]
+        if rooms and of_experts - left > min(rooms):
+            raise MemoryError(
+                f"{(of_experts - left) / GIB:.2f} GiB of experts do not fit on the GPU, and of the machine's memory "
+                f"{min(rooms) / GIB:.2f} GiB are free"
+            )
         self.share = left / of_experts
-
-    @property
-    def fetching(self) -> bool:
-        """Whether not all experts are on the device."""
-        return self.share is not None
-
-    def follow(self, counts: DeviceArray | None, stacks: Sequence[Sequence[Matrix]]) -> None:
-        """Share slots among the placed stacks of each layer, and let experts move by their use: counts int64 (layers,
-        experts) on the device, to which every token adds; None if nobody counts. Reads the experts' pages."""
-        data: Any = [[w.data for w in layer] for layer in stacks]
-        room = available()
-        if self.host_memory is not None:
-            room = self.host_memory if room is None else min(room, self.host_memory)
-        with self.lock:
-            try:
-                self.experts = ExpertCache(self, counts, data, room)
-            except OSError as error:
-                raise self.raises(str(error)) from error
 
     def load(self, progress: Callable[[str], None] | None = None) -> None:
         """Do nothing: kernels compile at first launch, and a model uses only some of them."""
 
-    def record(self) -> Recorded | None:
-        """Begin a recording: ops called on it become launches of one graph. None where the host must look at the
-        chosen experts, because kernels do not reach those without a slot.
+    def record(self) -> Recorded:
+        """Begin a recording: ops called on it become launches of one graph.
         Small arrays that this thread uploads until it is sealed are its inputs, copied at every replay."""
-        if self.fetching and not (self.experts and self.experts.reachable):
-            return None
         recording = Recorded(self)
         self._desk.recording = weakref.ref(recording)
         return recording
@@ -169,9 +150,9 @@ class CUDA(Ops):
         """Copy the raw rows of a matrix or stack to the device, as bfloat16 if its format has no kernels."""
         w = widened(w)
         source = np.ascontiguousarray(w.data)
-        if w.experts and self.share is not None:
-            slots = max(1, min(w.experts, int(w.experts * self.share)))
-            data: Any = CachedStack(source, self.memory.buffer(slots * source[0].nbytes), slots)
+        if w.experts > 1 and self.share is not None:
+            slots = max(1, min(w.experts - 1, int(w.experts * self.share)))
+            data: Any = SplitStack(source, self.memory.buffer(slots * source[0].nbytes), slots, self.driver)
         else:
             data = self.moved(source)
         return Matrix(w.fmt, data, w.rows, w.cols)
@@ -184,7 +165,6 @@ class CUDA(Ops):
         """Overwrite ``array``, or a view of it, with host values or another array."""
         if not array.size:
             return
-        self._seen = None
         if isinstance(values, DeviceArray):
             if values.shape != array.shape or values.dtype != array.dtype:
                 raise ValueError(f"{values.shape} {values.dtype} does not fill {array.shape} {array.dtype}")
@@ -274,38 +254,6 @@ class CUDA(Ops):
         if x.size:
             self._copy(out, x)
         return out
-
-    # --- experts that are not all on the device
-
-    def at_hand(self, stack: CachedStack, ids: DeviceArray) -> bool:
-        with self._following(stack) as cache:
-            return cache.reachable or cache.bring(stack.layer, self._on_host(ids, len(stack)))
-
-    def portions(self, stack: CachedStack, ids: DeviceArray) -> Iterator[tuple[np.ndarray, Portion]]:
-        with self._following(stack) as cache:
-            chosen = self._on_host(ids, len(stack))
-            for portion in cache.portions(stack, chosen):
-                yield chosen, portion
-
-    @contextmanager
-    def _following(self, stack: CachedStack) -> Iterator[ExpertCache]:
-        """The cache of a stack, for this thread alone; ``raises`` if the file cannot be read any more."""
-        with self.lock:
-            try:
-                yield stack.cache
-            except OSError as error:
-                raise self.raises(str(error)) from error
-
-    def _on_host(self, ids: DeviceArray, experts: int) -> np.ndarray:
-        """``ids`` on the host, the same array while they are asked for again. IndexError if one is not below
-        ``experts``."""
-        if self._seen is None or self._seen[0] is not ids.buffer or self._seen[1] != ids.offset:
-            values = self.host(ids).reshape(ids.shape)
-            self._seen = ids.buffer, ids.offset, values  # keeps the buffer, so that its address stays unique
-        values = self._seen[2]
-        if values.size and (values.min() < 0 or values.max() >= experts):
-            raise IndexError(f"an expert id lies outside 0..{experts - 1}")
-        return values
 
     def run(self, launch: Launch) -> None:
         with self.lock:

@@ -14,7 +14,7 @@ import pytest
 from ds4ref.archs.deepseek4.cache import REACH
 from ds4ref.archs.deepseek4.mtp import Block, Window
 from ds4ref.engine import Engine
-from ds4ref.errors import BackendError, Ds4Error, ModelFileError, ShapeError
+from ds4ref.errors import Ds4Error, ModelFileError, ShapeError
 from ds4ref.kernels.formats import FORMATS
 from ds4ref.nano import mtp_path
 from ds4ref.nano.trained import weights_folder
@@ -211,9 +211,3 @@ def test_a_wrong_file_is_one_clear_line(
 def test_a_block_of_a_model_with_other_experts(nano_engine: Engine) -> None:
     with pytest.raises(ShapeError, match=r"width|has dims"):
         Block.open(mtp_path(), nano_engine.model)
-
-
-def test_no_room_for_a_block_beside_experts_that_move(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(type(engine.model.ops), "fetching", True, raising=False)
-    with pytest.raises(BackendError, match="no room on the device for a block"):
-        Block.open(mtp_path(), engine.model)

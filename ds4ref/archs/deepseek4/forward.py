@@ -42,7 +42,6 @@ class Model(archs.Model):
         resident: ResidentExperts | None = None,
     ):
         self.shape, self.weights, self.ops, self.numerics = shape, placed(weights, ops), ops, numerics
-        advise = advise or getattr(ops, "fetching", False)  # experts are on their way while the shared one is computed
         self.experts = ExpertUse(ops, self.weights.layers, shape.n_experts, advise, resident)
         self.rope = {c: RopeTables(shape, c, numerics.rope) for c in (False, True)}
 

@@ -1,7 +1,6 @@
 """Machine code of kernels, kept in the user's cache: compiled once for an architecture, then only loaded.
 
     CACHE/cubins/SOURCES-VERSIONS/sm_90/KEY.cubin      written here; VERSIONS: of numba-cuda and of the compiler
-    $DS4_CUBINS/sm_90/KEY.cubin                        read first, of any versions: brought along to a machine
 
 A key is a digest of all that a kernel is made of: every source of the packages it comes from (SOURCES), its name, what
 its maker bound (format, layout, device functions), options, types of arguments. A kernel of which something is of a
@@ -107,12 +106,11 @@ def kept() -> Path | None:
 def find(key: str, architecture: str) -> tuple[bytes, str] | None:
     """Return the machine code kept under ``key`` for ``architecture`` (sm_90), and the name of its entry; None if there
     is none, or it is not whole."""
-    for folder in (os.environ.get("DS4_CUBINS"), kept()):
-        with contextlib.suppress(OSError, ValueError):
-            head, code = Path(folder or "", architecture, f"{key}.cubin").read_bytes().split(b"\n", 1)
-            digest, entry = head.decode().split(" ")
-            if hashlib.sha256(code).hexdigest() == digest:
-                return code, entry
+    with contextlib.suppress(OSError, ValueError):
+        head, code = Path(kept() or "", architecture, f"{key}.cubin").read_bytes().split(b"\n", 1)
+        digest, entry = head.decode().split(" ")
+        if hashlib.sha256(code).hexdigest() == digest:
+            return code, entry
     return None
 
 

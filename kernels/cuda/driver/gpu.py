@@ -1,7 +1,7 @@
 """Device memory, copies, and graphs of launches: what the backend needs of the CUDA driver besides launching.
 
 ``Device`` calls the driver's C interface by ctypes, so it works with any ``numba.cuda``. One stream orders all work, so
-memory that one op gave back may serve the next op at once. ``watch`` counts calls by name.
+memory that one op gave back may serve the next op at once.
 
 Errors: MemoryError names the wanted and the free bytes; RuntimeError, or the class that a ``Device`` was given, names
 the driver's error, also where ``numba.cuda`` met it.
@@ -14,27 +14,28 @@ import ctypes
 import ctypes.util
 import functools
 import threading
-from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from .hostpages import available
 from .shim import LASTING, cuda, driver_library, error_name, from_below, leave_as_it_is, one_line, select_device
 
 GIB = 1 << 30
-STAGED = 16 << 20
-"""Bytes of one pinned staging buffer."""
+INTEGRATED = 18
+"""Attribute of a device: its memory is the machine's."""
 
-INTEGRATED, SAME_ADDRESS, READ_ONLY_REGISTERED = 18, 91, 113
-"""Attributes of a device: its memory is the machine's; kernels use a registered page by the host's address; pages that
-may only be read can be registered."""
-MAPPED, READ_ONLY = 2, 8
-"""Flags of cuMemHostRegister."""
+
+def available(path: Path = Path("/proc/meminfo")) -> int | None:
+    """Bytes of memory that programs can have, caches of files included; None if the system does not say."""
+    try:
+        lines = path.read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")), None)
 
 
 @dataclass(eq=False)
@@ -52,125 +53,11 @@ class Turn(NamedTuple):
     waits: tuple[int, ...]
 
 
-class Order(Protocol):
-    """Turns of captured launches (``graph.branches``); ``ends``: the last launch of every branch in use."""
-
-    turns: list[Turn]
-    ends: list[int]
-
-
-class Graph(Protocol):
-    """Captured work that can run again and again."""
-
-    nodes: int
-
-    def launch(self) -> None:
-        """Run it, without waiting for the end."""
-
-
-class Driver(ABC):
-    """Memory, copies and graphs of one device."""
-
-    stream: Any = 0
-    """The CUDA stream that kernels are launched on."""
-
-    def __init__(self) -> None:
-        self.watched: Counter[str] | None = None
-
-    def watch(self) -> Counter[str]:
-        """Count calls by name from now on: alloc, free, to_device, to_host, copy, sync, launch (of graphs)."""
-        self.watched = Counter()
-        return self.watched
-
-    def _count(self, name: str) -> None:
-        if self.watched is not None:
-            self.watched[name] += 1
-
-    def stream_of(self, branch: int) -> Any:
-        """The CUDA stream of a branch of captured launches; branch 0 has ``stream``."""
-        return self.stream
-
-    @abstractmethod
-    def alloc(self, nbytes: int) -> Block:
-        """New device memory, not initialised. MemoryError if the device has too little."""
-
-    @abstractmethod
-    def free(self, block: Block) -> None:
-        """Give a block back."""
-
-    @abstractmethod
-    def memory(self) -> tuple[int, int]:
-        """Free and total bytes."""
-
-    @abstractmethod
-    def pinned(self, nbytes: int) -> np.ndarray:
-        """Page-locked host memory (uint8), not freed before ``unpin``. MemoryError if the host has too little."""
-
-    @abstractmethod
-    def unpin(self, values: np.ndarray) -> None:
-        """Free what ``pinned`` gave."""
-
-    @abstractmethod
-    def to_device(self, block: Block, offset: int, values: np.ndarray) -> None:
-        """Copy the bytes of a contiguous array; pageable ``values`` may change afterwards."""
-
-    @abstractmethod
-    def to_host(self, values: np.ndarray, block: Block, offset: int) -> None:
-        """Wait for the stream, then copy bytes into a contiguous array."""
-
-    @abstractmethod
-    def register(self, start: int, nbytes: int) -> bool:
-        """Let kernels read these whole pages of host memory where they are, and copies from them take no detour. False
-        if the driver refuses."""
-
-    @abstractmethod
-    def unregister(self, start: int) -> None:
-        """Take back ``register``."""
-
-    @abstractmethod
-    def begin_copy(self, block: Block, offset: int, values: np.ndarray, registered: bool = False) -> None:
-        """Begin ``to_device`` on a stream of its own; ``await_copies`` orders later launches behind it. Other than
-        ``registered`` memory may change afterwards."""
-
-    @abstractmethod
-    def hold_copies(self) -> None:
-        """Let later copies wait for what was launched before."""
-
-    @abstractmethod
-    def await_copies(self) -> None:
-        """Let later launches wait for the copies that were begun."""
-
-    @abstractmethod
-    def copies_done(self) -> bool:
-        """Whether the copies that were begun have ended; does not wait."""
-
-    @abstractmethod
-    def copy(self, to: Block, at: int, block: Block, offset: int, nbytes: int) -> None:
-        """Copy bytes on the device."""
-
-    @abstractmethod
-    def sync(self) -> None:
-        """Wait for all work of the stream."""
-
-    @abstractmethod
-    def run(self, call: Callable[[], None]) -> None:
-        """Call a function that launches kernels."""
-
-    @abstractmethod
-    def capture(
-        self, refresh: Sequence[tuple[Block, np.ndarray]], calls: Sequence[Callable[[], None]],
-        fetch: Sequence[tuple[np.ndarray, Block]], order: Order | None = None,
-    ) -> Graph:  # fmt: skip
-        """A graph: copy all of each host array to its block, make the calls, copy blocks to host arrays. With ``order``
-        every call launches into the stream of its branch."""
-
-
-class Device(Driver):
-    """Device ``number`` of this process, in Numba's context for it. ``raises``: class of the exceptions for what the
-    driver refuses."""
+class Device:
+    """Memory, copies and graphs of device ``number`` of this process, in Numba's context for it. ``raises``: class of
+    the exceptions for what the driver refuses."""
 
     def __init__(self, number: int = 0, raises: type[Exception] = RuntimeError) -> None:
-        super().__init__()
         self.raises, self._lost = raises, False
         with self._told():
             select_device(number)
@@ -180,10 +67,8 @@ class Device(Driver):
         self._handles: list[ctypes.c_void_p] = []
         self.stream = self._new_stream()
         self._handle = ctypes.c_void_p(int(self.stream))
-        self._beside, self._ended, self._before = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
         self._others: list[Any] = []
         _nothing_freed_at_exit()
-        self._staging: list[tuple[np.ndarray, ctypes.c_void_p]] = []
 
     def _enter(self) -> None:
         """Make the device's context the one of this thread."""
@@ -221,7 +106,7 @@ class Device(Driver):
                 leave_as_it_is()
 
     def alloc(self, nbytes: int) -> Block:
-        self._count("alloc")
+        """New device memory, not initialised. MemoryError if the device has too little."""
         pointer = ctypes.c_uint64()
         try:
             self._call("cuMemAlloc_v2", ctypes.byref(pointer), ctypes.c_size_t(max(nbytes, 1)))
@@ -235,10 +120,11 @@ class Device(Driver):
         return Block(pointer.value, nbytes)
 
     def free(self, block: Block) -> None:
-        self._count("free")
+        """Give a block back."""
         self._call("cuMemFree_v2", ctypes.c_uint64(block.pointer))
 
     def memory(self) -> tuple[int, int]:
+        """Free and total bytes."""
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
         self._call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
         if self._attribute(INTEGRATED):  # the machine's memory, which the driver counts without caches of files
@@ -246,6 +132,7 @@ class Device(Driver):
         return free.value, total.value
 
     def pinned(self, nbytes: int) -> np.ndarray:
+        """Page-locked host memory (uint8), not freed before ``unpin``. MemoryError if the host has too little."""
         pointer = ctypes.c_void_p()
         try:
             self._call("cuMemHostAlloc", ctypes.byref(pointer), ctypes.c_size_t(nbytes), ctypes.c_uint(0))
@@ -256,116 +143,48 @@ class Device(Driver):
         return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(pointer.value or 0))
 
     def unpin(self, values: np.ndarray) -> None:
+        """Free what ``pinned`` gave."""
         self._call("cuMemFreeHost", ctypes.c_void_p(values.ctypes.data))
 
     def to_device(self, block: Block, offset: int, values: np.ndarray) -> None:
-        self._count("to_device")
+        """Copy the bytes of a contiguous array; pageable ``values`` may change afterwards."""
         # From pageable memory the driver has read everything when it returns; pinned memory is the caller's to keep.
         size = ctypes.c_size_t(values.nbytes)
         to = ctypes.c_uint64(block.pointer + offset)
         self._call("cuMemcpyHtoDAsync_v2", to, ctypes.c_void_p(values.ctypes.data), size, self._handle)
 
     def to_host(self, values: np.ndarray, block: Block, offset: int) -> None:
-        self._count("to_host")
+        """Wait for the stream, then copy bytes into a contiguous array."""
         size, start = ctypes.c_size_t(values.nbytes), ctypes.c_uint64(block.pointer + offset)
         self._call("cuMemcpyDtoHAsync_v2", ctypes.c_void_p(values.ctypes.data), start, size, self._handle)
         self._call("cuStreamSynchronize", self._handle)
-
-    def register(self, start: int, nbytes: int) -> bool:
-        self._count("register")
-        if not self._attribute(SAME_ADDRESS):
-            return False
-        flags = ctypes.c_uint(MAPPED | (READ_ONLY if self._attribute(READ_ONLY_REGISTERED) else 0))
-        try:
-            self._call("cuMemHostRegister_v2", ctypes.c_void_p(start), ctypes.c_size_t(nbytes), flags)
-        except self.raises:
-            if self._lost:
-                raise
-            return False
-        return True
-
-    def unregister(self, start: int) -> None:
-        self._call("cuMemHostUnregister", ctypes.c_void_p(start))
 
     def _attribute(self, number: int) -> int:
         value = ctypes.c_int()
         self._call("cuDeviceGetAttribute", ctypes.byref(value), ctypes.c_int(number), ctypes.c_int(self._number))
         return value.value
 
-    def _side(self) -> ctypes.c_void_p:
-        """The stream of copies; made at first use, with its event and staging buffers, which the first copies need."""
-        if not self._beside:
-            self._call("cuStreamCreate", ctypes.byref(self._beside), ctypes.c_uint(1))
-            self._handles.append(self._beside)
-            for event in (self._ended, self._before):
-                self._call("cuEventCreate", ctypes.byref(event), ctypes.c_uint(2))
-        return self._beside
-
-    def _stages(self) -> list[tuple[np.ndarray, ctypes.c_void_p]]:
-        if not self._staging:
-            for _ in range(2):
-                event = ctypes.c_void_p()
-                self._call("cuEventCreate", ctypes.byref(event), ctypes.c_uint(2))
-                self._staging.append((self.pinned(STAGED), event))
-        return self._staging
-
-    def begin_copy(self, block: Block, offset: int, values: np.ndarray, registered: bool = False) -> None:
-        """From memory that is not registered: fill one of two pinned staging buffers while the other one is copied."""
-        self._count("begin_copy")
-        side, raw = self._side(), values.reshape(-1).view(np.uint8)
-        for start in range(0, raw.size, raw.size if registered else STAGED):
-            piece = raw[start:] if registered else raw[start : start + STAGED]
-            source, event = piece, None
-            if not registered:
-                self._stages().reverse()
-                pinned, event = self._staging[0]
-                self._call("cuEventSynchronize", event)
-                source = pinned[: piece.size]
-                np.copyto(source, piece)
-            to, at = ctypes.c_uint64(block.pointer + offset + start), ctypes.c_void_p(source.ctypes.data)
-            self._call("cuMemcpyHtoDAsync_v2", to, at, ctypes.c_size_t(piece.size), side)
-            if event is not None:
-                self._call("cuEventRecord", event, side)
-        self._call("cuEventRecord", self._ended, side)
-
-    def hold_copies(self) -> None:
-        side = self._side()
-        self._call("cuEventRecord", self._before, self._handle)
-        self._call("cuStreamWaitEvent", side, self._before, ctypes.c_uint(0))
-
-    def await_copies(self) -> None:
-        if self._beside:
-            self._call("cuStreamWaitEvent", self._handle, self._ended, ctypes.c_uint(0))
-
-    def copies_done(self) -> bool:
-        if not self._beside:
-            return True
-        try:
-            self._call("cuEventQuery", self._ended)
-        except self.raises as error:
-            if "NOT_READY" not in str(error):
-                raise
-            return False
-        return True
-
     def copy(self, to: Block, at: int, block: Block, offset: int, nbytes: int) -> None:
-        self._count("copy")
+        """Copy bytes on the device."""
         target, source = ctypes.c_uint64(to.pointer + at), ctypes.c_uint64(block.pointer + offset)
         self._call("cuMemcpyDtoDAsync_v2", target, source, ctypes.c_size_t(nbytes), self._handle)
 
     def sync(self) -> None:
-        self._count("sync")
+        """Wait for all work of the stream."""
         self._call("cuStreamSynchronize", self._handle)
 
     def run(self, call: Callable[[], None]) -> None:
+        """Call a function that launches kernels."""
         self._enter()
         with self._told():
             call()
 
     def capture(
         self, refresh: Sequence[tuple[Block, np.ndarray]], calls: Sequence[Callable[[], None]],
-        fetch: Sequence[tuple[np.ndarray, Block]], order: Order | None = None,
-    ) -> Graph:  # fmt: skip
+        fetch: Sequence[tuple[np.ndarray, Block]], order: Any = None,
+    ) -> Captured:  # fmt: skip
+        """A graph: copy all of each host array to its block, make the calls, copy blocks to host arrays. ``order``
+        (``graph.branches.Schedule``): every call launches into the stream of its branch."""
         graph, ready = ctypes.c_void_p(), ctypes.c_void_p()
         made: list[ctypes.c_void_p] = []
         # relaxed: the first launch of a kernel loads its code, which stricter modes forbid
@@ -396,7 +215,7 @@ class Device(Driver):
             self._call("cuGraphInstantiateWithFlags", ctypes.byref(ready), graph, ctypes.c_uint64(0))
         finally:
             self._drop(graph, made)
-        return _Captured(self, ready, nodes.value)
+        return Captured(self, ready, nodes.value)
 
     def _drop(self, graph: ctypes.c_void_p, events: Sequence[ctypes.c_void_p]) -> None:
         """Destroy what a capture needed. An error here has been told by an earlier call or will be by a later one."""
@@ -406,7 +225,7 @@ class Device(Driver):
             if graph:
                 self._call("cuGraphDestroy", graph)
 
-    def _branched(self, calls: Sequence[Callable[[], None]], order: Order, made: list[ctypes.c_void_p]) -> None:
+    def _branched(self, calls: Sequence[Callable[[], None]], order: Any, made: list[ctypes.c_void_p]) -> None:
         """Make the calls, with events between streams: a branch begins after the work captured so far, a call after the
         calls that its turn waits for, later work after the end of every branch. Appends the events to ``made``."""
 
@@ -438,6 +257,7 @@ class Device(Driver):
                 wait(0, ended[number])
 
     def stream_of(self, branch: int) -> Any:
+        """The CUDA stream of a branch of captured launches; branch 0 has ``stream``."""
         while len(self._others) < branch:
             self._others.append(self._new_stream())
         return self._others[branch - 1] if branch else self.stream
@@ -469,14 +289,13 @@ def _nothing_freed_at_exit() -> None:
     atexit.register(leave_as_it_is)
 
 
-class _Captured:
+class Captured:
     """An instantiated CUDA graph."""
 
     def __init__(self, driver: Device, ready: ctypes.c_void_p, nodes: int):
         self._driver, self._ready, self.nodes = driver, ready, nodes
 
     def launch(self) -> None:
-        self._driver._count("launch")
         self._driver._call("cuGraphLaunch", self._ready, self._driver._handle)
 
     def __del__(self) -> None:
@@ -488,7 +307,7 @@ def _size(nbytes: int) -> str:
     return f"{nbytes / GIB:.2f} GiB" if nbytes > GIB // 100 else f"{nbytes} bytes"
 
 
-def open_driver(number: int = 0, raises: type[Exception] = RuntimeError) -> Driver:
+def open_driver(number: int = 0, raises: type[Exception] = RuntimeError) -> Device:
     """The GPU. Raises ``raises`` with one line if it cannot be used, and for what its driver refuses later."""
     from .devices import refusal
 

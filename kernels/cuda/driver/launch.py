@@ -8,7 +8,7 @@ from typing import Any
 
 from ...formats.matrix import Matrix
 from .arrays import DeviceArray
-from .experts import CachedStack
+from .experts import SplitStack
 
 
 @dataclass
@@ -47,4 +47,4 @@ def written_between(between: Sequence[Launch], reader: Launch) -> bool:
 
 def _kernel_matrix(w: Matrix) -> Any:
     data: Any = w.data
-    return data.spread() if isinstance(data, CachedStack) else data.flat()
+    return data.spread() if isinstance(data, SplitStack) else data.flat()

@@ -30,8 +30,7 @@ PACKING: dict[Callable[..., None], Callable[..., None]] = {
     hyper.hc_enter: packed_rows.enter_packed,
 }
 """Launches of rows by the functions that pack their first result, too."""
-LENGTH_AT = {stages.chain: 1, packed_rows.chain_packed: 1, hyper.hc_enter: 2, packed_rows.enter_packed: 2}
-"""Which number of such a launch is the length of its rows."""
+PACKED = set(PACKING.values())
 BLOCKS = {packing.pack_a8: 32, packing.pack_q8k: 256}
 """Values of a row that share a scale, by the function that packs them."""
 
@@ -71,11 +70,10 @@ def _counted(launch: Launch, later: Launch) -> Launch:
 
 def _packs(launch: Launch, later: Launch) -> bool:
     """Whether ``later`` packs the rows that ``launch`` makes, in a way in which they are not packed yet."""
-    if later.function not in BLOCKS or launch.function not in LENGTH_AT:
+    if later.function not in BLOCKS or launch.function not in PACKING.keys() | PACKED:
         return False
-    n, (a8, q8k) = launch.numbers[LENGTH_AT[launch.function]], (False, False)
-    if launch.function not in PACKING:
-        a8, q8k = launch.numbers[-2:]
+    made, (a8, q8k) = launch.numbers[1], launch.numbers[2:] or (False, False)
+    n = made.D if isinstance(made, hyper.Enter) else made.n
     done = q8k if later.function is packing.pack_q8k else a8
     return not done and n % BLOCKS[later.function] == 0 and same_values(launch.writes[0], later.reads[0])
 
@@ -174,12 +172,12 @@ def _beside(launch: Launch, later: Launch) -> bool:
     return (
         launch.function is stages.chain
         and later.function is stages.chain_store
-        and launch.numbers[1] == later.numbers[1]
+        and launch.numbers[1].n == later.numbers[1].n
         and not _reads_result(launch, later)
     )
 
 
 def _both_chains(launch: Launch, later: Launch) -> Launch:
-    (rows, n, *numbers), (rows2, _, *numbers2, slots) = launch.numbers, later.numbers
-    numbers = [rows, rows2, n, *numbers, *numbers2, slots]
+    (rows, c), (rows2, c2, slots) = launch.numbers, later.numbers
+    numbers = rows, rows2, c, c2, slots
     return Launch(stages.chain_beside, [*launch.writes, *later.writes], [*launch.reads, *later.reads], numbers)

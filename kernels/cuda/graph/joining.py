@@ -8,6 +8,8 @@ norm: ``hyper.hc_enter``) and after it (``hyper.hc_leave``).
 
 from __future__ import annotations
 
+import numpy as np
+
 from ..driver.arrays import DeviceArray
 from ..driver.launch import Launch, same_values, written_between
 from ..rows import hyper, stages
@@ -66,9 +68,9 @@ def _around_blocks(launches: list[Launch], kept: set[int]) -> list[Launch]:
             if norm.stages != NORM or written_between(between, launch) or written_between(between, launches[at]):
                 continue
             tokens, C, iters, eps = launch.numbers
-            numbers = tokens, C, norm.n, iters, eps, norm.weight is not None, norm.eps
+            e = hyper.Enter(C, norm.n, iters, np.float32(eps), norm.weight is not None, np.float32(norm.eps))
             reads = [*launch.reads, launches[at].reads[0], launches[to].reads[1]]
-            out[to] = Launch(hyper.hc_enter, [norm.out, post, comb], reads, numbers)
+            out[to] = Launch(hyper.hc_enter, [norm.out, post, comb], reads, (tokens, e))
             out[number] = out[at] = None
         elif launch.function is hyper.add:
             to = reader(launch.writes[0], hyper.hc_expand, 1)

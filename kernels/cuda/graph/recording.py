@@ -18,18 +18,16 @@ is read from memory when kernels run: arrays that did not come from the recordin
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from ...binding import F32
 from ..driver.arrays import DeviceArray
-from ..driver.experts import ExpertCache, Portion
-from ..driver.gpu import Driver
 from ..driver.launch import Launch
-from ..driver.memory import ALIGNMENT, Buffer, Memory, Slab
+from ..driver.memory import ALIGNMENT, Buffer, Slab
 from ..ops.steps import Steps
 from .branches import Schedule, needs
 from .folding import folded
@@ -38,31 +36,14 @@ from .sharing import shared
 from .template import Plan, Template
 
 
-class Owner(Protocol):
-    """The backend that a recording belongs to (``backend.CUDA``)."""
-
-    driver: Driver
-    memory: Memory
-    error: DeviceArray
-    lock: Any  # threading.RLock, which is no type
-    branches: int
-    experts: ExpertCache | None
-
-    def recorded(self) -> None: ...
-    def array(self, *shape: int, dtype: DTypeLike = F32) -> DeviceArray: ...
-    def absent(self, dtype: DTypeLike) -> DeviceArray: ...
-    def failure(self, text: str) -> int: ...
-    def tell(self, code: int) -> None: ...
-    def host(self, array: Any) -> np.ndarray: ...
-
-
 class Recording(Steps):
     """Launches under construction. Ops come from the classes it is combined with (``backend.Recorded``)."""
 
     name = "cuda"
     threads = 1
 
-    def __init__(self, owner: Owner):
+    def __init__(self, owner: Any):
+        """``owner``: the backend (``backend.CUDA``)."""
         self.owner, self.error = owner, owner.error
         self.slab = Slab(owner.memory)
         self.launches: list[Launch] = []
@@ -88,14 +69,6 @@ class Recording(Steps):
 
     def whole(self, x: DeviceArray, name: str) -> DeviceArray:
         raise ValueError(f"{name} has gaps between its values, which a recording cannot close")
-
-    def at_hand(self, stack: Any, ids: DeviceArray) -> bool:
-        if not stack.cache.reachable:
-            raise ValueError("a recording cannot look at the experts that were chosen")
-        return True
-
-    def portions(self, stack: Any, ids: DeviceArray) -> Iterator[tuple[np.ndarray, Portion]]:
-        raise ValueError("a recording has no experts that come and go while it runs")
 
     def moved(self, values: np.ndarray) -> DeviceArray:
         raise ValueError("a recording cannot bring values to the device")
@@ -143,7 +116,7 @@ class Recording(Steps):
             refresh = [(self.slab.block, self.slab.host[: self.slab.used])] if self.slab.used else []
             block = self.error.buffer.block
             assert block is not None
-            fetch = [(self._flag, block), *(owner.experts.fetches() if owner.experts else [])]
+            fetch = [(self._flag, block)]
             if outputs:
                 assert self._results.block is not None
                 fetch.insert(0, (self._fetched.values[:end], self._results.block))
@@ -202,10 +175,6 @@ class Recording(Steps):
 
         return call
 
-    def calls(self) -> list[Callable[[], None]]:
-        """One call for each launch of a sealed recording, into the first branch's stream: for who measures them."""
-        return [self._call(launch, 0) for launch in self.launches]
-
     def _room(self, shape: Any, dtype: DTypeLike = F32) -> Any:
         """A flat scratch array for one launch; the next launch of its branch reuses it."""
         scratch = self._scratch.setdefault(self._branch, [])
@@ -236,11 +205,7 @@ class Recording(Steps):
         with owner.lock:
             self.slab.busy = True
             self._there.clear()
-            if owner.experts:
-                owner.experts.before_token()
             self._graph.launch()
-            if owner.experts:
-                owner.experts.while_running()
             owner.driver.sync()
             self.slab.busy = self.slab.dirty = False
             code = int(self._flag.view(np.int32)[0])

@@ -18,7 +18,7 @@ import numpy as np
 
 from ...formats.matrix import Matrix
 from ..driver.arrays import DeviceArray
-from ..driver.experts import CachedStack
+from ..driver.experts import SplitStack
 from ..driver.launch import Launch, same_values, written_between
 from ..products import dispatch, layouts, packing, plain
 from ..products.units import UNITS
@@ -112,10 +112,10 @@ def _fit(launch: Launch, later: Launch) -> bool:
     return layouts.together(a.fmt, act, [a.rows, b.rows], a.cols, pairs)
 
 
-def _slots(w: Matrix) -> tuple[int, int] | None:
-    """Whose slots hold experts of a stack; None where all are on the device."""
+def _slots(w: Matrix) -> int | None:
+    """Number of experts of a stack on the device; None where all are."""
     data: Any = w.data
-    return (id(data.cache), data.layer) if isinstance(data, CachedStack) else None
+    return data.slots if isinstance(data, SplitStack) else None
 
 
 def _both(launch: Launch, later: Launch) -> Launch:

@@ -6,14 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from ...binding import I8, I16, I32, I64, bind
+from ...binding import I8, I32, I64, bind
 from ...formats.matrix import Matrix
 from ..driver import experts
 from ..driver.arrays import DeviceArray
-from ..driver.experts import CachedStack
+from ..driver.experts import SplitStack
 from ..driver.launch import Launch
-from ..products import dispatch
+from ..products import dispatch, packing
 from ..rows import quantize, routing, windows
+from .rows import in_words
 from .steps import Steps
 
 
@@ -43,10 +44,10 @@ class ProductOps(Steps):
         if x.size:
             codes, scales = self.empty(x.size, dtype=I8), self.empty(x.size // block)
             if act == "a8":
-                self.go(quantize.quantize_a8, [codes, scales], [x], scales.size)
+                self.go(packing.pack_a8, [in_words(codes), scales], [x], 1, x.size)
             else:
-                sums = self.empty(x.size // quantize.Q8K_SUM, dtype=I16)
-                self.go(quantize.quantize_q8k, [codes, scales, sums], [x], scales.size)
+                sums = self.empty(x.size // (2 * quantize.Q8K_SUM), dtype=I32)
+                self.go(packing.pack_q8k, [in_words(codes), scales, sums], [x], 1, x.size)
             self.go(quantize.restore, [out], [codes, scales], x.size, block)
         return out, "float"
 
@@ -82,42 +83,40 @@ class ProductOps(Steps):
         """Multiply with the experts ``ids`` (tokens, K) of a stack."""
         if not out.size:
             return
-        stack: Any = w.data
-        with self.lock:  # another thread would push out what is at hand
-            if isinstance(stack, CachedStack) and (_many(ids, w.experts) or not self.at_hand(stack, ids)):
-                return self._choose_by_portions(function, out, x, ids, w, stack, act)
-            numbers = *ids.shape, w.experts, act, self.failure(failure)
-            self.run(Launch(function, [out, self.error], [x, ids], numbers, matrices=(w,)))
+        if isinstance(w.data, SplitStack) and _many(ids, w.experts):
+            return self._choose_by_portions(function, out, x, ids, w, act)
+        numbers = *ids.shape, w.experts, act, self.failure(failure)
+        self.run(Launch(function, [out, self.error], [x, ids], numbers, matrices=(w,)))
 
     def _choose_by_portions(
-        self, function: Any, out: DeviceArray, x: DeviceArray, ids: DeviceArray, w: Matrix, stack: CachedStack, act: str
+        self, function: Any, out: DeviceArray, x: DeviceArray, ids: DeviceArray, w: Matrix, act: str
     ) -> None:
         """The same for many tokens where not all experts are on the device: portion by portion, the inputs of its
         pairs gathered and its results put back."""
         (tokens, K), n, rows = ids.shape, w.cols, w.rows
-        summed = function is dispatch.expert_sum
+        stack: Any = w.data
+        chosen, summed = self.host(ids).ravel(), function is dispatch.expert_sum
+        if chosen.min() < 0 or chosen.max() >= w.experts:
+            raise IndexError(f"an expert id lies outside 0..{w.experts - 1}")
         pairs = self.empty(tokens, K, rows) if summed else out
-        for chosen, part in self.portions(stack, ids):
-            some = np.flatnonzero(np.isin(chosen, part.experts)).astype(np.int32)
+        for first, data in experts.portions(stack, chosen, self):
+            some = np.flatnonzero((chosen >= first) & (chosen < first + len(data))).astype(np.int32)
+            if not len(some):
+                continue
             inputs, results = self.empty(len(some), n), self.empty(len(some), 1, rows)
             source = self.moved(some if summed else some // np.int32(K))
             self.go(experts.gather, [inputs], [x, source], len(some), n)
-            where = self.moved(part.number[chosen.ravel()[some]][:, None])
-            there: Any = part.data
-            matrices = (Matrix(w.fmt, there, rows, n),)
-            numbers = len(some), 1, len(there), act, 0
-            self.run(Launch(dispatch.expert_linear, [results, self.error], [inputs, where], numbers, matrices=matrices))
+            there: Any = data
+            matrices, numbers = (Matrix(w.fmt, there, rows, n),), (len(some), 1, len(data), act, 0)
+            reads = [inputs, self.moved(chosen[some][:, None] - np.int32(first))]
+            self.run(Launch(dispatch.expert_linear, [results, self.error], reads, numbers, matrices=matrices))
             self.go(experts.scatter, [pairs], [results, self.moved(some)], len(some), rows)
         if summed:
             self.go(experts.sum_slots, [out], [pairs], tokens, K, rows)
 
     @bind
     def advise(self, ids, w, E, failure):
-        stack: Any = w.data
-        if isinstance(stack, CachedStack):
-            if ids.size and not _many(ids, E):  # a chunk's experts pass portion by portion
-                self.at_hand(stack, ids)
-        elif ids.size:  # weights are on the device already, so nothing else is to be done
+        if ids.size:  # weights are where they stay, so nothing else is to be done
             self.go(routing.check_ids, [self.error], [ids], ids.size, E, self.failure(failure))
 
     # --- looking up

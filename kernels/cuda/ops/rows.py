@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...binding import F32, bind
+import numpy as np
+
+from ...binding import F32, I32, bind
 from ..driver.arrays import DeviceArray
 from ..driver.launch import Launch
+from ..products import packing
 from ..rows import quantize, stages, windows
 from ..rows.rounding import E2M1, E4M3, F16, HADAMARD, NORM, ROPE
-from ..rows.stages import PEAKS
+from ..rows.stages import PEAKS, Stages
 from .steps import Steps
 
 E4M3_BLOCK, E2M1_BLOCK = 64, 32
@@ -44,13 +47,13 @@ class Chain:
     def launch(self, absent: DeviceArray) -> Launch:
         """The chain as a launch; ``absent`` is what stands for a float array that is not there."""
         shared = [self.x, *(absent if each is None else each for each in (self.weight, self.cos, self.sin))]
-        numbers = [
-            self.rows, self.n, self.heads, self.stages, self.weight is not None, self.eps, self.half, self.gap,
-            self.sign, self.channels, self.factor,
-        ]  # fmt: skip
+        c = Stages(
+            self.n, self.heads, self.stages, self.weight is not None, np.float32(self.eps), self.half, self.gap,
+            np.float32(self.sign), self.channels, np.float32(self.factor),
+        )  # fmt: skip
         if self.ring is None or self.at is None:
-            return Launch(stages.chain, [self.out], shared, numbers, self)
-        numbers.append(len(self.ring))
+            return Launch(stages.chain, [self.out], shared, [self.rows, c], self)
+        numbers = self.rows, c, len(self.ring)
         return Launch(stages.chain_store, [self.out, self.ring], [*shared, self.at], numbers, self)
 
     def then(self, later: Chain) -> Chain | None:
@@ -66,6 +69,11 @@ class Chain:
             half=kept.half, gap=kept.gap, sign=kept.sign, weight=self.weight, eps=self.eps,
             channels=later.channels or self.channels, factor=later.factor if later.stages & HADAMARD else self.factor,
         )  # fmt: skip
+
+
+def in_words(codes: DeviceArray) -> DeviceArray:
+    """View integers of one or two bytes as words of four."""
+    return DeviceArray(codes.buffer, (codes.nbytes // 4,), I32, codes.offset)
 
 
 class RowOps(Steps):
@@ -112,11 +120,11 @@ class RowOps(Steps):
 
     @bind
     def quantize_a8(self, x, codes, scales):
-        self.go(quantize.quantize_a8, [codes, scales], [x], scales.size)
+        self.go(packing.pack_a8, [in_words(codes), scales], [x], 1, x.size)
 
     @bind
     def quantize_q8k(self, x, codes, scales, sums):
-        self.go(quantize.quantize_q8k, [codes, scales, sums], [x], scales.size)
+        self.go(packing.pack_q8k, [in_words(codes), scales, in_words(sums)], [x], 1, x.size)
 
     # --- caches
 

@@ -8,7 +8,7 @@ it. Both compute the same bits, because there is nothing else to an op.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from operator import attrgetter
 from typing import Any
@@ -18,7 +18,6 @@ from numpy.typing import DTypeLike
 
 from ...binding import F32, Binding
 from ..driver.arrays import DeviceArray
-from ..driver.experts import Portion
 from ..driver.launch import Launch
 
 
@@ -61,17 +60,6 @@ class Steps(Binding, ABC):
         """``run`` of one launch without weights; of none, if nothing is to be written."""
         if writes[0].size:
             self.run(Launch(function, writes, reads, numbers))
-
-    # --- experts that are not all on the device (``driver.experts``)
-
-    @abstractmethod
-    def at_hand(self, stack: Any, ids: DeviceArray) -> bool:
-        """Whether mat-vec kernels find the experts ``ids`` of a few tokens, of a ``CachedStack``, once this returns.
-        ValueError if only the host could tell, and this is a recording."""
-
-    @abstractmethod
-    def portions(self, stack: Any, ids: DeviceArray) -> Iterator[tuple[np.ndarray, Portion]]:
-        """Bring the experts ``ids`` of many tokens to the device, portion by portion, with ``ids`` on the host."""
 
     @abstractmethod
     def moved(self, values: np.ndarray) -> DeviceArray:

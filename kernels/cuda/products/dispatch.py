@@ -15,7 +15,7 @@ import numpy as np
 from ...formats import FORMATS
 from ...formats.matrix import Matrix
 from ..driver.experts import Spread
-from . import embedding, grouping, matmat, matmat_float, matmat_half, matvec, mixing, packing, plain, tiling
+from . import embedding, grouping, matmat, matmat_float, matvec, packing, plain, tiling
 from .operands import Elsewhere, Inputs, Place, Routing, Weights
 from .units import UNITS
 
@@ -68,7 +68,7 @@ def _routing(
     """Return the routing of pairs to experts ``ids`` of one or two stacks."""
     first: Any = matrices[0].data
     last: Any = matrices[-1].data
-    elsewhere = Elsewhere(first.held, first.far, last.far) if isinstance(first, Spread) else 0
+    elsewhere = Elsewhere(first.slots, first.far, last.far) if isinstance(first, Spread) else 0
     return Routing(ids, experts, 1, slots, share, error, failure, elsewhere)
 
 
@@ -95,9 +95,6 @@ def linear(
     if not tokens:
         return
     if w.fmt in plain.VALUE_BYTES:
-        if tokens >= MANY_TOKENS and matmat_half.fits(w, groups):
-            matmat_half.in_order(stream, out, x, w, tokens, scratch=scratch)
-            return
         if tokens >= MANY_TOKENS:
             matmat_float.in_order(stream, out, x, x, w, tokens, groups, scratch=scratch)
             return
@@ -150,11 +147,6 @@ def linear_both_stored(
     plain.rows(stream, parts, x, w.fmt, _in_groups(ring, 1), w.cols, tokens, Place(at, ape, slots, ratio))
 
 
-def _in_tiles(fmt: str, act: str, pairs: int, experts: int) -> bool:
-    """Return whether pairs of token and slot are sorted by expert and multiplied on tensor cores."""
-    return worth_sorting(pairs, experts) and (act == "float" or matmat.has(fmt, act))
-
-
 def _by_tiles(
     stream: Any, out: Any, error: Any, inputs: Inputs, ids: Any, w: Matrix, pairs: int, share: int, experts: int,
     act: str, failure: int, scratch: Scratch,
@@ -170,14 +162,27 @@ def _by_tiles(
         matmat.by_expert(stream, out, inputs, w.data, row_bytes, w.fmt, tiles, share, w.rows, w.cols)
 
 
-def _sum_by_tiles(
+def _experts(
     stream: Any, out: Any, error: Any, inputs: Inputs, ids: Any, w: Matrix, tokens: int, slots: int, experts: int,
-    act: str, failure: int, scratch: Scratch,
+    act: str, failure: int, scratch: Scratch, summed: bool,
 ) -> None:  # fmt: skip
-    """Run ``expert_sum`` as products of all pairs, then their sums."""
-    parts = scratch((tokens * slots * w.rows,), np.float32)
-    _by_tiles(stream, parts, error, inputs, ids, w, tokens * slots, 1, experts, act, failure, scratch)
-    tiling.add_slots(stream, out, parts, tokens, slots, w.rows)
+    """Run packed inputs, or float ones of plain weights, through experts: one input of all of a token's slots, or, if
+    ``summed``, one a slot, whose results are added in slot order."""
+    pairs = tokens * slots
+    if worth_sorting(pairs, experts) and (act == "float" or matmat.has(w.fmt, act)):
+        parts = scratch((pairs * w.rows,), np.float32) if summed else out
+        _by_tiles(
+            stream, parts, error, inputs, ids, w, pairs, 1 if summed else slots, experts, act, failure, scratch
+        )  # fmt: skip
+        if summed:
+            tiling.add_slots(stream, out, parts, tokens, slots, w.rows)
+        return
+    shape, count = ((slots, 1), tokens) if summed else ((1, slots), pairs)
+    routing = _routing([w], ids, experts, *shape, error, failure)
+    if w.fmt in plain.VALUE_BYTES:
+        plain.rows(stream, _parts([w], [out]), inputs.codes, w.fmt, routing, w.cols, count)
+    else:
+        _launch(stream, _parts([w], [out]), routing, inputs, w, act, count)
 
 
 def expert_linear(
@@ -186,20 +191,13 @@ def expert_linear(
 ) -> None:  # fmt: skip
     """Run x (tokens, n) through experts ids (tokens, slots) -> out (tokens, slots, rows). ``error[0]`` becomes
     ``failure`` if an id is not below ``experts``."""
-    if not tokens * slots:
-        return
-    if w.fmt in plain.VALUE_BYTES:
-        if _in_tiles(w.fmt, act, tokens * slots, experts):
-            inputs, pairs = Inputs(x, x, x), tokens * slots
-            _by_tiles(stream, out, error, inputs, ids, w, pairs, slots, experts, act, failure, scratch)
-            return
-        routing = _routing([w], ids, experts, 1, slots, error, failure)
-        plain.rows(stream, _parts([w], [out]), x, w.fmt, routing, w.cols, tokens * slots)
-        return
-    inputs = pack(stream, x, tokens, w.cols, w.fmt, act, scratch)
-    expert_linear_packed(
-        stream, out, error, *inputs, ids, w, tokens, slots, experts, act, failure, scratch=scratch
-    )  # fmt: skip
+    if tokens * slots:
+        inputs = _expert_inputs(stream, x, tokens, w, act, scratch)
+        _experts(stream, out, error, inputs, ids, w, tokens, slots, experts, act, failure, scratch, False)
+
+
+def _expert_inputs(stream: Any, x: Any, count: int, w: Matrix, act: str, scratch: Scratch) -> Inputs:
+    return Inputs(x, x, x) if w.fmt in plain.VALUE_BYTES else pack(stream, x, count, w.cols, w.fmt, act, scratch)
 
 
 def expert_linear_packed(
@@ -208,11 +206,7 @@ def expert_linear_packed(
 ) -> None:  # fmt: skip
     """Run ``expert_linear`` on packed inputs, for block formats."""
     inputs = Inputs(codes, scales, sums)
-    if _in_tiles(w.fmt, act, tokens * slots, experts):
-        _by_tiles(stream, out, error, inputs, ids, w, tokens * slots, slots, experts, act, failure, scratch)
-        return
-    routing = _routing([w], ids, experts, 1, slots, error, failure)
-    _launch(stream, _parts([w], [out]), routing, inputs, w, act, tokens * slots)
+    _experts(stream, out, error, inputs, ids, w, tokens, slots, experts, act, failure, scratch, False)
 
 
 def expert_linear_both(
@@ -229,18 +223,9 @@ def expert_sum(
     failure: int, *, scratch: Scratch,
 ) -> None:  # fmt: skip
     """Run mid (tokens, slots, n), each through its own expert, and add results in slot order -> out (tokens, rows)."""
-    if not tokens:
-        return
-    if w.fmt in plain.VALUE_BYTES:
-        if _in_tiles(w.fmt, act, tokens * slots, experts):
-            inputs = Inputs(mid, mid, mid)
-            _sum_by_tiles(stream, out, error, inputs, ids, w, tokens, slots, experts, act, failure, scratch)
-            return
-        routing = _routing([w], ids, experts, slots, 1, error, failure)
-        plain.rows(stream, _parts([w], [out]), mid, w.fmt, routing, w.cols, tokens)
-        return
-    inputs = pack(stream, mid, tokens * slots, w.cols, w.fmt, act, scratch)
-    expert_sum_packed(stream, out, error, *inputs, ids, w, tokens, slots, experts, act, failure, scratch=scratch)
+    if tokens:
+        inputs = _expert_inputs(stream, mid, tokens * slots, w, act, scratch)
+        _experts(stream, out, error, inputs, ids, w, tokens, slots, experts, act, failure, scratch, True)
 
 
 def expert_sum_packed(
@@ -249,11 +234,7 @@ def expert_sum_packed(
 ) -> None:  # fmt: skip
     """Run ``expert_sum`` on packed inputs, for block formats."""
     inputs = Inputs(codes, scales, sums)
-    if _in_tiles(w.fmt, act, tokens * slots, experts):
-        _sum_by_tiles(stream, out, error, inputs, ids, w, tokens, slots, experts, act, failure, scratch)
-        return
-    routing = _routing([w], ids, experts, slots, 1, error, failure)
-    _launch(stream, _parts([w], [out]), routing, inputs, w, act, tokens)
+    _experts(stream, out, error, inputs, ids, w, tokens, slots, experts, act, failure, scratch, True)
 
 
 def hc_mix(stream: Any, out: Any, x: Any, fn: Matrix, tokens: int, eps: float, *, scratch: Scratch) -> None:
@@ -262,9 +243,6 @@ def hc_mix(stream: Any, out: Any, x: Any, fn: Matrix, tokens: int, eps: float, *
         return
     if fn.fmt not in plain.VALUE_BYTES:
         raise ValueError(f"no kernel mixes streams with {fn.fmt} weights: F16, BF16 or F32")
-    if mixing.fits(fn.fmt, tokens, fn.rows, fn.cols):
-        mixing.hc_mix(stream, out, x, fn.data, tokens, fn.rows, fn.cols, eps)
-        return
     plain.hc_mix(stream, out, x, fn.data, fn.fmt, tokens, fn.rows, fn.cols, eps)
 
 

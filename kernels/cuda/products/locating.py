@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..driver.intrinsics import apart, element
+from ..driver.intrinsics import apart
 from ..driver.shim import cuda
 
 I32, I64 = np.int32, np.int64
@@ -19,15 +19,14 @@ def _here(matrices, routing, number, second):
 
 @cuda.jit(device=True)
 def _anywhere(matrices, routing, number, second):
-    place = I32(element(routing.elsewhere.held, number))
     base = I64(0)
-    if place < 0:
-        place = number
+    if number >= routing.elsewhere.slots:
+        number = I32(number - routing.elsewhere.slots)
         if second:
             base = apart(matrices.raw2, routing.elsewhere.far2)
         else:
             base = apart(matrices.raw, routing.elsewhere.far)
-    return base, place
+    return base, number
 
 
 def locator(spread: bool) -> Any:

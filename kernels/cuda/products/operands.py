@@ -20,10 +20,10 @@ class Matrices(NamedTuple):
 
 
 class Elsewhere(NamedTuple):
-    """Where a stack's matrices are that are not all on the device (``driver.experts``): matrix e is number held[e] of
-    those at ``raw``, or if that is negative number e of those at ``far``, in host memory; ``far2`` beside ``raw2``."""
+    """Where a stack's matrices are that are not all on the device (``driver.experts``): the first ``slots`` at
+    ``raw``, the others at ``far``, in host memory; ``far2`` beside ``raw2``."""
 
-    held: Any
+    slots: Any
     far: Any
     far2: Any
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
 from ..driver.grids import MOST_THREADS, blocks_for, threads_for
-from ..driver.intrinsics import bits_to_float, divide, float_bits, lane_value, put4, read4, sync_warp
+from ..driver.intrinsics import divide, lane_value, sync_warp
 from ..driver.shim import cuda, f32, f64
 from .maths import ONE, exp32, sigmoid32, sqrt32
 from .stages import block_sum
@@ -19,11 +18,8 @@ TWO, LOWEST = F32(2), F32(-np.inf)
 MOST, WARP = MOST_THREADS, 32
 MOST_STREAMS = 16
 """Hyper-connection streams supported."""
-MOST_IN_REGISTERS = 4
-"""Streams whose mixing weights a thread keeps."""
-FOURS = 256
-"""Threads of a block that takes four channels a thread."""
 TABLE = 2 * MOST_STREAMS * MOST_STREAMS
+FEW = 256
 
 
 @cuda.jit
@@ -143,13 +139,24 @@ def hc_split(stream, pre, post, comb, mix, scale, base, tokens, C, iters, eps):
     split_kernel[tokens, WARP, stream](pre, post, comb, mix, scale, base, C, iters, F32(eps))
 
 
+class Enter(NamedTuple):
+    """Numbers of ``hc_enter``: C streams of D values."""
+
+    C: int
+    D: int
+    iters: int
+    eps: np.float32
+    weighted: bool
+    norm_eps: np.float32
+
+
 @cuda.jit(device=True)
-def normed_sum(out, mix, scale, base, X, weight, token, C, D, eps, weighted, norm_eps, pre, sums):
+def normed_sum(out, mix, scale, base, X, weight, token, e, pre, sums):
     """Compute the normed input of a layer for one token with the threads of a block; ``pre`` and ``sums`` are shared,
     one float a stream and one float64 a thread."""
-    t, step = cuda.threadIdx.x, cuda.blockDim.x
+    t, step, C, D = cuda.threadIdx.x, cuda.blockDim.x, e.C, e.D
     for i in range(t, C, step):
-        pre[i] = gate(mix, scale, base, token, C, 0, i) + eps
+        pre[i] = gate(mix, scale, base, token, C, 0, i) + e.eps
     cuda.syncthreads()
     squares = 0.0
     for i in range(t, D, step):
@@ -159,14 +166,14 @@ def normed_sum(out, mix, scale, base, X, weight, token, C, D, eps, weighted, nor
         out[token * D + i] = total
         squares += np.float64(total) * np.float64(total)
     mean = F32(block_sum(squares, sums) / D)
-    rate = F32(ONE / sqrt32(F32(mean + norm_eps)))
+    rate = F32(ONE / sqrt32(F32(mean + e.norm_eps)))
     for i in range(t, D, step):
         y = F32(out[token * D + i] * rate)
-        out[token * D + i] = F32(y * weight[i]) if weighted else y
+        out[token * D + i] = F32(y * weight[i]) if e.weighted else y
 
 
-@cuda.jit
-def enter_kernel(out, post, comb, mix, scale, base, X, weight, C, D, iters, eps, weighted, norm_eps):
+@cuda.jit(device=True)
+def enter(out, post, comb, mix, scale, base, X, weight, e):
     """Compute the normed input of a layer from mixing logits, one token per two blocks: what the layer waits for in
     one, what only its end needs in the other."""
     table = cuda.shared.array(TABLE, f32)
@@ -174,16 +181,19 @@ def enter_kernel(out, post, comb, mix, scale, base, X, weight, C, D, iters, eps,
     sums = cuda.shared.array(MOST, f64)
     token = cuda.blockIdx.x >> 1
     if cuda.blockIdx.x & 1 == 0:
-        normed_sum(out, mix, scale, base, X, weight, token, C, D, eps, weighted, norm_eps, pre, sums)
+        normed_sum(out, mix, scale, base, X, weight, token, e, pre, sums)
     elif cuda.threadIdx.x < WARP:
-        split_off(post, comb, mix, scale, base, token, C, iters, eps, table)
+        split_off(post, comb, mix, scale, base, token, e.C, e.iters, e.eps, table)
 
 
-def hc_enter(stream, out, post, comb, mix, scale, base, X, weight, tokens, C, D, iters, eps, weighted, norm_eps):
+@cuda.jit
+def enter_kernel(out, post, comb, mix, scale, base, X, weight, e):
+    enter(out, post, comb, mix, scale, base, X, weight, e)
+
+
+def hc_enter(stream, out, post, comb, mix, scale, base, X, weight, tokens, e):
     """Fuse ``hc_split``, ``hc_reduce`` of X with its first result, and RMS norm of that (``joining``)."""
-    enter_kernel[2 * tokens, threads_for(D, MOST), stream](
-        out, post, comb, mix, scale, base, X, weight, C, D, iters, F32(eps), weighted, F32(norm_eps)
-    )
+    enter_kernel[2 * tokens, threads_for(e.D, MOST), stream](out, post, comb, mix, scale, base, X, weight, e)
 
 
 @cuda.jit
@@ -213,125 +223,44 @@ def reduce_kernel(out, X, w, C, D, parts):
         out[token * D + i] = total
 
 
-@cuda.jit
-def reduce4_kernel(out, X, w, C, D):
-    """Reduce one token per block, four channels per thread at a time."""
-    token, four = I32(cuda.blockIdx.x), I32(4 * cuda.threadIdx.x)
-    while four < D:
-        a = b = c = d = ZERO
-        for j in range(C):
-            weight = w[U64(token * C + j)]
-            x = read4(X, (token * C + j) * D + four)
-            a += F32(weight * bits_to_float(x[0]))
-            b += F32(weight * bits_to_float(x[1]))
-            c += F32(weight * bits_to_float(x[2]))
-            d += F32(weight * bits_to_float(x[3]))
-        put4(out, token * D + four, float_bits(a), float_bits(b), float_bits(c), float_bits(d))
-        four += I32(4 * cuda.blockDim.x)
-
-
 def hc_reduce(stream, out, X, w, tokens, C, D):
     """Compute sum_c w_c X_c, (tokens, D)."""
-    if D % 4 == 0:
-        reduce4_kernel[tokens, threads_for(D // 4, FOURS), stream](out, X, w, C, D)
-        return
     threads = threads_for(D, 128, 1)
     parts = blocks_for(D, threads)
     reduce_kernel[tokens * parts, threads, stream](out, X, w, C, D, parts)
 
 
 @cuda.jit
-def expand_kernel(out, X, y, post, comb, C, D, parts):
-    """Expand one channel, in all hyper-connection streams, per thread; a block has a part of one token's channels."""
+def expand_kernel(out, X, a, b, post, comb, C, D, parts, summed):
+    """Expand one channel of a, or, if ``summed``, of a + b, in all hyper-connection streams, per thread; a block has a
+    part of one token's channels."""
     token = cuda.blockIdx.x // parts
     first = cuda.blockIdx.x % parts * cuda.blockDim.x + cuda.threadIdx.x
     for i in range(first, D, parts * cuda.blockDim.x):
-        value = y[token * D + i]
+        value = a[token * D + i]
+        if summed:
+            value = F32(value + b[token * D + i])
         for k in range(C):
             total = F32(post[token * C + k] * value)
             for j in range(C):
                 total += F32(comb[(token * C + j) * C + k] * X[(token * C + j) * D + i])
             out[(token * C + k) * D + i] = total
+
+
+def _expand(stream, out, X, a, b, post, comb, tokens, C, D, summed):
+    threads = threads_for(D, 128, 1)
+    parts = blocks_for(D, threads)
+    expand_kernel[tokens * parts, threads, stream](out, X, a, b, post, comb, C, D, parts, summed)
 
 
 def hc_expand(stream, out, X, y, post, comb, tokens, C, D):
     """Compute X'_k = post_k y + sum_j comb[j, k] X_j, (tokens, C, D)."""
-    if in_fours(C, D):
-        _expand4(C, False)[tokens, threads_for(D // 4, FOURS), stream](out, X, y, y, post, comb, D)
-        return
-    threads = threads_for(D, 128, 1)
-    parts = blocks_for(D, threads)
-    expand_kernel[tokens * parts, threads, stream](out, X, y, post, comb, C, D, parts)
-
-
-@cache
-def _expand4(C: int, summed: bool) -> Any:
-    """Make ``expand_kernel`` for C streams, or, if ``summed``, ``leave_kernel``, four channels per thread at a time: a
-    block has one token, whose weights stay in registers."""
-    entries, held = C * C, 4 * C
-
-    @cuda.jit
-    def expand4(out, X, a, b, post, comb, D):
-        token, four = I32(cuda.blockIdx.x), I32(4 * cuda.threadIdx.x)
-        mixing, own, x = cuda.local.array(entries, f32), cuda.local.array(C, f32), cuda.local.array(held, f32)
-        for i in range(entries):
-            mixing[i] = comb[U64(token * entries + i)]
-        for k in range(C):
-            own[k] = post[U64(token * C + k)]
-        while four < D:
-            y = read4(a, token * D + four)
-            y0, y1, y2, y3 = bits_to_float(y[0]), bits_to_float(y[1]), bits_to_float(y[2]), bits_to_float(y[3])
-            if summed:
-                y = read4(b, token * D + four)
-                y0, y1 = F32(y0 + bits_to_float(y[0])), F32(y1 + bits_to_float(y[1]))
-                y2, y3 = F32(y2 + bits_to_float(y[2])), F32(y3 + bits_to_float(y[3]))
-            for j in range(C):
-                z = read4(X, (token * C + j) * D + four)
-                x[4 * j], x[4 * j + 1] = bits_to_float(z[0]), bits_to_float(z[1])
-                x[4 * j + 2], x[4 * j + 3] = bits_to_float(z[2]), bits_to_float(z[3])
-            for k in range(C):
-                t0, t1, t2, t3 = F32(own[k] * y0), F32(own[k] * y1), F32(own[k] * y2), F32(own[k] * y3)
-                for j in range(C):
-                    weight = mixing[j * C + k]
-                    t0 += F32(weight * x[4 * j])
-                    t1 += F32(weight * x[4 * j + 1])
-                    t2 += F32(weight * x[4 * j + 2])
-                    t3 += F32(weight * x[4 * j + 3])
-                put4(
-                    out, (token * C + k) * D + four, float_bits(t0), float_bits(t1), float_bits(t2), float_bits(t3)
-                )  # fmt: skip
-            four += I32(4 * cuda.blockDim.x)
-
-    return expand4
-
-
-def in_fours(C: int, D: int) -> bool:
-    """Whether streams are expanded four channels at a time."""
-    return D % 4 == 0 and C <= MOST_IN_REGISTERS
-
-
-@cuda.jit
-def leave_kernel(out, X, a, b, post, comb, C, D, parts):
-    """Run ``expand_kernel`` on y = a + b."""
-    token = cuda.blockIdx.x // parts
-    first = cuda.blockIdx.x % parts * cuda.blockDim.x + cuda.threadIdx.x
-    for i in range(first, D, parts * cuda.blockDim.x):
-        value = F32(a[token * D + i] + b[token * D + i])
-        for k in range(C):
-            total = F32(post[token * C + k] * value)
-            for j in range(C):
-                total += F32(comb[(token * C + j) * C + k] * X[(token * C + j) * D + i])
-            out[(token * C + k) * D + i] = total
+    _expand(stream, out, X, y, y, post, comb, tokens, C, D, False)
 
 
 def hc_leave(stream, out, X, a, b, post, comb, tokens, C, D):
     """Fuse ``add`` and ``hc_expand`` of the sum (``joining``)."""
-    if in_fours(C, D):
-        _expand4(C, True)[tokens, threads_for(D // 4, FOURS), stream](out, X, a, b, post, comb, D)
-        return
-    threads = threads_for(D, 128, 1)
-    parts = blocks_for(D, threads)
-    leave_kernel[tokens * parts, threads, stream](out, X, a, b, post, comb, C, D, parts)
+    _expand(stream, out, X, a, b, post, comb, tokens, C, D, True)
 
 
 @cuda.jit
@@ -341,26 +270,8 @@ def add_kernel(out, a, b, size):
         out[i] = a[i] + b[i]
 
 
-@cuda.jit
-def add4_kernel(out, a, b, size):
-    """Add four values per thread."""
-    i = 4 * cuda.grid(1)
-    if i < size:
-        x, y = read4(a, i), read4(b, i)
-        put4(
-            out, i,
-            float_bits(F32(bits_to_float(x[0]) + bits_to_float(y[0]))),
-            float_bits(F32(bits_to_float(x[1]) + bits_to_float(y[1]))),
-            float_bits(F32(bits_to_float(x[2]) + bits_to_float(y[2]))),
-            float_bits(F32(bits_to_float(x[3]) + bits_to_float(y[3]))),
-        )  # fmt: skip
-
-
-def add(stream, out, a, b, size, width):
-    """Compute a + b, arrays of rows of ``width`` values."""
-    if width % 4 == 0:
-        add4_kernel[blocks_for(size // 4, 256), 256, stream](out, a, b, size)
-        return
+def add(stream, out, a, b, size):
+    """Compute a + b."""
     threads = threads_for(size, 256, 1)
     add_kernel[blocks_for(size, threads), threads, stream](out, a, b, size)
 
@@ -381,7 +292,7 @@ def scale(stream, out, x, size, factor):
 @cuda.jit
 def remove_kernel(out, x, direction, n, factor):
     """Subtract factor d (d . x) from one row per block."""
-    sums = cuda.shared.array(FOURS, f64)
+    sums = cuda.shared.array(FEW, f64)
     t, base = cuda.threadIdx.x, cuda.blockIdx.x * n
     total = 0.0
     for i in range(t, n, cuda.blockDim.x):
@@ -393,4 +304,4 @@ def remove_kernel(out, x, direction, n, factor):
 
 def remove_along(stream, out, x, direction, rows, n, factor):
     """Compute x - factor d (d . x), (rows, n)."""
-    remove_kernel[rows, threads_for(n, FOURS), stream](out, x, direction, n, F32(factor))
+    remove_kernel[rows, threads_for(n, FEW), stream](out, x, direction, n, F32(factor))

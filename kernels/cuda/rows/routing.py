@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..driver.grids import blocks_for, threads_for
-from ..driver.intrinsics import bits_to_float, divide, float_bits, put4, read4, shuffle_xor
+from ..driver.intrinsics import shuffle_xor
 from ..driver.shim import cuda, f32, i32
 from .maths import INFINITY, sigmoid32, softplus32, sqrt32
 
@@ -192,29 +192,8 @@ def swiglu_kernel(out, gate, up, weight, size, n, limit, weighted):
         out[i] = mid
 
 
-@cuda.jit
-def swiglu4_kernel(out, gate, up, weight, size, n, limit, weighted):
-    """Run ``swiglu_kernel`` on four values of a row per thread."""
-    i = I32(4 * cuda.grid(1))
-    if i < size:
-        g, u = read4(gate, i), read4(up, i)
-        factor = weight[U64(divide(i, n))] if weighted else ONE  # times one changes no bit
-        put4(
-            out, i,
-            float_bits(F32(gated(bits_to_float(g[0]), bits_to_float(u[0]), limit) * factor)),
-            float_bits(F32(gated(bits_to_float(g[1]), bits_to_float(u[1]), limit) * factor)),
-            float_bits(F32(gated(bits_to_float(g[2]), bits_to_float(u[2]), limit) * factor)),
-            float_bits(F32(gated(bits_to_float(g[3]), bits_to_float(u[3]), limit) * factor)),
-        )  # fmt: skip
-
-
 def swiglu(stream, out, gate, up, weight, rows, n, limit, weighted):
     """Compute silu(min(gate, limit)) clip(up, -limit, limit), times the row's weight."""
-    if n % 4 == 0 and rows * n <= MOST_INDEX:
-        swiglu4_kernel[blocks_for(rows * n // 4, 256), 256, stream](
-            out, gate, up, weight, rows * n, n, F32(limit), weighted
-        )
-        return
     threads = threads_for(rows * n, 256, 1)
     swiglu_kernel[blocks_for(rows * n, threads), threads, stream](
         out, gate, up, weight, rows * n, n, F32(limit), weighted

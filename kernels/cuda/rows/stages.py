@@ -7,12 +7,13 @@ same bits. A block processes one row, which stays in its SM's L1 cache between s
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from ..driver.grids import MOST_THREADS, threads_for
 from ..driver.intrinsics import bits_to_float, float_bits, float_to_half, half_to_float, warp_sum
 from ..driver.shim import cuda, f64, i32
-from . import short_rows
 from .maths import log2_64, sqrt32
 from .rounding import (
     E2M1,
@@ -96,12 +97,26 @@ def round_blocks(src, out, base, n, peaks, bits, top, floor, normal, step):
             out[base + i] = nearest(src[base + i], scale, top, normal, step)
 
 
+class Stages(NamedTuple):
+    """Numbers of a chain on rows of n values. ``gap``: distance in channels of a rope pair, 1 for adjacent pairs,
+    ``half`` for halves."""
+
+    n: int
+    heads: int
+    stages: int
+    weighted: bool
+    eps: np.float32
+    half: int
+    gap: int
+    sign: np.float32
+    channels: int
+    factor: np.float32
+
+
 @cuda.jit(device=True)
-def stages_of_row(
-    x, out, weight, cos, sin, base, token, n, stages, weighted, eps, half, gap, sign, channels, factor, sums, peaks
-):  # fmt: skip
-    """Apply all stages except storing to the row from x[base] on -> out[base ..]. ``gap``: distance in channels of a
-    rope pair, 1 for adjacent pairs, ``half`` for halves."""
+def stages_of_row(x, out, weight, cos, sin, row, c, sums, peaks):
+    """Apply all stages of ``c`` except storing to a row of x -> out; row r belongs to token r // heads."""
+    base, token, n, stages, half = row * c.n, row // c.heads, c.n, c.stages, c.half
     t, step = cuda.threadIdx.x, cuda.blockDim.x
     src = x
     if stages & NORM:
@@ -110,10 +125,10 @@ def stages_of_row(
             value = np.float64(src[base + i])
             total += value * value
         mean = F32(block_sum(total, sums) / n)
-        rate = F32(ONE / sqrt32(F32(mean + eps)))
+        rate = F32(ONE / sqrt32(F32(mean + c.eps)))
         for i in range(t, n, step):
             y = F32(src[base + i] * rate)
-            if weighted:
+            if c.weighted:
                 y = F32(y * weight[i])
             out[base + i] = y
         src = out
@@ -123,11 +138,11 @@ def stages_of_row(
         for i in range(t, plain, step):
             out[base + i] = src[base + i]
         for i in range(t, half, step):
-            at = base + plain + (2 * i if gap == 1 else i)
-            a, b = src[at], src[at + gap]
-            c, s = cos[token * half + i], F32(sin[token * half + i] * sign)
-            out[at] = F32(a * c - b * s)
-            out[at + gap] = F32(a * s + b * c)
+            at = base + plain + (2 * i if c.gap == 1 else i)
+            a, b = src[at], src[at + c.gap]
+            cosine, sine = cos[token * half + i], F32(sin[token * half + i] * c.sign)
+            out[at] = F32(a * cosine - b * sine)
+            out[at + c.gap] = F32(a * sine + b * cosine)
         src = out
         cuda.syncthreads()
     if stages & HADAMARD:
@@ -138,7 +153,7 @@ def stages_of_row(
                 a, b = src[at], src[at + width]
                 y, z = F32(a + b), F32(a - b)
                 if 2 * width == n:
-                    y, z = F32(y * factor), F32(z * factor)
+                    y, z = F32(y * c.factor), F32(z * c.factor)
                 out[at], out[at + width] = y, z
             src = out
             cuda.syncthreads()
@@ -147,8 +162,8 @@ def stages_of_row(
             out[base] = src[base]
         src = out
     if stages & E4M3:
-        round_blocks(src, out, base, channels, peaks, E4M3_BITS, E4M3_MAX, E4M3_FLOOR, E4M3_NORMAL, E4M3_STEP)
-        for i in range(channels + t, n, step):
+        round_blocks(src, out, base, c.channels, peaks, E4M3_BITS, E4M3_MAX, E4M3_FLOOR, E4M3_NORMAL, E4M3_STEP)
+        for i in range(c.channels + t, n, step):
             out[base + i] = src[base + i]
         src = out
         cuda.syncthreads()
@@ -163,98 +178,47 @@ def stages_of_row(
 
 
 @cuda.jit
-def chain_kernel(
-    out, x, weight, cos, sin, n, heads, stages, weighted, eps, half, gap, sign, channels, factor
-):  # fmt: skip
+def chain_kernel(out, x, weight, cos, sin, c):
     """Run the chain on one row per block."""
     sums = cuda.shared.array(MOST, f64)
     peaks = cuda.shared.array(PEAKS, i32)
-    row = cuda.blockIdx.x
-    stages_of_row(
-        x, out, weight, cos, sin, row * n, row // heads, n, stages, weighted, eps, half, gap, sign, channels, factor,
-        sums, peaks,
-    )  # fmt: skip
+    stages_of_row(x, out, weight, cos, sin, cuda.blockIdx.x, c, sums, peaks)
+
+
+def chain(stream, out, x, weight, cos, sin, rows, c):
+    """Run a chain on rows; angles are cos, sin (tokens, half)."""
+    chain_kernel[rows, threads_for(c.n, MOST), stream](out, x, weight, cos, sin, c)
 
 
 @cuda.jit
-def chain_store_kernel(
-    out, ring, x, weight, cos, sin, at, n, heads, stages, weighted, eps, half, gap, sign, channels, factor, slots
-):  # fmt: skip
-    """Run the chain on one row per block, then store it in its slot of the ring; ``out`` is scratch."""
-    sums = cuda.shared.array(MOST, f64)
-    peaks = cuda.shared.array(PEAKS, i32)
-    row = cuda.blockIdx.x
-    stages_of_row(
-        x, out, weight, cos, sin, row * n, row // heads, n, stages, weighted, eps, half, gap, sign, channels, factor,
-        sums, peaks,
-    )  # fmt: skip
-    slot = (at[0] + row) % slots
-    for i in range(cuda.threadIdx.x, n, cuda.blockDim.x):
-        ring[slot * n + i] = out[row * n + i]
-
-
-def chain(stream, out, x, weight, cos, sin, rows, n, heads, stages, weighted, eps, half, gap, sign, channels, factor):
-    """Run a chain on rows of n values; row r belongs to token r // heads, whose angles are cos, sin (tokens, half)."""
-    if short_rows.fits(rows, n, stages, gap, half):
-        short_rows.chain(
-            stream, out, x, weight, cos, sin, rows, n, heads, stages, weighted, eps, half, sign, channels, factor
-        )  # fmt: skip
-        return
-    if short_rows.norms(rows, n, stages):
-        short_rows.norm(stream, out, x, weight, rows, n, weighted, eps)
-        return
-    chain_kernel[rows, threads_for(n, MOST), stream](
-        out, x, weight, cos, sin, n, heads, stages, weighted, F32(eps), half, gap, F32(sign), channels, F32(factor)
-    )
-
-
-def chain_store(
-    stream, out, ring, x, weight, cos, sin, at, rows, n, heads, stages, weighted, eps, half, gap, sign, channels,
-    factor, slots,
-):  # fmt: skip
-    """Run ``chain``, then store row r into ring row (at + r) % slots; at most ``slots`` rows."""
-    chain_store_kernel[rows, threads_for(n, MOST), stream](
-        out, ring, x, weight, cos, sin, at, n, heads, stages, weighted, F32(eps), half, gap, F32(sign), channels,
-        F32(factor), slots,
-    )  # fmt: skip
-
-
-@cuda.jit
-def chain_beside_kernel(
-    out, out2, ring, x, weight, cos, sin, x2, weight2, cos2, sin2, at, rows, n, heads, stages, weighted, eps, half, gap,
-    sign, channels, factor, heads2, stages2, weighted2, eps2, half2, gap2, sign2, channels2, factor2, slots,
-):  # fmt: skip
-    """Run the first chain on the first ``rows`` rows, one a block, the second on the others, and store those."""
+def chain_beside_kernel(out, out2, ring, x, weight, cos, sin, x2, weight2, cos2, sin2, at, rows, c, c2, slots):
+    """Run the first chain on the first ``rows`` rows, one a block, the second on the others, and store each of those in
+    its slot of the ring; ``out2`` is scratch."""
     sums = cuda.shared.array(MOST, f64)
     peaks = cuda.shared.array(PEAKS, i32)
     row = cuda.blockIdx.x
     if row < rows:
-        stages_of_row(
-            x, out, weight, cos, sin, row * n, row // heads, n, stages, weighted, eps, half, gap, sign, channels,
-            factor, sums, peaks,
-        )  # fmt: skip
+        stages_of_row(x, out, weight, cos, sin, row, c, sums, peaks)
     else:
         row -= rows
-        stages_of_row(
-            x2, out2, weight2, cos2, sin2, row * n, row // heads2, n, stages2, weighted2, eps2, half2, gap2, sign2,
-            channels2, factor2, sums, peaks,
-        )  # fmt: skip
+        stages_of_row(x2, out2, weight2, cos2, sin2, row, c2, sums, peaks)
         slot = (at[0] + row) % slots
-        for i in range(cuda.threadIdx.x, n, cuda.blockDim.x):
-            ring[slot * n + i] = out2[row * n + i]
+        for i in range(cuda.threadIdx.x, c2.n, cuda.blockDim.x):
+            ring[slot * c2.n + i] = out2[row * c2.n + i]
 
 
-def chain_beside(
-    stream, out, out2, ring, x, weight, cos, sin, x2, weight2, cos2, sin2, at, rows, rows2, n, heads, stages, weighted,
-    eps, half, gap, sign, channels, factor, heads2, stages2, weighted2, eps2, half2, gap2, sign2, channels2, factor2,
-    slots,
-):  # fmt: skip
+def chain_store(stream, out, ring, x, weight, cos, sin, at, rows, c, slots):
+    """Run ``chain``, then store row r into ring row (at + r) % slots; at most ``slots`` rows."""
+    chain_beside_kernel[rows, threads_for(c.n, MOST), stream](
+        out, out, ring, x, weight, cos, sin, x, weight, cos, sin, at, 0, c, c, slots
+    )
+
+
+def chain_beside(stream, out, out2, ring, x, weight, cos, sin, x2, weight2, cos2, sin2, at, rows, rows2, c, c2, slots):
     """Run ``chain`` and, on other rows of n values, ``chain_store``."""
-    chain_beside_kernel[rows + rows2, threads_for(n, MOST), stream](
-        out, out2, ring, x, weight, cos, sin, x2, weight2, cos2, sin2, at, rows, n, heads, stages, weighted, F32(eps),
-        half, gap, F32(sign), channels, F32(factor), heads2, stages2, weighted2, F32(eps2), half2, gap2, F32(sign2),
-        channels2, F32(factor2), slots,
-    )  # fmt: skip
+    chain_beside_kernel[rows + rows2, threads_for(c.n, MOST), stream](
+        out, out2, ring, x, weight, cos, sin, x2, weight2, cos2, sin2, at, rows, c, c2, slots
+    )
 
 
 @cuda.jit

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from unittest import mock
 
 import numpy as np
 
-from ds4ref.kernels.cuda.driver.gpu import Block, Driver
+from ds4ref.kernels.cuda.driver.gpu import Block
 from ds4ref.kernels.cuda.graph.branches import Schedule
 
 LARGE = 1 << 30
@@ -31,15 +32,23 @@ class HostBlock(Block):
         super().__init__(self.memory.ctypes.data, nbytes)
 
 
-class HostDriver(Driver):
-    """Does everything at once, in the order it is asked for; a graph is its calls."""
+class HostDriver:
+    """Does everything at once, in the order it is asked for, and counts; a graph is its calls."""
+
+    stream: Any = 0
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+
+    def stream_of(self, branch: int) -> Any:
+        return self.stream
 
     def alloc(self, nbytes: int) -> Block:
-        self._count("alloc")
+        self.counts["alloc"] += 1
         return HostBlock(nbytes)
 
     def free(self, block: Block) -> None:
-        self._count("free")
+        self.counts["free"] += 1
 
     def memory(self) -> tuple[int, int]:
         return 1 << 46, 1 << 46
@@ -48,42 +57,22 @@ class HostDriver(Driver):
         return np.zeros(nbytes, np.uint8)
 
     def unpin(self, values: np.ndarray) -> None:
-        self._count("unpin")
+        self.counts["unpin"] += 1
 
     def to_device(self, block: Block, offset: int, values: np.ndarray) -> None:
-        self._count("to_device")
+        self.counts["to_device"] += 1
         bytes_of(block)[offset : offset + values.nbytes] = values.reshape(-1).view(np.uint8)
 
     def to_host(self, values: np.ndarray, block: Block, offset: int) -> None:
-        self._count("to_host")
+        self.counts["to_host"] += 1
         values.reshape(-1).view(np.uint8)[...] = bytes_of(block)[offset : offset + values.nbytes]
 
-    def register(self, start: int, nbytes: int) -> bool:
-        self._count("register")
-        return True
-
-    def unregister(self, start: int) -> None:
-        self._count("unregister")
-
-    def begin_copy(self, block: Block, offset: int, values: np.ndarray, registered: bool = False) -> None:
-        self._count("begin_copy")
-        bytes_of(block)[offset : offset + values.nbytes] = values.reshape(-1).view(np.uint8)
-
-    def hold_copies(self) -> None:
-        pass
-
-    def await_copies(self) -> None:
-        pass
-
-    def copies_done(self) -> bool:
-        return True
-
     def copy(self, to: Block, at: int, block: Block, offset: int, nbytes: int) -> None:
-        self._count("copy")
+        self.counts["copy"] += 1
         bytes_of(to)[at : at + nbytes] = bytes_of(block)[offset : offset + nbytes]
 
     def sync(self) -> None:
-        self._count("sync")
+        self.counts["sync"] += 1
 
     def run(self, call: Callable[[], None]) -> None:
         call()
@@ -105,7 +94,7 @@ class HostGraph:
         self.nodes = len(refresh) + len(calls) + len(fetch)
 
     def launch(self) -> None:
-        self._driver._count("launch")
+        self._driver.counts["launch"] += 1
         for block, values in self._refresh:
             bytes_of(block)[: values.nbytes] = values
         for call in self._calls:
@@ -122,7 +111,7 @@ def bytes_of(block: Block) -> np.ndarray:
 
 @contextlib.contextmanager
 def instead_of_a_device(
-    driver: Driver, as_kernel_array: Callable[..., Any], multiprocessors: int = 3, shared_limit: int = 227 << 10
+    driver: HostDriver, as_kernel_array: Callable[..., Any], multiprocessors: int = 3, shared_limit: int = 227 << 10
 ) -> Iterator[None]:
     """Backends opened meanwhile use ``driver``, and kernels get what ``as_kernel_array`` makes of an address, a shape
     and a dtype. Few multiprocessors give each several pieces of work, also of small matrices; the shared memory of a

@@ -74,12 +74,9 @@ def _fault(s, error, address, what):
 def _ordered(s, other, when):
     """Whether what fiber ``other`` did at ``when`` comes before what the running one does now."""
     mine, its = RECORDS + s[FIBER] * RECORD + SEEN, RECORDS + other * RECORD + SEEN
-    if other // WARP == s[FIBER] // WARP and s[mine + 16] > when and s[its + 16] > when:
+    if other // WARP == s[FIBER] // WARP and s[mine + 1] > when and s[its + 1] > when:
         return True
-    for barrier in range(16):
-        if s[mine + barrier] > when and s[its + barrier] > when:
-            return True
-    return False
+    return s[mine] > when and s[its] > when
 
 
 @numba.njit
@@ -162,13 +159,6 @@ def check(state, address, what):
         _fault(s, error, address, what)
     if s[INTERLEAVED] and (what >> 8) & 3 == WRITE and (what >> 10) & 7 in (GENERIC, GLOBAL):
         switch(s[SELF] + 8 * (RECORDS + s[FIBER] * RECORD + SP), s[SELF] + 8 * SCHEDULER)
-
-
-@_when_used(types.void(_STATE_POINTER, types.int64, types.int64))
-def fault(state, error, what):
-    """End the launch with ``error``."""
-    s = carray(state, SIZE)
-    _fault(s, error, 0, what)
 
 
 @_when_used(types.void(_STATE_POINTER, types.int64, types.int64, types.int64))

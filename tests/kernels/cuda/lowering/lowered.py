@@ -9,7 +9,7 @@ shows. ``slack``: arrays end where memory of this size does, so that reads up to
 
 LaunchError says what went wrong where (source line, block, thread): an access outside of all arrays or of shared
 memory, a misaligned one, a store to read-only memory, shared memory read before it was written, a race on it, a barrier
-or shuffle that not all threads reach, ``trap``.
+or shuffle that not all threads reach.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from numba import types
 
 from ds4ref.kernels.cuda.driver.launching import kind_of, leaves
 
-from . import checking, converting, fibers, meetings, memory, scalar  # noqa: F401
+from . import checking, fibers, instructions  # noqa: F401
 from .compiling import FILE, files_of, ptx_of
 from .fibers import STATE
-from .ptx import Label, Module, Variable, parse
-from .translate import Counts, translated
+from .ptx import SIZES, Variable, parse
+from .translate import translated
 
 SPACES = ("generic", "global", "shared", "local", "constant")
 MESSAGES = {
@@ -42,7 +42,6 @@ MESSAGES = {
     fibers.RACE: "a race: another thread's access is not ordered by a barrier",
     fibers.OVERFLOW: "the stack is too small",
     fibers.STUCK: "threads wait for others that do not come",
-    fibers.TRAP: "trap",
     fibers.TOO_MANY_COPIES: "too many copies under way",
 }
 STATIC_LIMIT = 48 << 10
@@ -61,7 +60,6 @@ def link_runtime() -> None:
     """Give compiled kernels the functions they call."""
     callbacks = {
         "cu_check": checking.check,
-        "cu_fault": checking.fault,
         "cu_copy_later": checking.copy_later,
         "cu_copies_end_group": checking.copies_end_group,
         "cu_copies_wait": checking.copies_wait,
@@ -74,83 +72,44 @@ def link_runtime() -> None:
 class Lowered:
     """One kernel, for one signature and architecture, in this process."""
 
-    def __init__(self, text: str, counting: bool = False):
+    def __init__(self, text: str):
         link_runtime()
-        self.text = text
-        self.module: Module = parse(text)
-        self.files = files_of(text)
-        self.counts = Counts(self.module.entry) if counting else None
-        self.shared, self.memory = 0, []
-        self.places: dict[str, tuple[int, int]] = {}
-        dynamic = [v for v in self._variables() if not self._place(v)]
+        self.kernel, self.files = parse(text), files_of(text)
+        self.memory: list[np.ndarray] = []
+        self.shared, self.places = 0, dict[str, int]()
+        for variable in sorted(self.kernel.variables, key=lambda v: not v.size):  # dynamic ones begin behind all others
+            if variable.space == "shared":
+                self.shared = -(-self.shared // variable.align) * variable.align
+                self.places[variable.name] = self.shared
+                self.shared += variable.size
+            elif variable.space != "local":
+                self._place(variable)
         if self.shared > STATIC_LIMIT:
             raise LaunchError(0, f"{self.shared} bytes of static shared memory, {STATIC_LIMIT} at most")
-        for variable in dynamic:  # all of them begin where the static ones end
-            self.shared = -(-self.shared // variable.align) * variable.align
-            self.places[variable.name] = (checking.SHARED_SPACE, self.shared)
-        self.start = fibers.compiled(translated(self.module, self.places, self.counts), "start")
+        self.start = fibers.compiled(translated(self.kernel, self.places), "start")
 
-    def _variables(self) -> list[Variable]:
-        """Variables of the file, and shared ones of functions: all blocks of a kernel have those once."""
-        found = list(self.module.variables)
-        for function in self.module.functions.values():
-            found += [v for v in function.variables if v.space == "shared"]
-            function.variables = [v for v in function.variables if v.space != "shared"]
-        return found
-
-    def executed(self, threads: int) -> np.ndarray:
-        """How often each warp of a block (first axis) ran each instruction of the kernel's body (second one) since it
-        was translated, which must have been with counting: the most often that one of its lanes did, as a warp whose
-        lanes part runs both ways."""
-        assert self.counts is not None
-        body = self.module.entry.body
-        counts = np.zeros((-(-threads // fibers.WARP), len(body)), np.int64)
-        for (first, count), passed in zip(self.counts.stretches, self.counts.passed, strict=False):
-            often = [passed[at : at + fibers.WARP].max() for at in range(0, threads, fibers.WARP)]
-            counts[:, first : first + count + 1] = np.array(often)[:, None]
-        counts[:, [isinstance(item, Label) for item in body]] = 0
-        return counts
-
-    def _place(self, variable: Variable) -> bool:
-        """Give a variable its address; False for dynamic shared memory."""
-        if variable.space == "shared":
-            if not variable.size:
-                return False
-            self.shared = -(-self.shared // variable.align) * variable.align
-            self.places[variable.name] = (checking.SHARED_SPACE, self.shared)
-            self.shared += variable.size
-            return True
-        unit = np.dtype({"b": "u", "u": "u", "s": "i", "f": "f"}[variable.kind[0]] + str(int(variable.kind[1:]) // 8))
-        values = np.zeros(max(1, variable.size // unit.itemsize), unit)
-        numbers = [int(text.rstrip("U"), 0) for text in variable.initial]
-        values[: len(numbers)] = np.array(
-            [n & ((1 << 8 * unit.itemsize) - 1) for n in numbers], values.view(f"u{unit.itemsize}").dtype
-        ).view(unit)
-        aligned = np.zeros(values.nbytes + variable.align, np.uint8)
-        offset = -aligned.ctypes.data % variable.align
-        place = aligned[offset : offset + values.nbytes]
-        place[:] = values.view(np.uint8)
+    def _place(self, variable: Variable) -> None:
+        """Give a global or constant variable memory."""
+        values = np.zeros(variable.size + variable.align, np.uint8)
+        place = values[-values.ctypes.data % variable.align :][: variable.size]
+        size = SIZES[variable.kind]
+        for at, text in enumerate(variable.initial):
+            number = int(text.rstrip("U"), 0) & ((1 << 8 * size) - 1)
+            place[at * size : (at + 1) * size] = np.frombuffer(number.to_bytes(size, "little"), np.uint8)
         place.flags.writeable = variable.space == "global"
         self.memory.append(place)
-        self.places[variable.name] = (checking.GLOBAL, place.ctypes.data)
-        return True
+        self.places[variable.name] = place.ctypes.data
 
     def run(
-        self, grid: tuple, block: tuple, numbers: list[bytes], arrays: Sequence[np.ndarray], shared: int,
-        order: str, slack: int = 1, apart: int = 1,
+        self, grid: tuple, block: tuple, numbers: list[bytes], arrays: Sequence[np.ndarray], shared: int, order: str,
+        slack: int = 1,
     ) -> None:  # fmt: skip
-        """Launch with parameters as bytes; only every ``apart``-th block of the grid runs, from block
-        ``apart`` // 2 on."""
+        """Launch with parameters as bytes."""
         threads = int(np.prod(block))
-        limits = self.module.entry.limits
         if not 0 < threads <= fibers.MAX_THREADS or min(grid) < 1:
             raise LaunchError(0, f"a grid of {grid} blocks of {block} threads")
-        if "maxntid" in limits and threads > np.prod([int(n) for n in limits["maxntid"].split(",")]):
-            raise LaunchError(0, f"{threads} threads, more than .maxntid {limits['maxntid']}")
-        if len(numbers) != len(self.module.entry.params):
-            raise TypeError(f"{len(numbers)} parameters for {len(self.module.entry.params)}")
         params = np.zeros((max(1, len(numbers)), 16), np.uint8)
-        for row, number, declared in zip(params, numbers, self.module.entry.params, strict=False):
+        for row, number, declared in zip(params, numbers, self.kernel.params, strict=bool(numbers)):
             if len(number) != declared.size:
                 raise TypeError(f"{len(number)} bytes for parameter {declared}")
             row[: len(number)] = np.frombuffer(number, np.uint8)
@@ -158,7 +117,7 @@ class Lowered:
         if self.shared + shared > fibers.MAX_SHARED:
             raise LaunchError(0, f"{self.shared + shared} bytes of shared memory")
         _set_ranges([*arrays, *self.memory], slack)
-        error = fibers.run_grid(self.start, grid, block, order, apart)
+        error = fibers.run_grid(self.start, grid, block, order)
         if error:
             raise LaunchError(error, self._told(error, grid, block))
 
@@ -171,7 +130,7 @@ class Lowered:
     def _told(self, error: int, grid: tuple, block: tuple) -> str:
         number = int(STATE[fibers.BLOCK])
         place = f"block {_index(number, grid)}"
-        name = readable(self.module.entry.name)
+        name = readable(self.kernel.name)
         if error == fibers.STUCK:
             waiting: dict[tuple[int, int, int], list[int]] = {}
             for fiber in range(int(np.prod(block))):
@@ -180,7 +139,7 @@ class Lowered:
                 waiting.setdefault(key, []).append(fiber)  # type: ignore[arg-type]
             words = {fibers.DONE: "ended", fibers.AT_WARP: "meets its warp", fibers.AT_BARRIER: "is at a barrier"}
             parts = [
-                f"{self._line(line)}: {words.get(status, status)} (mask or barrier {mask:#x}): {len(who)} from {who[0]}"
+                f"{self._line(line)}: {words.get(status, status)} (mask {mask:#x}): {len(who)} from {who[0]}"
                 for (status, line, mask), who in waiting.items()
             ]
             return f"{name}: {MESSAGES[error]}, {place}: " + "; ".join(parts)

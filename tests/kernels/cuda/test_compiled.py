@@ -15,9 +15,9 @@ from ds4ref.kernels.cuda import CUDA
 from ds4ref.kernels.formats import Matrix
 from ds4ref.kernels.ops import OPS
 
-from ... import reference
-from ...op_cases import EXACT, Case, bits, drawn
-from ...test_cpu_ops import assert_close, matrix
+from .. import reference
+from ..op_cases import EXACT, Case, bits, drawn
+from ..test_cpu_ops import assert_close, matrix
 
 pytestmark = pytest.mark.cuda
 
@@ -39,7 +39,7 @@ def results(case: Case, ops: Any, args: list[Any]) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("name", sorted(OPS))
 def test_op_against_the_reference(name: str, cuda: Any, cuda_driver: Any) -> None:
-    from .fibers import ORDERS
+    from .lowering.fibers import ORDERS
 
     for case in drawn(name):
         wanted = case.seen(case.run(reference, case.copies()))

@@ -18,7 +18,7 @@ import pytest
 from ds4ref.kernels.cuda.products.dispatch import MANY_TOKENS
 from tests.golden import AGAINST, BARS, case, decoded, engine, missed, needs_golden
 
-from .hosted import LAUNCHED
+from .lowering.hosted import LAUNCHED
 
 pytestmark = [pytest.mark.cuda, needs_golden]
 BEGIN, END = 126, 130

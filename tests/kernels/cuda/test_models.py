@@ -1,0 +1,93 @@
+"""Small models on compiled CUDA kernels: the random model beside the CPU, with the bars of ``gpu-check``, also where
+not all of its experts fit; drafts; a dense family; the command."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks import gpu_models
+from benchmarks.gpu_check import Check
+from benchmarks.report import Row
+from ds4ref.archs.deepseek4.mtp import Block
+from ds4ref.cli import ds4
+from ds4ref.drafts.mtp import Mtp
+from ds4ref.engine import Engine
+from ds4ref.kernels.cuda import backend
+from ds4ref.nano import embedded_path, mtp_path
+from tests.archs import dense
+from tests.archs.test_dense import BAR, apart, ids_of
+from tests.marking import sampled
+
+pytestmark = pytest.mark.cuda
+
+
+@pytest.mark.parametrize("mode", sampled(gpu_models.MODES, ["ds4"], pytest.mark.slow))
+def test_a_prompt_and_recorded_tokens_are_as_near_as_orders_of_adding_allow(
+    mode: str, nano_path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_models, "MODES", (mode,))
+    told: list[dict[str, Any]] = []
+    gpu_models.beside_the_cpu(Check(told.append), "random model", nano_path, gpu_models.Length(20, 3))
+    judged = [row for row in (Row(**message["row"]) for message in told) if row.bar is not None]
+    assert judged and all(row.met for row in judged), judged
+
+
+def test_a_model_that_does_not_fit_has_the_bits_of_one_that_does(
+    nano_path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    for share in (None, 0.4):
+        monkeypatch.setattr(backend.CUDA, "prepare", lambda self, *sizes, share=share: setattr(self, "share", share))
+        with Engine.open(nano_path, backend="cuda", numerics="ds4") as engine:
+            session = engine.session(64)
+            session.sync([7, 8, 9])
+            found.append(np.stack([session.eval(token) for token in (3, 1, 4)]))
+    assert np.array_equal(*found)
+
+
+def test_drafts_of_multi_token_prediction() -> None:
+    """Op by op for more pairs than are recorded, then from recordings of one and two: as on the CPU."""
+    results: dict[str, list[tuple[np.ndarray, list[float]]]] = {}
+
+    class Watched(Mtp):
+        def _step(self, X: np.ndarray, ids: Any) -> Any:
+            out = super()._step(X, ids)
+            results[self.block.ops.name].append((out[0].copy(), out[2]))
+            return out
+
+    X = np.random.default_rng(1).standard_normal((12, 4, 256)).astype(np.float32)
+    for name in ("cpu", "cuda"):
+        results[name] = []
+        with Engine.open(embedded_path("q4"), backend=name, numerics="ds4") as engine:
+            block = Block.open(mtp_path("q4"), engine.model)
+            mtp = Watched(block)
+            for known, end in ((0, 9), (9, 10), (10, 12)):
+                mtp.propose(range(end + 1), engine.model.ops.upload(X[known:end]), 2)
+            assert {count for count, _ in mtp._recordings} == {1, 2}
+            block.close()
+    for (streams, values), (wanted, best) in zip(results["cuda"], results["cpu"], strict=True):
+        assert np.abs(streams - wanted).max() < 1e-5 * wanted.std() and np.allclose(values, best, atol=1e-4, rtol=0)
+
+
+def test_a_layer_of_a_dense_family_and_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Gemma: prefill, then tokens from a recording, past the window."""
+    drawn = dense.draw_shape(1, dense.GEMMA)
+    shape = replace(drawn, n_layers=1, dim=12, ff=8, n_heads=4, n_kv_heads=2, head_dim=6, vocab=10)
+    shape = replace(shape, window=3, windowed=(True,), window_theta=1e3)
+    tensors = dense.draw_tensors(shape, 1, True)
+    path, ids = dense.write(tmp_path / "small.gguf", shape, tensors, "BF16"), ids_of(shape, 6)
+    with Engine.open(path, backend="cuda", numerics="exact") as engine:
+        session = engine.session(10)
+        got = [*session.extend(ids[:3]), *(session.eval(token) for token in ids[3:])]
+    assert apart(np.array(got), dense.logits_of(shape, dense.rounded(tensors, "BF16"), ids)) < BAR
+    said = []
+    for name in ("cuda", "cpu"):
+        argv = ["-m", embedded_path(), "--backend", name, "-p", "2+2", "-n", "2", "--temp", "0", "--nothink"]
+        assert ds4.main(argv) == 0
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1] != "\n"

@@ -143,7 +143,7 @@ def test_steps_that_write_parts_of_one_array_do_not_wait_for_each_other(order: t
 
 @every_op
 def test_compiled_ops_agree_with_the_reference(name: str) -> None:
-    """The CPU's; those of CUDA: ``cuda/lowering/test_lowered_ops.py``."""
+    """The CPU's; those of CUDA: ``cuda/test_compiled.py``."""
     for case in [*drawn(name), *sizable(name)]:
         got, wanted = (case.seen(case.run(each, case.copies())) for each in (cpu, reference))
         for g, w in zip(got, wanted, strict=True):

@@ -422,7 +422,6 @@ def _barrier(e: Emitter, i: Instruction) -> None:
 def _shuffle(e: Emitter, i: Instruction) -> None:
     kind = {"bfly": fibers.SHFL_BFLY, "idx": fibers.SHFL_IDX}[i.op[2]]
     out, *names, mask = i.operands
-    refuse_unless(names[2] == "31", i)
     value, inside = e.wait(fibers.AT_WARP, kind, e.get(mask, "b32"), [e.bits(name, "b32") for name in names[:2]], 2)
     e.put(out[0] if isinstance(out, tuple) else out, e.b.trunc(value, I32))
     if isinstance(out, tuple):

@@ -113,7 +113,7 @@ def _statements(text: str) -> Iterator[str]:
             if text[at] in "{}"
             else label.end()
             if label
-            else text.find("\n" if text[at:].startswith(".loc") else ";", at)
+            else text.find("\n" if text.startswith((".loc ", ".loc\t"), at) else ";", at)
         )
         if end < 0:
             raise PTXError(f"unfinished: {text[at : at + 60]}")
@@ -160,7 +160,7 @@ def parse(text: str) -> Kernel:
             if not depth:
                 break
             renamed.pop()
-        elif statement.startswith(".loc"):
+        elif statement.startswith(".loc "):
             file, number = re.findall(r"\d+", statement)[:2]
             line = place(int(file), int(number))
         elif statement.startswith(".reg"):

@@ -28,6 +28,8 @@ class Steps(Binding, ABC):
     gapless = staticmethod(attrgetter("contiguous"))
     lock: Any = nullcontext()
     """What makes ops of several threads take turns."""
+    host: Any
+    """Brings an array to the host, where launches happen at once."""
     error: DeviceArray
     """int32 (1,): a kernel that meets a number out of range writes the failure's code there."""
 

@@ -90,13 +90,13 @@ class Replay(Runner):
         whole = sample is not None and self._play(sample, cancel)
         with self._lock:
             self._running.pop(key, None)
-            wait_again = self._abandoned.pop(key, None)
+            place = self._abandoned.pop(key, None)
         if whole and sample is not None:
             self.log.samples[key] = sample
             self.listen(Finished(sample))
             return
-        if wait_again is not None:
-            wait_again(key)
+        if place is not None:
+            self._wait_at(place, key)
         self.listen(Abandoned(key))
 
     def _play(self, sample: Sample, cancel: Cancellation) -> bool:

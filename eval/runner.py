@@ -77,37 +77,8 @@ class Abandoned:
 Event = Started | Streamed | Finished | Abandoned
 
 
-class Schedule:
-    """Thread-safe queue of the keys of samples to ask."""
-
-    def __init__(self, waiting: Sequence[Key]):
-        self._waiting = list(waiting)
-        self._lock = threading.Lock()
-
-    def take(self) -> Key | None:
-        """Remove and return the next sample of the queue; None if the queue is empty."""
-        with self._lock:
-            return self._waiting.pop(0) if self._waiting else None
-
-    def first(self, key: Key) -> None:
-        """Move ``key`` to the front of the queue, or insert it there."""
-        with self._lock:
-            self._waiting = [key, *(k for k in self._waiting if k != key)]
-
-    def back(self, key: Key) -> None:
-        """Put back a sample that was taken, at the second place of the queue."""
-        with self._lock:
-            if key not in self._waiting:
-                self._waiting.insert(1, key)
-
-    def waiting(self) -> list[Key]:
-        """Return the samples in the queue."""
-        with self._lock:
-            return list(self._waiting)
-
-
 class Runner:
-    """Ask the samples of a schedule until it is empty or the run is stopped.
+    """Ask the samples ``todo`` until none waits or the run is stopped.
 
     at_once   number of answers at the same time; a local engine needs as many sessions
     """
@@ -130,14 +101,14 @@ class Runner:
     ):
         self.target, self.log, self.settings, self.listen = target, log, settings, listen
         self.questions = {q.id: q for q in questions}
-        self.schedule, self.at_once, self.ctx = Schedule(todo), at_once, ctx
+        self._waiting, self.at_once, self.ctx = list(todo), at_once, ctx
         self.stopped = False
         self.error: Exception | None = None
         self._going = threading.Event()
         self._going.set()
         self._lock = threading.RLock()  # a signal handler that stops the run may interrupt the thread that holds it
         self._running: dict[Key, Cancellation] = {}
-        self._abandoned: dict[Key, Callable[[Key], None]] = {}  # and how each of them waits again
+        self._abandoned: dict[Key, int] = {}  # and at which place each of them waits again
         self._failed = 0
         self.left = False  # by ``leave``
 
@@ -178,9 +149,9 @@ class Runner:
         """Ask ``key`` next, even if it is done; restart it if it is running."""
         cancel = self.running().get(key)
         if cancel is None:
-            self.schedule.first(key)
+            self._wait_at(0, key)
             return
-        self._abandoned[key] = self.schedule.first
+        self._abandoned[key] = 0
         cancel.press()
         self._going.set()
 
@@ -189,12 +160,26 @@ class Runner:
         running = self.running()
         if key in running:
             return
-        self.schedule.first(key)
+        self._wait_at(0, key)
         if len(running) >= self.at_once:
             victim = next(iter(running))
-            self._abandoned[victim] = self.schedule.back
+            self._abandoned[victim] = 1
             running[victim].press()
         self._going.set()
+
+    def waiting(self) -> list[Key]:
+        """Return the samples to ask, the next one first."""
+        with self._lock:
+            return list(self._waiting)
+
+    def _wait_at(self, place: int, key: Key) -> None:
+        with self._lock:
+            self._waiting = [other for other in self._waiting if other != key]
+            self._waiting.insert(place, key)
+
+    def _take(self) -> Key | None:
+        with self._lock:
+            return self._waiting.pop(0) if self._waiting else None
 
     def running(self) -> dict[Key, Cancellation]:
         """Return the samples that are being answered, with their cancellations."""
@@ -204,7 +189,7 @@ class Runner:
     # --- work
 
     def run(self) -> None:
-        """Ask until the schedule is empty or ``stop`` is called.
+        """Ask until no sample waits or ``stop`` is called.
 
         Raises if the log cannot be written, or if ``IN_A_ROW`` samples in a row failed.
         """
@@ -224,9 +209,9 @@ class Runner:
 
     def _work(self) -> None:
         try:
-            while not self.stopped and self.schedule.waiting():
+            while not self.stopped and self.waiting():
                 self._going.wait()  # a pause holds between samples, too: not every target streams
-                if self.stopped or (key := self.schedule.take()) is None:
+                if self.stopped or (key := self._take()) is None:
                     return
                 self._one(key)
         except Exception as error:  # in a thread of its own nobody else would see it
@@ -247,9 +232,9 @@ class Runner:
         finally:
             with self._lock:
                 self._running.pop(key, None)
-                wait_again = self._abandoned.pop(key, None)
-        if sample.status == "stopped" and wait_again is not None:
-            wait_again(key)
+                place = self._abandoned.pop(key, None)
+        if sample.status == "stopped" and place is not None:
+            self._wait_at(place, key)
             self.listen(Abandoned(key))
             return
         with self._lock:

@@ -149,7 +149,7 @@ class EvalApp(App[None]):
             status = f"replay {runner.speed:g}×"
         if work.interval and (changed or self.score is None):
             self.score = board.score(work.interval)
-        waiting = len(runner.schedule.waiting()) + len(board.live)
+        waiting = len(runner.waiting()) + len(board.live)
         self.top.update(header(board, self.about, status, waiting, self.score))
         total = len(board.questions)
         self.listing.update(f" {len(table.shown)} of {total}" if len(table.shown) < total else f" {total} questions")

@@ -27,7 +27,7 @@ class Work:
 
     def _listen(self, event: Event) -> None:
         self._events.append(event)
-        if isinstance(event, Finished) and self.runner.at_once == 1 and self.runner.schedule.waiting():
+        if isinstance(event, Finished) and self.runner.at_once == 1 and self.runner.waiting():
             self._no_pause.wait(self._pause_s)
 
     def events(self) -> list[Event]:
@@ -36,7 +36,7 @@ class Work:
 
     def start(self) -> None:
         """Start the thread, unless it runs or no samples wait."""
-        if self.alive or self.stopping or self.failure is not None or not self.runner.schedule.waiting():
+        if self.alive or self.stopping or self.failure is not None or not self.runner.waiting():
             return
         self._thread = threading.Thread(target=self._run, name="eval", daemon=True)
         self._thread.start()

@@ -130,6 +130,12 @@ async def until(pilot: Pilot[Any], true: Callable[[], Any]) -> None:
     raise AssertionError("it never became true")
 
 
+async def sees(stage: Stage, pilot: Pilot[Any], *words: str) -> None:
+    """Until the screen shows all the words, one after the other."""
+    for word in words:
+        await until(pilot, lambda word=word: word in stage.text())
+
+
 def staged(
     size: tuple[int, int] = (100, 30), **options: Any
 ) -> Callable[[Callable[[Stage, Pilot[Any]], Awaitable[None]]], Callable[[Path], None]]:

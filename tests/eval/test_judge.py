@@ -152,14 +152,10 @@ def test_repeats_are_epochs_odd_scores_are_left_out_and_contradictions_are_told(
     assert list(judged(path).theirs.values()) == [{"acc,last-letter": 1.0, "f1,last-letter": 0.5, "exact_match": 1.0}]
     path.write_text(json.dumps(line) + "\n" + json.dumps({**line, "exact_match": 0.0}))
     assert judged(path).source.notes[-1] == "1 scores occur twice with different values and were skipped"
-
-
-@pytest.mark.parametrize("resps", [[[[-1.5, False]]], [["a"], ["b"]], "C", None])
-def test_log_likelihoods_are_no_words(tmp_path, resps):
-    path = tmp_path / "samples_x.jsonl"
-    path.write_text(json.dumps({**json.loads(SAMPLES[0]), "resps": resps}) + "\n")
-    with pytest.raises(DataError, match="not a generated answer"):
-        judged(path)
+    for resps in ([[[-1.5, False]]], [["a"], ["b"]], "C", None):
+        path.write_text(json.dumps({**line, "resps": resps}) + "\n")
+        with pytest.raises(DataError, match="not a generated answer"):
+            judged(path)
 
 
 # --- ds4
@@ -197,18 +193,14 @@ def test_answers_of_a_trace_of_ds4(tmp_path):
     first = found.log.samples[0]
     assert (first.tokens, first.prompt_tokens, first.seconds, first.model) == (12, 30, 1.5, "m.gguf")
     assert first.started == "2026-01-01T00:00:01Z" and [s.id for s in found.differing()] == ["maths-00000002"]
-
-
-@pytest.mark.parametrize(("said", "think", "limit", "outcome", "close"), [
-    ("I think</think>Answer: C", "high", 900, "right", "natural"),
-    ("Answer: C is what I would say", "high", 900, "missing", "open"),  # what is still being thought is no answer
-    ("Answer: C", "none", 12, "ambiguous", ""),  # the limit may have cut it off
-])  # fmt: skip
-def test_thinking_and_limits_in_a_trace(tmp_path, said, think, limit, outcome, close):
-    path = tmp_path / "trace.txt"
-    path.write_bytes(trace(("0", "PASSED", said), think=think, limit=limit))
-    (sample,) = judged(path).log.samples
-    assert (sample.grade.outcome, sample.close) == (outcome, close)
+    for said, think, limit, outcome, close in (
+        ("I think</think>Answer: C", "high", 900, "right", "natural"),
+        ("Answer: C is what I would say", "high", 900, "missing", "open"),  # what is still being thought is no answer
+        ("Answer: C", "none", 12, "ambiguous", ""),  # the limit may have cut it off
+    ):
+        path.write_bytes(trace(("0", "PASSED", said), think=think, limit=limit))
+        (sample,) = judged(path).log.samples
+        assert (sample.grade.outcome, sample.close) == (outcome, close)
 
 
 def test_a_trace_that_is_cut_anywhere(tmp_path):

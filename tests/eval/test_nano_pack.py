@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -18,8 +17,6 @@ from ds4ref.eval.report import report
 from ds4ref.eval.runner import ask
 from ds4ref.eval.view import detail
 from ds4ref.nano.skills import depth, tokenizer
-from ds4ref.reports.build import build_report
-from ds4ref.reports.sources import read_file
 from ds4ref.targets import Ability, Completion, Finish, Target
 from ds4ref.text.chat import render
 
@@ -125,10 +122,3 @@ def test_a_question_is_shown_with_its_tools_and_what_came_before(log):
     question = next(q for q in PACK.questions if q.called)
     text = detail(log.header, question, [s for s in log.samples if s.id == question.id])
     assert "--- tools" in text and question.called in text and question.result in text and "--- system" not in text
-
-
-def test_the_report_has_a_section_on_it(log, tmp_path):
-    written = build_report([read_file(log.path)], str(tmp_path / "r.html"))
-    for file in written.files[:2]:
-        text = Path(file).read_text(encoding="utf-8")
-        assert "Graded runs" in text and "guessing" in text and "2,048 tokens back" in text

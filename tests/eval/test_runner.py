@@ -12,7 +12,7 @@ from ds4ref.errors import DataError, TargetError
 from ds4ref.eval import log as logs
 from ds4ref.eval.log import Grade, Sample, Writer
 from ds4ref.eval.plan import Key, Settings, keys
-from ds4ref.eval.runner import IN_A_ROW, Abandoned, Finished, Runner, Schedule, Started, Streamed, ask, missing
+from ds4ref.eval.runner import IN_A_ROW, Abandoned, Finished, Runner, Started, Streamed, ask, missing
 from ds4ref.targets import Ability, Delta, Finish
 
 from .scripted import Scripted, integer, log_of
@@ -174,17 +174,6 @@ def test_without_streaming_the_answer_still_comes():
     assert sample.right and sample.reasoning == "hm hm\n"
 
 
-def test_the_schedule():
-    a, b, c = keys(QUESTIONS[:3], 1)
-    schedule = Schedule([a, b, c])
-    assert schedule.take() == a
-    schedule.first(c)
-    schedule.back(a)
-    assert schedule.waiting() == [c, a, b]
-    schedule.first(a)
-    assert [schedule.take() for _ in range(4)] == [a, c, b, None]
-
-
 # --- what a user does
 
 
@@ -292,14 +281,14 @@ def test_several_at_once_are_each_asked_once(run):
 def test_a_stop_between_taking_and_asking_is_heard(run, monkeypatch):
     run = run()
     run.play.shut("answer")
-    take = run.runner.schedule.take
+    take = run.runner._take
 
     def taken():
         key = take()
         run.runner.stop()
         return key
 
-    monkeypatch.setattr(run.runner.schedule, "take", taken)
+    monkeypatch.setattr(run.runner, "_take", taken)
     assert run.ended() == {"1": "stopped"}
 
 

@@ -23,7 +23,7 @@ from ds4ref.targets import Ability, Delta
 from tests.marking import sampled
 
 from .scripted import choice, integer
-from .staged import check_widths, resized, staged, until
+from .staged import check_widths, resized, sees, staged, until
 
 QUESTIONS = [integer(i) for i in range(1, 8)]
 
@@ -47,7 +47,7 @@ async def test_a_question_goes_through_its_states(stage, pilot):
     )
     stage.play.gates["answer"].set()
     await until(pilot, lambda: "7/7" in stage.rows()[0] and "C/C" in stage.rows()[1] and "DONE" in stage.text())
-    await until(pilot, lambda: "score 4/4 = 100.0 % (51.0 to 100.0)" in stage.text())
+    await sees(stage, pilot, "score 4/4 = 100.0 % (51.0 to 100.0)")
     await pilot.press("q")
     await until(pilot, lambda: not stage.app.is_running)
     assert stage.stored() == {q.id: "done" for q in stage.questions}
@@ -76,7 +76,7 @@ async def test_every_state_is_told_by_a_word_counted_and_found(stage, pilot):
     ):
         await until(pilot, lambda said=said: said in stage.text())
     await pilot.press("home", *["down"] * 4)
-    await until(pilot, lambda: "the connection was reset" in stage.text())
+    await sees(stage, pilot, "the connection was reset")
     for keys, shown in (("ambig", [2]), ("maths 0004", [3]), ("is 7?", [6]), ("nothing", [])):
         await pilot.press("slash", *keys)
         await until(pilot, lambda shown=shown: stage.app.table.shown == shown)
@@ -95,7 +95,7 @@ async def test_keys_that_move_and_l_goes_back_to_what_runs(stage, pilot):
     page = stage.app.table.size.height
     assert seen == [1, 2, 1, 0, 0, 99, 98, 0, page, 0]
     await pilot.press("end")
-    await until(pilot, lambda: "Not asked yet" in stage.text() and "Which number is 100?" in stage.text())
+    await sees(stage, pilot, "Not asked yet", "Which number is 100?")
     await pilot.press("l")
     assert stage.app.table.cursor_row == 0 and stage.app.following
     await pilot.click("#questions", offset=(5, 2))
@@ -143,7 +143,9 @@ async def test_the_answer_is_scrolled_and_stays_where_the_user_is(stage, pilot):
     await until(pilot, lambda: view.is_vertical_scroll_end)
     await pilot.press("tab")
     await until(pilot, lambda: stage.app.focused is view)
-    await pilot.press("home", "down", "pagedown")
+    await pilot.press("home")
+    await until(pilot, lambda: view.scroll_y == 0)
+    await pilot.press("down", "pagedown")
     await until(pilot, lambda: 10 < view.scroll_y < view.max_scroll_y)
     place = view.scroll_y
     stage.play.gates["answer"].set()
@@ -158,15 +160,22 @@ async def test_the_answer_is_scrolled_and_stays_where_the_user_is(stage, pilot):
 async def test_details_and_help(stage, pilot):
     await until(pilot, lambda: stage.states()[0] == "ANS")
     await pilot.press("o")
-    await until(pilot, lambda: "answer so far" in stage.text() and "expected: 7" in stage.text())
+    await sees(stage, pilot, "answer so far", "expected: 7")
     stage.play.gates["answer"].set()
-    for said in ("epoch 1: right (given 7", "--- reasoning", "Answer: 7", "It is 7.", "40 prompt tokens", "--- system"):
-        await until(pilot, lambda said=said: said in stage.text())
+    await sees(
+        stage,
+        pilot,
+        "epoch 1: right (given 7",
+        "--- reasoning",
+        "Answer: 7",
+        "It is 7.",
+        "40 prompt tokens",
+        "--- system",
+    )
     await pilot.press("escape", "home", "down", "o")
-    await until(pilot, lambda: "A: forgot a sign" in stage.text() and "D: off by one" in stage.text())
+    await sees(stage, pilot, "A: forgot a sign", "D: off by one")
     await pilot.press("q", "question_mark")
-    for said in ("Enter", "pause", "Ctrl-C", "AMBIG", "95 % interval"):
-        await until(pilot, lambda said=said: said in stage.text())
+    await sees(stage, pilot, "Enter", "pause", "Ctrl-C", "AMBIG", "95 % interval")
     await pilot.press("q")
     assert len(stage.app.screen_stack) == 1 and not stage.work.stopping
 
@@ -178,7 +187,7 @@ async def test_epochs_are_marks(stage, pilot):
     stage.play.gates["answer"].set()
     await until(pilot, lambda: "✗✗✗ 0/3" in stage.rows()[0] and "✓✓✓ 3/3" in stage.rows()[1])
     await pilot.press("home")
-    await until(pilot, lambda: "epoch 3/3" in stage.text() and "score 3/6" in stage.text())
+    await sees(stage, pilot, "epoch 3/3", "score 3/6")
     await pilot.press("o")
     await until(pilot, lambda: stage.app.screen.query_one("#plain").visual and "epoch 1: wrong" in stage.text())
 
@@ -212,7 +221,7 @@ def test_the_end_in_every_phase(tmp_path, phase):
 
 @staged()
 async def test_twice_does_not_wait(stage, pilot):
-    await until(pilot, lambda: "DONE" in stage.text())
+    await sees(stage, pilot, "DONE")
     stage.work.runner.stop = lambda: None  # a target that hears of nothing
     gate = stage.play.shut("answer")
     await pilot.press("home", "r")
@@ -304,10 +313,10 @@ async def test_a_small_screen_shows_one_pane_at_a_time(stage, pilot):
 @staged(settings=Settings(tokens=2000, hard_limit=512), abilities=[Ability.GUIDE],
         before=lambda stage: stage.play.shut("thinking"))  # fmt: skip
 async def test_thinking_has_what_the_hard_limit_leaves_it(stage, pilot):
-    await until(pilot, lambda: "1/1,488 tokens" in stage.text())
+    await sees(stage, pilot, "1/1,488 tokens")
     stage.play.shut("answer")
     stage.play.gates["thinking"].set()
-    await until(pilot, lambda: "2/2,000 tokens" in stage.text())
+    await sees(stage, pilot, "2/2,000 tokens")
 
 
 def tagged(request):
@@ -318,7 +327,7 @@ def tagged(request):
 def test_tags_are_hidden_and_a_target_that_does_not_stream_shows_its_answer_at_the_end(tmp_path, play, lost):
     @staged(play=play, before=lambda stage: setattr(stage.target, "abilities", stage.target.abilities - {*lost}))
     async def whole(stage, pilot):
-        await until(pilot, lambda: "DONE" in stage.text())
+        await sees(stage, pilot, "DONE")
         await pilot.press("home")
         await until(pilot, lambda: "│ hm hm" in stage.text() and "think>" not in stage.text())
         assert stage.board.pace.tokens == sum(sample.tokens for sample in stage.log.samples.values()) > 0

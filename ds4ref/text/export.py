@@ -3,8 +3,8 @@
     entries, why = vocabulary_entries(source)          why: the reason if the tokenizer cannot be expressed, else ""
 
 Byte-level vocabularies (tokenizer.json) become ggml's "gpt2" with the name of the pre-tokenizer's pattern, scored
-pieces (tokenizer.bin of llama2.c, SentencePiece's tokenizer.model and a tokenizer.json made from one) its "llama". The
-chat template and all tokens that end an answer are included. A tokenizer that a GGUF cannot express is left out and
+pieces (tokenizer.bin of llama2.c and a tokenizer.json as Llama 2 has) its "llama". The chat template and all
+tokens that end an answer are included. A tokenizer that a GGUF cannot express is left out and
 reported, not approximated.
 """
 
@@ -17,9 +17,8 @@ from ..errors import Ds4Error, TextError
 from .export_pieces import is_scored, scored, space_first
 from .keys import EMBEDDING, ENDS_KEY, GGML, MODEL_KEY
 from .library import MAX_CONFIG_BYTES, RULES, TOKENIZER_CONFIG, of_checkpoint
-from .pieces import BYTE, CONTROL, LOWEST, NORMAL, SPACE, UNKNOWN, UNUSED, USER, PieceTokenizer
+from .pieces import BYTE, CONTROL, NORMAL, SPACE, UNKNOWN, UNUSED, USER, PieceTokenizer
 from .published import TOKENIZER, definition, vocabulary
-from .sentencepiece import read_model
 from .vocabulary import open_tokenizer
 
 if TYPE_CHECKING:
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from .template import ChatTemplate
 
 MetadataEntry = tuple[str, str, Any]
-SENTENCEPIECE = "tokenizer.model"
 LLAMA2C_END = 2
 """Id of the end token in tokenizer.bin, a control token that llama2.c never uses."""
 
@@ -43,8 +41,6 @@ def vocabulary_entries(source: TensorSource) -> tuple[list[MetadataEntry], str]:
         if checkpoint is not None and checkpoint.has(TOKENIZER):
             scores = is_scored(definition(checkpoint))
             return (_scored if scores else _byte_level)(checkpoint, source.tensors[EMBEDDING].dims[1]), ""
-        if checkpoint is not None and checkpoint.has(SENTENCEPIECE):
-            return _sentencepiece(checkpoint, source.tensors[EMBEDDING].dims[1]), ""
         if beside is not None and beside.exists():
             return _pieces(open_tokenizer(source)), ""  # type: ignore[arg-type]
     except Ds4Error as error:
@@ -93,19 +89,6 @@ def _scored(checkpoint: Checkpoint, rows: int) -> list[MetadataEntry]:
     first = space_first(table, where)
     names, scores, kinds = scored(table, tokens, rows, where)
     return [*_vocabulary(names, scores, kinds, first), *_ends(tokenizer), *_settings(checkpoint, tokenizer.template)]
-
-
-def _sentencepiece(checkpoint: Checkpoint, rows: int) -> list[MetadataEntry]:
-    """Return the entries of a tokenizer.model."""
-    path = checkpoint.folder / SENTENCEPIECE
-    model = read_model(path)
-    spare = rows - len(model.pieces)
-    if spare < 0:
-        raise TextError(f"{path}: {len(model.pieces)} tokens, but the embedding has {rows} rows")
-    names = [*model.pieces, *(f"[unused {i}]" for i in range(len(model.pieces), rows))]
-    scores, kinds = [*model.scores, *[LOWEST] * spare], [*model.kinds, *[UNUSED] * spare]
-    ends = [(f"{GGML}{n}_token_id", "u32", i) for n, i in (("bos", model.bos), ("eos", model.eos)) if i >= 0]
-    return [*_vocabulary(names, scores, kinds, model.space_first), *ends, *_settings(checkpoint, None)]
 
 
 def _vocabulary(names: list[str], scores: list[float], kinds: list[int], first: bool) -> list[MetadataEntry]:

@@ -9,23 +9,14 @@ from __future__ import annotations
 
 import json
 import re
+from json.decoder import scanstring
 
 MAX_DEPTH = 256
 
-PIECE = 1 << 20
-"""Characters of a long string that are walked at once: no other thread runs meanwhile."""
 
-_CHARACTERS = r'[^"\\\x00-\x1f]*+(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*+)*+'
-_STRING = f'"{_CHARACTERS}"'
-_SHORT = r'"[^"\\\x00-\x1f]{0,1000}+"'
+_STRING = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _NUMBER = r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
-_TOKEN = re.compile(
-    rf"[ \t\n\r]*+(?:(?P<key>{_SHORT}|\x22)|(?P<scalar>{_NUMBER}|true|false|null)|(?P<mark>[{{}}\[\],:]))"
-)
-# Not possessive: before Python 3.11.5 a possessive group that fails half-way keeps what it has passed (gh-106052). That
-# needs 70 bytes a character, of a piece alone. Elsewhere a string is whole, so that no group fails half-way.
-_INSIDE = re.compile(_CHARACTERS.removesuffix("+"))
-_LOW_SURROGATE = re.compile(r"\\u[dD][c-fC-F][0-9a-fA-F]{2}")
+_TOKEN = re.compile(rf"[ \t\n\r]*+(?:(?P<key>\x22)|(?P<scalar>{_NUMBER}|true|false|null)|(?P<mark>[{{}}\[\],:]))")
 _SPACE = re.compile(r"[ \t\n\r]*")
 _OUTSIDE_STRINGS = re.compile(rf"({_STRING})|[ \t\n\r]+")
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
@@ -41,8 +32,8 @@ def value_end(text: str, start: int = 0) -> int:
         if match is None:
             raise ValueError(f"no JSON at character {at}")
         at, mark = match.end(), match["mark"]
-        if match["key"] == '"':
-            at = _string_end(text, at)
+        if match["key"]:
+            at = scanstring(text, at)[1]
         if mark is None and want in ("key", "key-or-end") and match["key"] is not None:
             want = "colon"
             continue
@@ -67,25 +58,6 @@ def value_end(text: str, start: int = 0) -> int:
         if not stack:
             return at
         want = "comma-or-end"
-
-
-def _string_end(text: str, at: int) -> int:
-    """Return the index after a string, ``at`` is behind its opening quote; raise ValueError if it does not end."""
-    begun = at
-    while True:
-        end = _end(text, at, len(text))
-        if text[end : end + 1] == '"':
-            return end + 1
-        if end == at:
-            raise ValueError(f"no JSON at character {begun - 1}")
-        at = end
-
-
-def _end(text: str, at: int, most: int) -> int:
-    """Return the index after the next characters of a string, whole escapes, at most PIECE of them."""
-    match = _INSIDE.match(text, at, min(at + PIECE, most))
-    assert match is not None
-    return match.end()
 
 
 def members(text: str) -> list[tuple[str, str]]:
@@ -130,21 +102,7 @@ def minify(text: str) -> str:
 
 def string(raw: str) -> str:
     """Return the value of a raw JSON string; a lone surrogate escape becomes U+FFFD."""
-    return _LONE_SURROGATE.sub("\ufffd", json.loads(raw) if len(raw) <= PIECE else _long(raw))
-
-
-def _long(raw: str) -> str:
-    """Return the value of a long raw string, piece by piece."""
-    at, last, parts = 1, len(raw) - 1, []
-    while at < last:
-        end = _end(raw, at, last)
-        if end == at or raw[0] != '"' or raw[last] != '"':
-            return str(json.loads(raw))  # which says what is wrong
-        if _LOW_SURROGATE.match(raw, end):
-            end += 6  # it may be half of a character
-        parts.append(json.loads(f'"{raw[at:end]}"'))
-        at = end
-    return "".join(parts)
+    return _LONE_SURROGATE.sub("\ufffd", json.loads(raw))
 
 
 def quote(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -12,27 +13,6 @@ class Bytes(Protocol):
     def token_bytes(self, token: int) -> bytes: ...
 
 
-def utf8_safe_len(data: bytes) -> int:
-    """Return the length of the longest prefix that can be decoded now: all but an incomplete character at the end."""
-    at = len(data)
-    while at > 0 and len(data) - at < 4 and 0x80 <= data[at - 1] <= 0xBF:
-        at -= 1
-    if at == 0:
-        return 0  # nothing but continuation bytes, or nothing at all: their lead may be elsewhere
-    if 0x80 <= data[at - 1] <= 0xBF:
-        return len(data)  # five continuation bytes are no character
-    lead = at - 1
-    return lead if len(data) - lead < _char_len(data[lead]) else len(data)
-
-
-def _char_len(lead: int) -> int:
-    if 0xC2 <= lead <= 0xDF:
-        return 2
-    if 0xE0 <= lead <= 0xEF:
-        return 3
-    return 4 if 0xF0 <= lead <= 0xF4 else 1
-
-
 class StreamDecoder:
     """Decoder of token ids to text in whole characters; invalid UTF-8 becomes U+FFFD.
 
@@ -41,25 +21,21 @@ class StreamDecoder:
 
     def __init__(self, tokenizer: Bytes):
         self._tokenizer = tokenizer
-        self._held = b""
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def feed(self, token: int) -> str:
         """Return the text that this token completes, possibly empty."""
-        data = self._held + self._tokenizer.token_bytes(token)
-        safe = utf8_safe_len(data)
-        if safe == 0 and data and 0x80 <= data[0] <= 0xBF:
-            safe = len(data)  # everything before was shown, so these continue nothing
-        self._held = data[safe:]
-        return data[:safe].decode("utf-8", "replace")
+        return self._decoder.decode(self._tokenizer.token_bytes(token))
 
     def finish(self) -> str:
         """Return the pending bytes as text and reset the decoder."""
-        pending, self._held = self._held, b""
-        return pending.decode("utf-8", "replace")
+        pending = self._decoder.decode(b"", final=True)
+        self._decoder.reset()
+        return pending
 
     def reset(self) -> None:
         """Drop pending bytes."""
-        self._held = b""
+        self._decoder.reset()
 
 
 class StopHolder:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ds4ref.errors import TextError
 from ds4ref.text import chat, protocol
-from ds4ref.text.chat import MAX_PREFIX, Message, completion, live_tail, mode_for_context, render, resolve_mode
+from ds4ref.text.chat import MAX_PREFIX, Message, completion, live_tail, render, resolve_mode
 from ds4ref.text.dsml import ToolCall
 from tests.text.vocab import make
 
@@ -229,11 +229,6 @@ def test_unknown_effort():
         resolve_mode(4096, effort="extreme")
 
 
-def test_downgrade():
-    assert [mode_for_context(mode, 32768) for mode in chat.MODES] == ["none", "high", "high"]
-    assert [mode_for_context(mode, 393216) for mode in chat.MODES] == ["none", "high", "max"]
-
-
 # --- tokens
 
 
@@ -320,47 +315,6 @@ def test_appended_messages_cannot_inject():
 
 
 # --- system messages that stay where they are
-
-
-def test_only_leading_system_messages_are_hoisted():
-    messages = [
-        Message("system", "S1"), Message("developer", "S2"), Message("user", "Hi"), Message("system", "later"),
-        Message("assistant", "Yo"), Message("developer", "more"), Message("user", "Q"),
-    ]  # fmt: skip
-    text = render(messages, (), "none", "leading").text
-    assert text == (f"{B}S1\n\nS2{U}Hi\n\nlater{A}</think>Yo{E}{U}more{U}Q{A}</think>")
-    assert render(messages, (), "none").text == render(messages, (), "none", "all").text
-    assert render(messages, (), "none").text.startswith(f"{B}S1\n\nS2\n\nlater\n\nmore{U}Hi")
-    assert (
-        chat.leading_system(messages) == 2 and chat.leading_system([]) == 0 and chat.leading_system(messages[:1]) == 1
-    )
-    with pytest.raises(TextError, match="unknown hoist 'some': choose from all, leading"):
-        render(messages, (), "none", "some")
-
-
-def test_what_comes_later_leaves_the_head_of_the_prompt_alone():
-    messages = [
-        Message("system", "S"), Message("user", "a"), Message("system", ""), Message("assistant", "b"),
-        Message("tool", "r"), Message("system", "s"), Message("user", "c"), Message("system", "t"),
-    ]  # fmt: skip
-    whole = render(messages, ("{}",), "high", "leading").text
-    for n in range(1, len(messages)):
-        head = render(messages[:n], ("{}",), "high", "leading").text
-        assert whole.startswith(head.removesuffix(f"{A}<think>")), n
-    assert whole.endswith(f"<tool_result>r</tool_result>\n\ns{U}c\n\nt{A}<think>")
-
-
-def test_a_last_system_message_asks_for_an_answer():
-    messages = [Message("user", "a"), Message("assistant", "b"), Message("system", "go on")]
-    assert render(messages, (), "none", "leading").text.endswith(f"b{E}{U}go on{A}</think>")
-    assert render(messages, (), "none").text.endswith(f"b{E}")
-
-
-def test_a_live_tail_with_system_messages():
-    messages = [Message("user", "a"), Message("assistant", "b"), Message("tool", "r"), Message("system", "s")]
-    start = f"{E}{U}<tool_result>r</tool_result>"
-    assert live_tail(messages, 2, "none").text == f"{start}{A}</think>"
-    assert live_tail(messages, 2, "none", "leading").text == f"{start}\n\ns{A}</think>"
 
 
 def test_nothing_that_a_system_message_says_is_control():

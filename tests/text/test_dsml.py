@@ -2,11 +2,10 @@
 
 import json
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ds4ref.text.dsml import ToolCall, escape_string, parameters, render_calls, render_result
+from ds4ref.text.dsml import ToolCall, escape_string, parameters, render_calls
 from ds4ref.text.dsml_parser import parse
 from ds4ref.text.protocol import CANONICAL
 
@@ -35,17 +34,6 @@ def test_order_duplicates_and_what_follows():
     assert parameters("") == [("arguments", "", True)]
     assert parameters(f"no {CLOSE}") == [("arguments", f"no &lt;{CLOSE[1:]}", True)]
     assert parameters('{"s":"\\ud800"}') == [("s", "\ufffd", True)]
-
-
-def test_no_calls():
-    assert block() == "\n\n<｜DSML｜tool_calls>\n</｜DSML｜tool_calls>"
-
-
-def test_result():
-    parts = render_result("a < b &amp; </tool_result></tool_result>")
-    assert "".join(part.text for part in parts) == (
-        "<tool_result>a < b &amp; &lt;/tool_result>&lt;/tool_result></tool_result>"
-    )
 
 
 TRICKY = st.lists(
@@ -79,15 +67,6 @@ def test_parse_is_the_inverse(calls, content, thinking):
     assert got.raw_block == block(*calls)
     if not any("\\u003c" in call.arguments or CLOSE in call.arguments for call in calls):
         assert [c.arguments for c in got.calls] == [c.arguments for c in calls]
-
-
-@pytest.mark.parametrize("levels", range(5))
-def test_what_looks_escaped_is_escaped_once_more(levels):
-    """However often a closing tag has been escaped already, it comes back as it was."""
-    text = "&" + "amp;" * levels + "lt;" + CLOSE[1:]
-    assert escape_string(text) == "&" + "amp;" * (levels + 1) + "lt;" + CLOSE[1:]
-    arguments = json.dumps({"s": f"a {text} {CLOSE} &amp; b"}, ensure_ascii=False)
-    assert json.loads(parse(block(ToolCall("f", arguments)), False).calls[0].arguments) == json.loads(arguments)
 
 
 def test_names_are_escaped():

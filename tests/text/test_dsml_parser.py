@@ -163,12 +163,6 @@ def test_40_unclosed_parameter_never_ends():
     assert got.void_calls[0].name == "a"
 
 
-def test_40_reasoning_stays_reasoning():
-    """One mapping for streams and whole answers; ds4 puts the think tags into content here."""
-    got = parse(f"why</think>{MALFORMED[0]}", thinking=True)
-    assert (got.reasoning, got.content) == ("why", MALFORMED[0])
-
-
 @pytest.mark.parametrize("space", ["", " ", "\n", "\n\n", "\n\n\n\n", " \t\r\n\v\f"])
 def test_41_42_exact_white_space(space):
     """ds4 keeps two newlines at most, so that such a turn does not replay byte for byte."""
@@ -281,21 +275,10 @@ def test_earliest_opener_counts():
     assert [c.name for c in parse(text, thinking=False).calls] == ["x"]
 
 
-def test_lookalikes_are_text():
-    for text in ("<|DSML|tool_calls>", "<｜DSML｜tool_call>", "<｜dsml｜tool_calls>", "< tool_calls>", TC_END, I_END):
-        got = parse(f"a {text} b", thinking=False)
-        assert (got.content, got.error) == (f"a {text} b", None)
-
-
 def test_value_after_quotation():
     got = parse(f"The tag {TC} starts a block. {TC}{TC} Now:{call()}", thinking=False)
     assert got.content == f"The tag {TC} starts a block. {TC}{TC} Now:"
     assert [c.name for c in got.calls] == ["a"] and got.error is None
-
-
-def test_white_space_after_a_quotation_belongs_to_the_block_behind_it():
-    got = parse(f"Not this: {TC}{call()}", thinking=False)
-    assert (got.content, got.raw_block) == (f"Not this: {TC}", call())
 
 
 # --- where the text so far ends
@@ -351,28 +334,6 @@ def test_49_states():
     ]
     assert states([piece for piece, _ in steps]) == [state for _, state in steps]
     assert [state for state in Syntax if state.greedy] == [ST, JS]
-
-
-def test_50_defects_of_ds4():
-    """A closing tag cut after its ``<`` is seen, quoting an opener makes nothing greedy."""
-    head = f"{TC}{I('e')}{P('p', 'true')}"
-    assert states([head, "abc<", "/｜DSML｜parameter>"]) == [SB, SB, ST]
-    assert states([f"quoted {TC}", " ", "example", "more"]) == [ST, ST, O, O]
-    assert states([f"quoted {TC}", " example", "</think>", f"{TC}", I("a")], thinking=True) == [O, O, O, ST, ST]
-
-
-def test_state_of_a_parameter_that_may_be_nested():
-    steps = [
-        (f'{TC}{I("e")}<｜DSML｜parameter name="p">', SB),
-        ("\n", SB),
-        ("<", SB),
-        ("｜DSML｜", ST),
-        ("parameter", ST),
-        (' name="x"', ST),
-        (">", SB),
-        (P_END, ST),
-    ]
-    assert states([piece for piece, _ in steps]) == [state for _, state in steps]
 
 
 def test_done():
@@ -477,16 +438,6 @@ def test_cut_at_every_byte(text, thinking):
         assert run(list(text), thinking, tools) == whole
 
 
-@pytest.mark.parametrize("text", CORPUS)
-def test_truncated_at_every_byte(text):
-    """No exception, nothing lost, and calls only from closed blocks."""
-    data = text.encode()
-    for cut in range(len(data)):
-        events, result = run([data[:cut]], thinking=True)
-        check_events(events, result)
-        assert result.complete or not result.calls
-
-
 ATOMS = st.sampled_from(
     [
         TC,
@@ -543,15 +494,6 @@ def test_state_does_not_depend_on_the_pieces(atoms):
     """The state after a text is a property of the text."""
     text = "".join(atoms)
     assert states([text]) == [states(list(text))[-1] if text else Syntax.OUTSIDE]
-
-
-@given(st.binary())
-def test_any_bytes(data):
-    parser = DsmlParser(False)
-    for byte in data:
-        parser.feed(bytes([byte]))
-    parser.finish()
-    assert parser.result.content == data.decode("utf-8", "replace")
 
 
 def test_text_after_bytes_that_break_off():

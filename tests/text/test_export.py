@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import struct
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +17,6 @@ from ds4ref.text.library import of_checkpoint, of_gguf
 from ds4ref.text.pieces import SPACE, from_source, read_tokenizer_bin
 from ds4ref.text.vocabulary import open_tokenizer
 from ds4ref.weights import open_source
-from ds4ref.weights.safetensors import Checkpoint
 from tests.archs import dense
 from tests.text.test_library import TEXTS, definition, folder_of  # noqa: F401
 from tests.text.test_template import CHATML
@@ -198,77 +196,6 @@ def without(table: dict, *path: str, **change: Any) -> dict:
 def test_pieces_that_scores_cannot_express_are_left_out_and_said(tmp_path, path, change, says):
     found, why = vocabulary_entries(published(tmp_path / "m", without(sentences(), *path, **change)))
     assert found == [] and why.startswith("the tokenizer is left out: ") and says in why and "\n" not in why
-
-
-def field(number: int, value: bytes | int | float) -> bytes:
-    """A field of a protocol-buffer message."""
-
-    def varint(n: int) -> bytes:
-        return bytes([n & 127 | 128]) + varint(n >> 7) if n > 127 else bytes([n])
-
-    if isinstance(value, float):
-        return varint(number << 3 | 5) + struct.pack("<f", value)
-    if isinstance(value, int):
-        return varint(number << 3) + varint(value % 2**64)
-    return varint(number << 3 | 2) + varint(len(value)) + value
-
-
-def model_file(trained: dict = {}, normalized: dict = {}) -> bytes:  # noqa: B006
-    """tokenizer.model with the vocabulary of ``sentences``, scored as SentencePiece does."""
-    names = list(sentences()["model"]["vocab"])
-    message = b""
-    for i, name in enumerate(names):
-        kind = {0: 2, 1: 3, 2: 3}.get(i, 6 if i < 259 else 1)
-        message += field(
-            1, field(1, name.encode()) + field(2, -float(max(0, i - 259))) + (field(3, kind) if kind > 1 else b"")
-        )
-    about = ({3: 2, 35: 1, 40: 0, 41: 1, 42: 2, 43: -1} | trained, {1: b"identity", 3: 1, 4: 0, 5: 1} | normalized)
-    return message + b"".join(field(n, b"".join(field(*f) for f in told.items())) for n, told in enumerate(about, 2))
-
-
-def folder_with_model(path: Path, data: bytes, rows: int = ROWS) -> Any:
-    path.mkdir()
-    (path / "tokenizer.model").write_bytes(data)
-    (path / "config.json").write_text("{}")
-    (path / "tokenizer_config.json").write_text(json.dumps(LLAMA2))
-    embedding = SimpleNamespace(dims=(8, rows))
-    return SimpleNamespace(
-        path=path, checkpoint=Checkpoint(str(path), path), metadata={}, tensors={"token_embd.weight": embedding}
-    )
-
-
-@pytest.mark.parametrize("first", [True, False])
-def test_a_model_of_sentencepiece(tmp_path, first):
-    """The same tokens as the tokenizer.json of the same vocabulary gives."""
-    theirs = of_checkpoint(folder_of(tmp_path / "json", sentences(first), config__json={}))
-    with written(tmp_path, folder_with_model(tmp_path / "m", model_file({}, {3: int(first)}))) as gguf:
-        ours = open_tokenizer(gguf)
-        assert (ours.bos, ours.eos, ours.unknown, len(ours)) == (1, 2, 0, ROWS)
-        assert gguf.metadata["tokenizer.ggml.add_bos_token"] is True
-        assert gguf.metadata["tokenizer.ggml.scores"][260:262] == [-1, -2]
-        for text in (*TEXTS, "the theory of these", " the", "   mat", "<s>the</s>", "naïve Z", "aaaaaaa"):
-            assert ours.encode(text) == theirs.encode(text)
-
-
-@pytest.mark.parametrize(
-    ("data", "says"),
-    [
-        (b"", "SentencePiece tokenizer.model"), (b"\xff" * 40, "SentencePiece tokenizer.model"),
-        (model_file()[:-1], "SentencePiece"),
-        (field(1, field(1, b"\xff")), "SentencePiece tokenizer.model"),
-        (field(1, field(1, 5)), "SentencePiece tokenizer.model"),
-        (field(1, field(1, b"a") + field(2, float("nan"))), "SentencePiece tokenizer.model"),
-        (field(1, field(1, b"a") + field(3, 9)), "SentencePiece tokenizer.model"),
-        (model_file({3: 1}), "byte-pair encoding"), (model_file({35: 0}), "byte fallback"),
-        (model_file({24: 1}), "end of words"), (model_file({41: 5000}), "special token"),
-        (model_file({}, {2: b"map"}), "changes characters"), (model_file({}, {4: 1}), "removes spaces"),
-        ("rows", "the embedding has 100 rows"),
-    ],
-)  # fmt: skip
-def test_models_of_sentencepiece_that_are_not_taken(tmp_path, data, says):
-    rows, data = (100, model_file()) if data == "rows" else (ROWS, data)
-    found, why = vocabulary_entries(folder_with_model(tmp_path / "m", data, rows))
-    assert found == [] and says in why and "\n" not in why
 
 
 def test_a_quantized_folder_can_be_talked_to(tmp_path, definition, capsys):  # noqa: F811

@@ -257,51 +257,6 @@ def test_rebuilt_schemas():
     ]
 
 
-def test_schemas_of_a_namespace():
-    inner = {"type": "function", "function": {"name": "f", "description": "d", "parameters": {"x": 1}}}
-    raw = dump([{"type": "namespace", "name": "n.", "tools": [inner]}])
-    assert read_schemas(raw) == [
-        Schema('{"name":"n.f","description":"d","parameters":{"x": 1}}', "n.f", "n."),
-    ]
-    for own, outer, strict in ((None, True, True), (True, None, True), (False, True, False), (None, None, False)):
-        of = {"name": "f"} | ({} if own is None else {"strict": own})
-        tool = {"function": of} | ({} if outer is None else {"strict": outer})
-        (schema,) = read_schemas(dump([{"type": "namespace", "name": "n.", "tools": [tool]}]))
-        assert schema.strict is strict, "the function's own word before the tool's"
-    for partial in ('{"type": "namespace", "name": "n"}', '{"type": "namespace", "tools": []}'):  # nothing to unpack
-        assert [schema.text for schema in read_schemas(f"[{partial}]")] == [partial]
-    with pytest.raises(TextError, match="no name"):
-        read_schemas('[{"type": "namespace", "name": "", "tools": [{"description": "nameless"}]}]')
-
-
-def test_many_calls_take_linear_time():
-    """Thousands of call and result pairs: the work for eight times as many, counted in lines of Python, is about eight
-    times as much."""
-    import sys
-
-    def lines(count):
-        items, found = [Q], 0
-        for i in range(count):
-            items.append({"type": "function_call", "call_id": f"c{i}", "name": "f", "arguments": '{"a": 1}'})
-            items.append({"type": "function_call_output", "call_id": f"c{i}", "output": "x"})
-
-        def trace(frame, event, argument):
-            nonlocal found
-            found += event == "line"
-            return trace
-
-        before = sys.gettrace()
-        sys.settrace(trace)
-        try:
-            text = render(responses(*items), ['{"name":"f"}']).text
-        finally:
-            sys.settrace(before)
-        assert len(text) > count * 100
-        return found
-
-    assert lines(1024) < 10 * lines(128)
-
-
 # --- what today's clients send (docs/reference/server.md)
 
 
@@ -414,19 +369,6 @@ def test_images_become_words():
     assert [message.content for message in messages] == ["[image]", "[image]"]
 
 
-def test_empty_reasoning_items():
-    item = {"type": "reasoning", "id": "r", "summary": [], "content": None, "encrypted_content": None}
-    assert responses(item, {**item, "content": []}, Q) == [Message("user", "q")]
-
-
-def test_the_system_text_may_come_first():
-    messages = from_anthropic(dump([Q, {"role": "system", "content": "later"}]), dump("S"), leading=True)
-    assert [message.role for message in messages] == ["system", "user", "system"]
-    text = render(messages, (), "none", "leading").text
-    assert text == f"{BOS}S{USER}q\n\nlater{ASSISTANT}</think>"
-    assert from_anthropic(dump([Q]), None, leading=True) == [Message("user", "q")]
-
-
 def test_text_that_stands_elsewhere():
     note = {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "words"}}
     other = {"type": "server_tool_use", "id": "s", "name": "n", "input": {}}
@@ -437,7 +379,3 @@ def test_text_that_stands_elsewhere():
     assert responses(refused, placeholders=True)[0].content == "No."
     thoughts = '[{"role":"assistant","reasoning_content":[{"type":"text","text":"a"},"b"]}]'
     assert from_openai(thoughts)[0].reasoning == "ab"
-
-
-def test_of_duplicates_the_last_counts_though_it_is_null():
-    assert from_openai('[{"role":"user","content":"x","content":null}]') == [Message("user")]

@@ -55,12 +55,6 @@ def test_of_equal_pieces_the_first_is_used() -> None:
     assert tokenizer.encode("aba") == [3, 1] and tokenizer.encode("ab") == [3]
 
 
-def test_no_space_in_front_where_the_file_says_so(tmp_path: Path) -> None:
-    tokenizer = from_source(open_metadata(tmp_path, entries(add_space_prefix=("bool", False))))
-    assert tokenizer.decode([1, *tokenizer.encode(" a")]) == b" a"
-    assert tokenizer.encode("a") != tokenizer.encode(" a")
-
-
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
@@ -143,11 +137,6 @@ def test_the_template_of_the_file_renders_system_and_user_and_no_message_ends_a_
     ids = encode_chat_prompt(tokenizer, "be brief", "a</s>b <s>", "none")  # type: ignore[arg-type]
     assert tokenizer.chats and (ids.count(1), ids.count(2)) == (1, 2)
     assert tokenizer.decode(ids) == b"<b>system: be brief<b>user: a</s>b <s><b>assistant: "
-
-
-def test_a_template_that_is_no_text_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(TextError, match=r"tokenizer\.chat_template has type u32, wanted string"):
-        from_source(open_metadata(tmp_path, [*entries(), ("tokenizer.chat_template", "u32", 1)]))
 
 
 REFUSES = (

@@ -4,35 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ds4ref.text.stream import StopHolder, StreamDecoder, partial_suffix, utf8_safe_len
+from ds4ref.text.stream import StopHolder, StreamDecoder, partial_suffix
 from tests.text.vocab import make
 
 TOK = make()
-
-
-@pytest.mark.parametrize(
-    ("data", "safe"),
-    [
-        (b"caf\xc3", 3),
-        (b"\xe2\x82", 0),
-        (b"\xe2\x82\xac", 3),
-        (b"x\xf0\x9f\x98", 1),
-        (b"\xff", 1),
-        (b"a\x80", 2),
-        (b"", 0),
-        (b"abc", 3),
-        (b"\x80", 0),
-        (b"\x80\x80", 0),
-        (b"\x80" * 4, 0),
-        (b"\x80" * 5, 5),
-        (b"a\x80\x80\x80\x80\x80", 6),
-        (b"x\xf0\x9f\x98\x80", 5),
-        (b"x\xc0", 2),
-        (b"x\xf5", 2),
-    ],
-)
-def test_hold(data, safe):
-    assert utf8_safe_len(data) == safe
 
 
 def decode(data: bytes) -> list[str]:
@@ -47,26 +22,9 @@ def test_a_split_character_appears_once_and_whole():
     assert decode(b"a\xe2\x82") == ["a", "", "", "\ufffd"]
 
 
-@pytest.mark.parametrize("char", "\x7f\x80\xbf\xff\u07ff\u0800\u0fff\uffff\U00010000\U0010ffff")
-def test_a_character_appears_with_its_last_byte(char):
-    data = char.encode()
-    assert decode(b"x" + data) == ["x", *[""] * (len(data) - 1), char, ""]
-    assert utf8_safe_len(data) == len(data) and utf8_safe_len(data + data[:1]) == len(data) + (len(data) == 1)
-
-
-@pytest.mark.parametrize("byte", [0x80, 0x9F, 0xBF, 0xC0, 0xC1, 0xF5, 0xFF])
-def test_a_byte_that_begins_nothing_is_shown_at_once(byte):
-    assert decode(bytes([byte, byte])) == ["\ufffd", "\ufffd", ""]
-
-
 @given(st.binary())
 def test_any_bytes_come_out_as_python_decodes_them(data):
     assert "".join(decode(data)) == data.decode("utf-8", "replace")
-
-
-@given(st.text())
-def test_valid_text_is_never_damaged(text):
-    assert "\ufffd" in text or "\ufffd" not in "".join(decode(text.encode()))
 
 
 def test_reset_and_reuse():

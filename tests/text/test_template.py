@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from ds4ref.errors import TextError
 from ds4ref.text import limited_worker
-from ds4ref.text.template import MAX_SOURCE, ChatTemplate
+from ds4ref.text.template import ChatTemplate
 from tests.marking import sampled
 
 CHATML = """{%- if tools %}
@@ -60,24 +59,17 @@ def test_what_templates_rely_on(source, want):
 
 REFUSED = {
     "a syntax error": ("{% for %}", "TemplateSyntaxError"),
-    "an unknown filter": ("{{ 1 | shell }}", "shell"),
     "its own refusal": ("{{ raise_exception('roles\nmust\nalternate') }}", "roles must alternate"),
     "the root of all objects": ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "SecurityError"),
     "globals by attribute": ("{{ raise_exception.__globals__['sys'] }}", "SecurityError"),
-    "globals by filter": ("{{ (raise_exception | attr('__globals__'))['sys'] }}", "UndefinedError|SecurityError"),
     "an open file": ("{{ open('/etc/passwd').read() }}", "UndefinedError"),
-    "another template": ("{% include '/etc/passwd' %}", "TypeError|no loader"),
     "changing a message": ("{{ messages.append(1) }}", "SecurityError"),
     "a long range": ("{% for i in range(10 ** 9) %}x{% endfor %}", "OverflowError"),
     "much output": ("{% for i in range(90000) %}{{ 'x' * 1000 }}{% endfor %}", "more than 16777216 characters"),
-    "a gigabyte of x": ("{{ ('x' * (2 ** 31)) | length }}", "memory"),
     "doubling": (
         "{% set s = namespace(x='ab') %}{% for i in range(99) %}{% set s.x = s.x ~ s.x %}{% endfor %}",
         "memory|not done"),
-    "a wide field": ("{{ '%2000000000d' % 1 }}", "memory"),
     "recursion": ("{% macro f(n) %}{{ f(n) }}{% endmacro %}{{ f(1) }}", "recurses"),
-    "deep brackets": ("{{ " + "(" * 50_000 + " }}", "failed"),
-    "a power": ("{{ 9 ** (9 ** 9) }}", "not done|memory"),
     "loops in loops": (
         "{% for a in range(99999) %}{% for b in range(99999) %}{% set c = b %}{% endfor %}{% endfor %}", "not done"),
 }  # fmt: skip
@@ -92,18 +84,6 @@ def test_a_hostile_template_is_one_line(case):
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 400
 
 
-@pytest.mark.thorough
-def test_after_a_failure_the_next_one_works():
-    template = ChatTemplate("{% if messages[0].role == 'loop' %}{% for a in range(99999) %}{% for b in range(99999) %}"
-                            "{% endfor %}{% endfor %}{% endif %}ok", seconds=8.0)  # fmt: skip
-    assert template.render(TALK) == "ok"
-    first = template._process._process
-    with pytest.raises(TextError, match="not done"):
-        template.render([{"role": "loop"}])
-    assert first.poll() is not None, "its process was ended"
-    assert template.render(TALK) == "ok"
-
-
 def test_a_process_that_was_killed_is_replaced_and_the_last_one_ends_with_its_template():
     template = ChatTemplate("ok")
     assert template.render(TALK) == "ok"
@@ -113,24 +93,6 @@ def test_a_process_that_was_killed_is_replaced_and_the_last_one_ends_with_its_te
     process = template._process._process
     del template
     assert process.wait(300) is not None
-
-
-@pytest.mark.thorough
-def test_threads_take_turns():
-    template = ChatTemplate("{{ messages[0].n }}")
-    with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda n: template.render([{"n": n}]), range(40)))
-    assert found == [str(n) for n in range(40)]
-
-
-def test_a_template_of_a_megabyte_is_refused():
-    with pytest.raises(TextError, match="at most"):
-        ChatTemplate("x" * (MAX_SOURCE + 1))
-
-
-def test_large_messages_go_through():
-    text = "ä\n" * 500_000
-    assert ChatTemplate("{{ messages[0].content }}").render([{"content": text}]) == text
 
 
 def test_the_worker_says_what_went_wrong_without_a_process():

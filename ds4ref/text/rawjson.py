@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from json.decoder import scanstring
+from json.decoder import scanstring  # type: ignore[attr-defined]  # documented nowhere, there since Python 3.0
 
 MAX_DEPTH = 256
 

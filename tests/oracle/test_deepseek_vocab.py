@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import random
-import string
 import sys
 import unicodedata
 from pathlib import Path
@@ -101,22 +99,6 @@ def known(code: int) -> bool:
     return unicodedata.category(chr(code)) not in ("Cn", "Cs")
 
 
-def test_random_mixtures(tok, oracle):
-    rng = random.Random(20260504)
-    codes = [code for code in range(0x110000) if known(code)]
-    low = [code for code in codes if code < 0x3100]
-    atoms = ["  ", "\n", "\r\n", " ", "12", "9", "The", "'s", "...", "!", "中", "の", "\u00a0", "é", "\u0301", "😀"]
-    for _ in range(3000):
-        parts = []
-        for _ in range(rng.randrange(1, 14)):
-            kind = rng.random()
-            if kind < 0.5:
-                parts.append(rng.choice(atoms))
-            else:
-                parts.append(chr(rng.choice(low if kind < 0.8 else codes)))
-        check(tok, oracle, "".join(parts))
-
-
 def test_every_code_point_splits_alike(definition):
     """The pre-tokenizer by itself, over all of Unicode."""
     tokenizers = pytest.importorskip("tokenizers")
@@ -131,18 +113,6 @@ def test_every_code_point_splits_alike(definition):
         if [piece for piece, _ in passes.pre_tokenize_str(text)] != [*split_unicode(text)]:
             wrong.append(hex(code))
     assert not wrong, f"Unicode {unicodedata.unidata_version}, Python {sys.version}: {wrong[:20]}"
-
-
-def test_ds4_split_agrees_on_ascii_text(tables, oracle):
-    """On ASCII without control characters the two pre-tokenizers give the same ids."""
-    ds4 = Tokenizer(*tables, split="ds4")
-    rng = random.Random(7)
-    for _ in range(2000):
-        text = "".join(rng.choice(string.printable) for _ in range(rng.randrange(40)))
-        assert ds4.encode(text) == oracle.encode(text, add_special_tokens=False).ids
-    for name in ("english", "code", "c"):
-        text = "".join(c for c in TEXTS[name] if c.isascii())
-        assert ds4.encode(text) == oracle.encode(text, add_special_tokens=False).ids
 
 
 def test_a_published_folder_gives_the_same_tables(definition, tables, tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,8 @@ from ds4ref.engine import Engine
 from ds4ref.nano.diagnostic import PROMPTS, diagnostic_path
 from ds4ref.test_vectors import cli
 from ds4ref.test_vectors.diagnosis import Signatures, diagnose
-from ds4ref.test_vectors.observation import from_logits, log_softmax
+from ds4ref.test_vectors.observation import from_logits
 from ds4ref.variants import LIBRARY
-from ds4ref.variants.families import FAMILIES
 from tests.marking import sampled
 
 from ..stored import stored
@@ -97,41 +95,3 @@ def test_mistakes_in_hugging_face_are_named(library, bugs, tmp_path, way) -> Non
     assert len(bugs) >= 20
     assert not wrong, wrong
     assert len(missed) <= (1 - BARS[way]) * len(bugs) + 0.5, missed
-
-
-@pytest.mark.slow  # open questions take a thousand runs: minutes, under -m slow with the oracle installed
-@pytest.mark.parametrize("way", ["float32", "top20"])
-def test_mistakes_that_the_library_lacks(library, load_oracle, tmp_path, way) -> None:
-    """No name of the library, and no acquittal of what changes the best token or moves more than the verdict's size."""
-    from .bugs import OUTSIDE_BUGS
-
-    oracle = load_oracle(diagnostic_path())
-    clean = oracle.logits(IDS)
-    right = log_softmax(clean)
-    bad = []
-    for bug in OUTSIDE_BUGS[1 :: 4 * EVERY]:
-        with bug.apply(oracle):
-            logits = oracle.logits(IDS)
-        found = diagnose(library, stored(tmp_path, way, IDS, logits), library.engine.tokenizer.bos)
-        effect = float(np.sqrt(np.mean((log_softmax(logits) - right) ** 2)))
-        flips = bool((logits.argmax(axis=1) != clean.argmax(axis=1)).any())
-        named = found.fault is not None and found.fault not in FAMILIES and found.parameter is None
-        if named or (found.clean and found.limit and (flips or effect > found.limit["size"])):
-            bad.append(f"{bug.name}: {found.fault or found.verdict}, effect {effect:.1e}")
-    assert not bad, bad
-
-
-@pytest.mark.peers
-@pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("llama_cpp") is None, reason="llama-cpp-python is not installed")
-@pytest.mark.parametrize("one_by_one", [False, True], ids=["batch", "one by one"])
-def test_llama_cpp_is_not_accused(tmp_path, capsys, one_by_one) -> None:
-    """What it says exactly, and what that is worth: docs/reference/vectors.md."""
-    from .llama import Llama
-
-    ids = PROMPTS["mixed"]()
-    with Llama(diagnostic_path()) as llama:
-        logits = llama.logits(ids, one_by_one)
-    np.savez(tmp_path / "llama.npz", ids=np.array(ids, np.int32), logits=logits)
-    _, found = diagnosed(capsys, tmp_path / "llama.npz")
-    assert found["fault"] is None and found["verdict"] != "file"

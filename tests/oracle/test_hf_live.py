@@ -134,16 +134,6 @@ def test_prefill(drawn: Drawn, engine: Engine, length: int) -> None:
     assert found.max <= drawn.bar(length) and found.top1 == 1, found
 
 
-def test_prefill_in_chunks(drawn: Drawn, engine: Engine) -> None:
-    """Chunks that divide neither ratio, and one that closes several windows at once."""
-    length = longest(engine.backend)
-    session, got = engine.session(length + 1), []
-    for start, end in ((0, 3), (3, 130), (130, 131), (131, length)):
-        got.append(session.extend(drawn.ids[length][start:end], chunk=end - start))
-    found = difference(np.concatenate(got), drawn.traces[length].logits)
-    assert found.max <= drawn.bar(length) and found.top1 == 1, found
-
-
 @pytest.mark.parametrize("length", list(BARS))
 def test_token_by_token(drawn: Drawn, engine: Engine, length: int) -> None:
     if length > longest(engine.backend, one_by_one=True):
@@ -192,18 +182,6 @@ def test_each_half_layer_alone(drawn: Drawn, engine: Engine) -> None:
         worst, where = worst_layer(forced, name, [wanted(n) for n in layers])
         print(name, where)
         assert worst <= LAYER_BAR, f"{name} {where}"
-
-
-def test_each_layer_alone_token_by_token(drawn: Drawn, engine: Engine) -> None:
-    """The decode path through caches that teacher forcing filled."""
-    length = longest(engine.backend, one_by_one=True)
-    trace = drawn.traces[length]
-    session = engine.session(length + 1)
-    session.hooks = forced = Forced(trace, halves=False)
-    session.extend(drawn.ids[length], one_by_one=True)
-    worst, where = worst_layer(forced, "hc_ffn_post", [trace.after(n) for n in range(drawn.shape.n_layers)])
-    print(where)
-    assert worst <= LAYER_BAR, where
 
 
 def test_discrete_choices_are_the_same(drawn: Drawn, engine: Engine) -> None:

@@ -5,9 +5,6 @@ Dumps of Hugging Face are made by the example of docs/reference/trace.md, run as
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -19,7 +16,6 @@ import pytest
 from ds4ref.nano.diagnostic import diagnostic_path
 from ds4ref.test_vectors.trace.blame import BlameResult
 from ds4ref.test_vectors.trace.dumps import Dump, read
-from ds4ref.test_vectors.trace.ops import OPS
 from ds4ref.test_vectors.trace.report import entry
 from tests.badfiles import Draft
 from tests.test_vectors.test_trace_dumps import example
@@ -177,30 +173,3 @@ def test_wrong_metadata_in_llama_cpp(llama: Any, tmp_path: Path, key: str) -> No
     assert entry(result.wrong[0])["first_row"] == first
     assert not says or result.causes[0].text.startswith(f"deepseek4.{key} {says}")
     assert result.rounding.startswith("llama.cpp")
-
-
-@pytest.mark.peers
-@pytest.mark.parametrize("key", ["", "rope.freq_base", "attention.sliding_window"])
-def test_the_code_of_the_page(llama: Any, tmp_path: Path, key: str) -> None:
-    """On a good file and on two with a wrong key: what it writes decides."""
-    path = diagnostic_path() if not key else with_metadata(tmp_path / "bad.gguf", key, METADATA[key][0])
-    (tmp_path / "ids.json").write_text(json.dumps(SHORT))
-    code = example("python", "ggml_backend_sched_eval_callback").replace("MODEL.gguf", str(path))
-    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True)
-    result = examined(read(str(tmp_path / "dump.npz")), [0, 2, 3], search=bool(key), ids=SHORT)
-    if not key:
-        assert not result.wrong and result.rounding.startswith("llama.cpp")
-    else:
-        assert METADATA[key][2] & {point for point, _ in result.wrong[0].bridged}
-        assert result.causes[0].text.startswith(f"deepseek4.{key} {METADATA[key][4]}")
-
-
-@pytest.mark.peers
-def test_names_of_the_graph_are_points() -> None:
-    """Every point that the preset knows exists, and no name stands for two."""
-    from ds4ref.test_vectors.trace.names import load
-
-    table = load("llama.cpp")
-    assert set(table.points) <= set(OPS)
-    used = [source.name for sources in table.points.values() for source in sources]
-    assert len(used) == len(set(used))

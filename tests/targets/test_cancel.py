@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -96,15 +93,6 @@ def test_a_silent_server_is_left_at_once(says: bytes, stream: bool) -> None:
         assert closed(open_[0]), "the server is told"
 
 
-def test_what_is_cancelled_beforehand_is_not_sent() -> None:
-    cancel = Cancellation()
-    cancel.press()
-    with silent() as (base, open_), HttpTarget(base, "m", timeout=PATIENCE) as target:
-        assert target.complete(Request(Prompt.chat("Hi"), cancel=cancel)).finish is Finish.CANCELLED
-        assert collect(target.stream(Request(Prompt.chat("Hi"), cancel=cancel))).finish is Finish.CANCELLED
-    assert all(connection.recv(9) == b"" for connection in open_)
-
-
 def test_one_button_stops_many_streams_and_no_other() -> None:
     cancel, other = Cancellation(), Cancellation()
     with silent(HEAD) as (base, open_), HttpTarget(base, "m", timeout=PATIENCE) as target:
@@ -143,39 +131,3 @@ def test_a_binary_is_killed() -> None:
     target = CommandTarget([sys.executable, "-c", f"import time; time.sleep({PATIENCE})"], timeout=PATIENCE)
     threading.Timer(0.2, cancel.press).start()
     assert target.complete(Request(Prompt.chat("Hi"), cancel=cancel)).finish is Finish.CANCELLED
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("streams", [1, 3])
-def test_ctrl_c_ends_a_sweep_of_a_silent_server(streams: int, tmp_path) -> None:
-    """It counts tokens, so that the sweep begins, and then streams nothing."""
-    code = f"""
-import json, sys, threading
-sys.path.insert(0, {str(ROOT)!r})
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-class Handler(BaseHTTPRequestHandler):
-    def log_message(self, *args): pass
-    def do_POST(self):
-        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        if body["stream"]:
-            sys.stdout.write("asked\\n"); sys.stdout.flush()
-            threading.Event().wait()
-        data = json.dumps({{"model": "m", "choices": [{{"text": "a", "finish_reason": "length"}}],
-                            "usage": {{"prompt_tokens": len(body["prompt"]) // 4, "completion_tokens": 1}}}}).encode()
-        self.send_response(200); self.send_header("content-length", str(len(data))); self.end_headers()
-        self.wfile.write(data)
-server = ThreadingHTTPServer(("127.0.0.1", 0), Handler); server.daemon_threads = True
-threading.Thread(target=server.serve_forever, daemon=True).start()
-from ds4ref.speed_bench import cli
-raise SystemExit(cli.main(["--frontiers", "64", "-n", "4", "--target", f"http://127.0.0.1:{{server.server_port}}/v1",
-    "--model-name", "m", "--timeout", "{PATIENCE}", "--concurrency", "{streams}", "--no-store"]))"""
-    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                               cwd=tmp_path, start_new_session=True)  # fmt: skip
-    assert process.stdout is not None
-    for _ in range(streams):
-        while "asked" not in process.stdout.readline():
-            assert process.poll() is None, process.communicate()
-    os.kill(process.pid, signal.SIGINT)
-    _, err = process.communicate()
-    assert process.returncode == 130, err
-    assert "Traceback" not in err

@@ -10,7 +10,6 @@ import pytest
 
 from ds4ref.errors import TargetError, UsageError
 from ds4ref.targets import (
-    Ability,
     CallDelta,
     Delta,
     Finish,
@@ -22,7 +21,7 @@ from ds4ref.targets import (
     collect,
     open_target,
 )
-from ds4ref.targets.dialects import KINDS, Dialect, finish_of, usage_of
+from ds4ref.targets.dialects import Dialect, finish_of, usage_of
 
 from .test_http import Server, answer, delta, sse
 
@@ -148,13 +147,6 @@ def test_plain_prompts_do_not_think(kind: str, prompt: Prompt, stream: bool) -> 
     assert server.body()["thinking"] == {"type": "disabled"}
 
 
-@pytest.mark.parametrize("kind", ["vllm", "llama.cpp", "openai", "plain"])
-def test_fields_of_chats_stay_in_chats(kind: str) -> None:
-    server = Server({"model": "m", "choices": [{"index": 0, "text": "a", "finish_reason": "length"}]})
-    server.target(dialect=kind).complete(Request(Prompt.plain("Hi")))
-    assert set(server.body()) == {"model", "max_tokens", "temperature", "stream", "prompt"}
-
-
 def test_kinds_and_modes_are_named_if_they_are_none() -> None:
     with pytest.raises(UsageError, match="unknown kind of server 'apache': choose from probe, plain"):
         open_target("http://127.0.0.1:9/v1", dialect="apache")
@@ -162,15 +154,6 @@ def test_kinds_and_modes_are_named_if_they_are_none() -> None:
         Dialect(prefill="x")
     with pytest.raises(UsageError, match="unknown thinking mode 'deep': choose from none, high, max"):
         Server(answer()).target().complete(Request(Prompt.chat("Hi", thinking="deep")))
-
-
-def test_abilities_of_a_kind() -> None:
-    for kind, ids in (("vllm", True), ("llama.cpp", True), ("probe", False), ("deepseek", False)):
-        assert Server(answer()).target(dialect=kind).can(Ability.TOKEN_IDS) is ids
-    server = Server(answer())
-    server.target(dialect="deepseek").score(Prompt.chat("Q"), [b"a", b"b"])
-    assert server.body()["messages"][-1] == {"role": "assistant", "content": "a", "prefix": True}
-    assert set(KINDS) == {"probe", "plain", "deepseek", "ds4", "vllm", "llama.cpp", "openai"}
 
 
 # --- conversations and tools

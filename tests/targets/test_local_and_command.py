@@ -157,16 +157,6 @@ def command(nano_path):
     )
 
 
-@pytest.mark.thorough
-def test_our_own_ds4_says_the_same_as_the_local_engine(local, command) -> None:
-    far, near = command.complete(ASK), local.complete(ASK)
-    assert [s.token.raw for s in far.steps] == [s.token.raw for s in near.steps]
-    assert [t.id for t in far.steps[0].top] == [t.id for t in near.steps[0].top]
-    lp = [t.logprob for t in far.steps[0].top], [t.logprob for t in near.steps[0].top]
-    assert np.allclose(*lp, atol=1e-6)
-    assert far.usage.prompt == near.usage.prompt and far.finish == near.finish and far.text == near.text
-
-
 def test_dump_tokens(local, command) -> None:
     text = "Hello <\uff5cUser\uff5c> there"
     assert command.tokenize(text, control=True) == local.tokenize(text, control=True)
@@ -238,15 +228,6 @@ def test_where_a_dump_ends() -> None:
     assert read_dump(b'{"steps": []}', "x").finish == "length"
     steps[0]["top_logprobs"][0]["logprob"] = float("-inf")
     assert read_dump(json.dumps({"steps": steps}).encode(), "x").steps[0].token.logprob is None
-
-
-def test_the_text_of_a_dump_leaves_the_end_token_out(tmp_path) -> None:
-    end = list("<\uff5cend\u2581of\u2581sentence\uff5c>".encode())
-    tokens = [json.dumps({"id": i, "bytes": data}) for i, data in ((5, [72, 105]), (1, end))]
-    steps = ",".join(f'{{"selected":{token},"top_logprobs":[]}}' for token in tokens)
-    target = script(tmp_path, f"open(a[a.index('--dump-logprobs') + 1], 'w').write({DUMP % steps!r})")
-    done = target.complete(ASK)
-    assert (done.text, done.finish, done.usage) == ("Hi", "stop", Usage(3, 2))
 
 
 def test_ids_of_a_binary(tmp_path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,7 +12,6 @@ from ds4ref.errors import TokenError, UsageError
 from ds4ref.sampling import argmax
 from ds4ref.targets import Finish, Message, Prompt, Request, ToolCall, Usage, collect, open_target
 from ds4ref.targets.local import LocalTarget
-from ds4ref.targets.reader import AnswerReader
 from ds4ref.text.chat import render
 from ds4ref.text.dsml import render_calls
 from ds4ref.text.protocol import CANONICAL, THINK_CLOSE
@@ -195,28 +193,6 @@ def test_a_stream_that_nobody_reads_on_gives_its_session_back(fake) -> None:
 # --- several at once
 
 
-@pytest.mark.thorough
-def test_conversations_at_once_do_not_disturb_each_other(local) -> None:
-    asks = [Request(Prompt.chat(text), max_tokens=4) for text in ("One two", "Four", "Six")]
-    alone = [[step.token.id for step in local.complete(a).steps] for a in asks]
-    streams, found = [local.stream(a) for a in asks], [[], [], []]
-    for _ in range(6):
-        for stream, ids in zip(streams, found, strict=True):
-            for delta in [d for d in [next(stream, None)] if d is not None]:
-                ids += [step.token.id for step in delta.steps]
-    assert found == alone
-    threaded: dict[int, list[int]] = {}
-    threads = [
-        threading.Thread(target=lambda i=i, a=a: threaded.update({i: [s.token.id for s in local.complete(a).steps]}))
-        for i, a in enumerate(asks)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [threaded[i] for i in range(3)] == alone
-
-
 @pytest.mark.parametrize("sessions, cached", [(1, [0, 0, 0, 0]), (2, [0, 0, 40, 40])])
 def test_so_many_conversations_keep_their_prefill(fake, sessions: int, cached: list[int]) -> None:
     target = LocalTarget(fake.engine, ctx=256, sessions=sessions)
@@ -227,30 +203,12 @@ def test_so_many_conversations_keep_their_prefill(fake, sessions: int, cached: l
     assert len(target._idle) <= sessions
 
 
-def test_the_longest_beginning_is_gone_on_from(fake) -> None:
-    """Also where a shorter one was used later."""
-    target = LocalTarget(fake.engine, ctx=256, sessions=2)
-    for ids, cached in ((range(40, 80), 0), (range(40, 90), 40), (range(40, 50), 0), (range(40, 95), 50)):
-        assert target.complete(Request(Prompt.tokens(ids), max_tokens=1)).usage.cached == cached
-
-
 def test_the_one_not_used_for_longest_makes_room(fake) -> None:
     """A third conversation takes the place of the one that was left first, not of the one going on."""
     target = LocalTarget(fake.engine, ctx=256, sessions=2)
     turns = ((range(40, 80), 0), (range(140, 180), 0), (range(40, 82), 40), (range(90, 130), 0), (range(40, 84), 42))
     for ids, cached in turns:
         assert target.complete(Request(Prompt.tokens(ids), max_tokens=1)).usage.cached == cached
-
-
-def test_of_more_at_once_than_are_kept_those_that_ended_last_stay(fake) -> None:
-    target = LocalTarget(fake.engine, ctx=256, sessions=1)
-    streams = [target.stream(Request(Prompt.tokens(ids), max_tokens=1)) for ids in (range(40, 80), range(140, 180))]
-    for stream in streams:
-        next(stream)
-    for stream in streams:
-        assert list(stream)
-    assert len(target._idle) == 1
-    assert target.complete(Request(Prompt.tokens(range(140, 190)), max_tokens=1)).usage.cached == 40
 
 
 def test_of_tokens_of_the_same_bytes_the_first_is_scored() -> None:
@@ -284,21 +242,3 @@ def test_how_many_are_kept_can_be_said_in_a_spec(monkeypatch) -> None:
 
 
 # --- the reader alone
-
-
-def test_pieces_of_any_size_read_alike() -> None:
-    from ds4ref.generate import Piece
-
-    def read(texts: list[str]) -> tuple:
-        reader = AnswerReader(True, ("END",))
-        deltas = [reader.feed(Piece(i, text, False)) for i, text in enumerate(texts)] + [reader.finish()]
-        calls: dict[int, str] = {}
-        for call in (call for delta in deltas for call in delta.calls):
-            calls[call.index] = calls.get(call.index, "") + call.name + call.arguments
-        return "".join(delta.text for delta in deltas), calls, reader.done, reader.reason("")
-
-    text = f"One EN two.{BLOCK}"
-    whole = read([text])
-    assert whole == ("One EN two.", {0: 'ls{"p":"."}', 1: "pwd{}"}, True, Finish.TOOL_CALLS)
-    assert read(list(text)) == read([text[i : i + 3] for i in range(0, len(text), 3)]) == whole
-    assert read(["One E", "ND two"])[0] == "One " and read(["One EN"])[0] == "One EN"

@@ -96,11 +96,6 @@ def test_the_last_block_counts() -> None:
     assert (done.reasoning, done.calls) == (f"first{broken} then", CALLS)
 
 
-def test_calls_behind_the_reasoning_are_read_as_ever() -> None:
-    done, reader, _ = read(f"r{BLOCK}", f"ok{BLOCK}")
-    assert (done.reasoning, done.text, done.calls) == (f"r{BLOCK}", "ok", CALLS) and reader.done
-
-
 def test_it_can_be_switched_off_and_needs_tools() -> None:
     for options in {"recover": False}, {"tools": False}:
         done, _, deltas = read(f"r{BLOCK}", **options)
@@ -151,8 +146,3 @@ def test_repair_closes_calls_but_never_values() -> None:
     for cut_off in (BLOCK[: BLOCK.index("pwd<")], BLOCK[: BLOCK.index("name=")], BLOCK[: BLOCK.index("1<") + 3]):
         done, _, _ = read("", cut_off, closed=True, repair=True)
         assert done.calls == () and done.text == cut_off
-
-
-def test_an_orphan_closer_ends_nothing() -> None:
-    done, reader, _ = read("r", f"a{CANONICAL.block_close}b{BLOCK}")
-    assert done.text == f"a{CANONICAL.block_close}b" and done.calls == CALLS

@@ -118,12 +118,6 @@ def test_events_in_pieces_of_any_size(cuts: list[int]) -> None:
     assert list(events(chunks, 100)) == [b"one\n two", b"three", b""]
 
 
-@pytest.mark.parametrize("size", range(1, len(STREAM) + 1))
-def test_events_in_pieces_of_one_size(size: int) -> None:
-    chunks = [STREAM[at : at + size] for at in range(0, len(STREAM), size)]
-    assert list(events(chunks, 100)) == [b"one\n two", b"three", b""]
-
-
 def test_an_event_ends_with_the_stream_only_if_it_was_complete() -> None:
     assert list(events([b"data: a\n\r"], 100)) == [b"a"] and list(events([b"data: a\n"], 100)) == []
 

@@ -17,7 +17,6 @@ from ds4ref.kernels.reference import Reference
 from ds4ref.nano.diagnostic import PROMPTS, diagnostic_path
 from ds4ref.variants import LIBRARY, Runner
 from ds4ref.variants.families import FAMILIES
-from ds4ref.variants.library import applicable
 from tests.marking import sampled
 
 IDS = PROMPTS["mixed"]()[:70]
@@ -124,18 +123,6 @@ def assert_row(row: np.ndarray, expected: np.ndarray | float) -> None:
     np.testing.assert_allclose(row, np.broadcast_to(expected, row.shape), rtol=1e-4, atol=1e-4)
 
 
-def test_one_scale_saturates_the_other_blocks() -> None:
-    """1 needs the scale 2^-8, with which 448 steps end at 1.75; channels of the rotary part stay as they are."""
-    rows = np.concatenate((np.full((1, 64), 1.0), np.full((1, 64), -100.0), np.full((1, 64), 5.0)), axis=1)
-    ops = Reference()
-    chunk = SimpleNamespace(ops=ops, shape=SimpleNamespace(plain_dim=128), kv_rounding=lambda x: ops.round_e4m3(x, 128))
-    fault = LIBRARY["fp8_first_scale"]
-    fault.begin(chunk)
-    got = chunk.kv_rounding(rows.astype(np.float32))
-    assert [set(got[0, at : at + 64].tolist()) for at in (0, 64, 128)] == [{1.0}, {-1.75}, {5.0}]
-    assert fault not in applicable(SimpleNamespace(kv_fp8=False, indexer_qat=True), set(), 200)
-
-
 def read_through(name: str, w: Matrix) -> np.ndarray:
     """The matrix that products see: what they make of unit vectors."""
     chunk = SimpleNamespace(ops=Reference())
@@ -197,13 +184,6 @@ def test_an_end_of_the_ramp_moves_by_pairs(engine) -> None:
     )
     assert fast == [(15 + by, 25) for by in (3, 2, 1, -1, -2, -3)]
     assert slow == [(15, 25 + by) for by in (3, 2, 1, -1, -2, -3)]
-
-
-def test_a_ramp_that_lies_a_pair_off_is_another_context(engine) -> None:
-    """The grid has both: a search between its values could not find them, as the ramp moves by whole pairs."""
-    family = "yarn_original_context"
-    found = {ends(engine, family, value) for value in FAMILIES[family].grid(engine.shape)}
-    assert {(14, 24), (16, 26)} <= found and (15, 25) not in found
 
 
 def ends(engine: Engine, family: str, size: float) -> tuple[int, int]:

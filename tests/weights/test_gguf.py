@@ -11,7 +11,6 @@ import pytest
 from ds4ref.errors import ModelFileError
 from ds4ref.weights.gguf import GGUFFile
 from ds4ref.weights.writer import GGUFWriter
-from tests.system import open_files
 
 from .modelfile import golden, write_model
 
@@ -89,27 +88,3 @@ def test_views_are_read_only_and_outlive_the_file(tmp_path):
         file.raw("output.weight")
     with pytest.raises(ModelFileError):
         file.metadata["tokenizer.ggml.tokens"]
-
-
-def test_touch_reads_a_byte_of_every_page(tmp_path, monkeypatch):
-    monkeypatch.setattr("ds4ref.weights.mapped.TOUCH_BYTES", 8192)
-    with GGUFFile.open(write_model(tmp_path / "m.gguf")) as file:
-        pieces = list(file.touch())
-        assert sum(size for size, _ in pieces) == sum(info.nbytes for info in file.tensors.values())
-        assert max(size for size, _ in pieces) <= 8192
-        wanted = sum(int(file.raw(name)[::4096].sum(dtype=np.uint64)) for name in file.tensors)
-        assert sum(part for _, part in pieces) == wanted
-
-
-def test_no_descriptor_leaks(tmp_path):
-    good = write_model(tmp_path / "m.gguf")
-    bad = tmp_path / "bad.gguf"
-    bad.write_bytes(b"GGUF" + bytes(60))
-    before = open_files()
-    for _ in range(5):
-        with GGUFFile.open(good) as file:
-            file.raw("output.weight")
-        GGUFFile.open(good)  # dropped without close
-        with pytest.raises(ModelFileError):
-            GGUFFile.open(bad)
-    assert open_files() == before

@@ -141,10 +141,3 @@ def test_a_constant_that_no_flash_file_has_is_named(tmp_path, field):
     ]
     ((key, facts),) = describe(path)["constants"].items()
     assert f"{key} {facts['value']}, where DeepSeek V4 Flash has {facts['published']}" == f"deepseek4.{says}"
-
-
-def test_constants_of_flash_are_told_as_such(tmp_path):
-    small = replace(SMALL, **FLASHLIKE, swiglu_limit=(10.0,) * SMALL.n_layers)
-    path = write_model(tmp_path / "m.gguf", small, data=True)
-    assert "constants   same as DeepSeek V4 Flash" in inspect_text(path).splitlines()
-    assert describe(path)["constants"] == {}

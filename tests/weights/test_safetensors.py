@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 from pathlib import Path
 
@@ -66,16 +65,6 @@ def test_the_writer_leaves_nothing_when_a_tensor_does_not_fit(tmp_path):
     with pytest.raises(ValueError, match="not the 8 of its plan"):
         write_file(tmp_path / "x.safetensors", [PlannedTensor("a", "F32", (2,), lambda: np.zeros(3, np.float32))])
     assert not list(tmp_path.iterdir())
-
-
-def test_empty_tensors_stand_anywhere_and_in_any_order_of_the_header(tmp_path):
-    """Their offset is also that of the tensor behind them, or of the end; the header may name the full one first."""
-    names = {"full": entry(), "before": entry(shape=(0,)), "behind": entry(shape=(4, 0), start=8)}
-    for order in itertools.permutations(names):
-        (tmp_path / SINGLE).write_bytes(container({name: names[name] for name in order}))
-        with Checkpoint.open(tmp_path) as found:
-            assert {name: found.raw(name).size for name in names} == {"full": 8, "before": 0, "behind": 0}
-            assert [name for name in found.tensors if name != "before"] == ["full", "behind"], "as the data lies"
 
 
 def test_every_dtype_has_its_size(tmp_path):
@@ -145,19 +134,6 @@ def test_a_config_that_is_none(published, tmp_path, what):
             os.mkfifo(path)
     with pytest.raises(ModelFileError, match="config.json"):
         bind(folder)
-
-
-def test_a_shard_that_shrinks_while_it_is_open(published, tmp_path):
-    folder = copy_of(published, tmp_path / "m")
-    shard = sorted(folder.glob("*.safetensors"))[0]
-    data = shard.read_bytes()
-    shard.unlink()
-    shard.write_bytes(data)
-    with open_source(folder) as source:
-        os.truncate(shard, 100)
-        with pytest.raises(ModelFileError, match="truncated from"):
-            for name in source.tensors:
-                source.raw(name)
 
 
 # ---- bounds

@@ -11,11 +11,8 @@ import pytest
 
 from ds4ref.cli import ds4
 from ds4ref.engine import Engine
-from ds4ref.runs.results import read_rows
 from ds4ref.server.constrain import guide_of
 from ds4ref.server.worker import Worker
-from ds4ref.speed_bench import cli as bench
-from ds4ref.targets import Prompt, Request, open_target
 
 from ..server.conftest import running
 from . import llama2c
@@ -56,18 +53,6 @@ def test_inspect(story: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "stories: llama" in out and f"{C.vocab:,} rows" in out and "6 x 8 with 3 KV heads" in out
 
 
-def test_a_target(story: Path) -> None:
-    """What every tool reaches an engine through: a chat is its text and the beginning before it."""
-    ids, text = greedy(PROMPT, 8)
-    with open_target(f"local:{story}?numerics=exact&ctx=120") as target:
-        chat = target.complete(Request(Prompt.chat(PROMPT), max_tokens=8, temperature=0.0))
-        assert [step.token.id for step in chat.steps][: len(ids)] == ids and chat.text == text
-        plain = target.complete(Request(Prompt.tokens(llama2c.encode(TOKENS, PROMPT)), max_tokens=8, temperature=0.0))
-        assert plain.text == text
-        scored = target.score_text("the sea")
-        assert [step.token.id for step in scored] == llama2c.encode(TOKENS, "the sea")[1:]
-
-
 @pytest.fixture(scope="module")
 def server(story: Path) -> Iterator[Any]:
     with Engine.open(story, threads=1) as engine, running(Worker(engine, ctx=512, constrain=guide_of)) as made:
@@ -86,12 +71,3 @@ def test_the_server(server: Any) -> None:
     assert "".join(line["choices"][0]["delta"].get("content") or "" for line in lines if line["choices"]) == text
     tokens = server.client.post("/tokenize", json={"prompt": PROMPT, "add_special_tokens": True}).json()["tokens"]
     assert tokens == llama2c.encode(TOKENS, PROMPT)
-
-
-def test_the_benchmark(story: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    argv = ["-m", str(story), "--frontiers", "64,128", "-n", "8", "-r", "2", "--csv", "s.csv", "--threads", "1"]
-    assert bench.main(argv) == 0
-    rows = read_rows("s.csv")
-    assert [row["ctx_tokens"] for row in rows] == [64, 128]
-    assert all(row["gen_tokens"] == 8 and row["prefill_tps"] > 0 for row in rows)

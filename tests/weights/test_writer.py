@@ -169,14 +169,6 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize("where", ["no/such/folder/m.gguf", "plain/m.gguf"])
-def test_unwritable_places(tmp_path, where):
-    (tmp_path / "plain").write_bytes(b"a file")
-    with pytest.raises(ModelFileError, match="cannot write"):
-        GGUFWriter(tmp_path / where, [], [])
-    assert os.listdir(tmp_path) == ["plain"]
-
-
 @pytest.mark.parametrize(
     ("entries", "specs", "alignment"),
     [

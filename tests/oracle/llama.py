@@ -22,9 +22,6 @@ from typing import Any
 import llama_cpp as api
 import numpy as np
 
-GATING_KEY = "deepseek4.expert_gating_func"
-GATING_SQRT_SOFTPLUS = 4
-
 # offsets of ne[4] and nb[4] in struct ggml_tensor: int32 type, padding, pointer to buffer, then the two arrays
 _NE, _NB = 16, 48
 _NUMPY = {0: np.float32, 1: np.float16, 26: np.int32}

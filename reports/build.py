@@ -40,21 +40,16 @@ class WrittenReport(NamedTuple):
     headline: list[str]
 
 
-def build_report(
-    runs: Sequence[Measured], output: str, title: str | None = None, earlier: Sequence[Measured] = ()
-) -> WrittenReport:
+def build_report(runs: Sequence[Measured], output: str, title: str | None = None) -> WrittenReport:
     """Write the report of ``runs`` to ``output``, its Markdown twin, and the figure of speeds beside it as SVG.
 
-    ``earlier``: further graded runs, shown over time only. Raise DataError if there is nothing to report, or a file
-    cannot be written.
+    Raise DataError if there is nothing to report, or a file cannot be written.
     """
-    page = assemble(runs, title, earlier, figure=Path(output).with_suffix(".svg").name)
+    page = assemble(runs, title, figure=Path(output).with_suffix(".svg").name)
     return WrittenReport(write_page(output, page, "ds4-report"), list(page.headline))
 
 
-def assemble(
-    runs: Sequence[Measured], title: str | None = None, earlier: Sequence[Measured] = (), figure: str = ""
-) -> Page:
+def assemble(runs: Sequence[Measured], title: str | None = None, figure: str = "") -> Page:
     """Return the page on ``runs``; ``figure``: name of the file of its speeds, for Markdown."""
     runs = _numbered(runs)
     kinds = {kind: [m for m in runs if m.run.kind == kind] for kind in ("bench", "vectors", "eval")}
@@ -75,7 +70,7 @@ def assemble(
         "Speed": [*_speed_pictures(bench, figure), *(_speed_table(m, len(bench) == 1) for m in bench)],
         "Comparison": [_comparison_part(comparison) for comparison in comparisons],
         "Vectors": [_vectors_part(m) for m in kinds["vectors"]],
-        "Graded runs": graded_section(kinds["eval"], kinds["bench"], earlier),
+        "Graded runs": graded_section(kinds["eval"], kinds["bench"]),
         "Environment": [Section(m.name, [Table((), _environment(m))], len(runs) <= 2) for m in runs],
         "How to reproduce": [
             block for name, command in commands for block in (f"{name}:", Code(shlex.join(map(str, command))))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from ds4ref.console.common import run, say
 from ds4ref.console.flags import add
-from ds4ref.console.options import Parser, choice, chosen, integer, number
+from ds4ref.console.options import Parser, choice, chosen, number
 from ds4ref.errors import UsageError
 
 if TYPE_CHECKING:
@@ -92,8 +92,6 @@ def build_parser(command: str) -> Parser:
                             type=choice(*IDENTITY), help="may differ; may be repeated")  # fmt: skip
     if command == "build":
         add(parser, "--title", help="(from the runs)")
-        parser.add_argument("--history", metavar="N", type=integer(0), default=20,
-                            help="show up to N earlier graded runs of the same packs (20)")  # fmt: skip
     add(parser, "--help")
     if not command:
         add(parser, "--version")
@@ -210,8 +208,7 @@ def build(args: Namespace) -> int:
     output = args.output or "report.html"
     if not output.lower().endswith(".html"):
         raise UsageError(f"cannot build {output}: the name must end in .html")
-    runs = _load(args, 1, None)
-    built = build_report(runs, output, args.title, _earlier(args, runs))
+    built = build_report(_load(args, 1, None), output, args.title)
     print("\n".join(built.headline))
     page, *others = built.files
     print(f"open {page}" + (f" (the same in {', '.join(others)})" if others else ""))
@@ -259,17 +256,6 @@ def _load(args: Namespace, least: int, most: int | None) -> list[Measured]:
         return [load(name, None) for name in args.names]
     with _open(args) as store:
         return [load(name, store) for name in args.names]
-
-
-def _earlier(args: Namespace, runs: Sequence[Measured]) -> list[Measured]:
-    """Return earlier runs of the same packs in the store; none if no graded run came from it."""
-    from .sources import earlier
-
-    graded = [measured for measured in runs if measured.run.kind == "eval"]
-    if not args.history or not any(measured.run.id for measured in graded):
-        return []
-    with _open(args) as store:
-        return earlier(store, graded, args.history)
 
 
 def _plain(entry: Run) -> dict[str, object]:

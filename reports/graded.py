@@ -1,5 +1,5 @@
-"""Graded runs in a report: scores with intervals, overall, by source, difficulty, depth and domain; what answers cost;
-and earlier runs of the same pack."""
+"""Graded runs in a report: scores with intervals, overall, by source, difficulty, depth and domain; what answers
+cost."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from ds4ref.runs.stats import Interval
 from ds4ref.runs.store import Measured
 
 from .figures import finite, score_picture
-from .sources import model_name
 
 OUTCOMES = ("right", "wrong", "ambiguous", "missing")
 NOTE = (
@@ -37,12 +36,8 @@ def graded_sentences(measured: Measured) -> list[str]:
     return [f"{measured.name}: {score}", *(f"{measured.name}: {note}." for note in notes)]
 
 
-def graded_section(runs: Sequence[Measured], bench: Sequence[Measured], earlier: Sequence[Measured]) -> list[Any]:
-    """Return the part of a report on graded runs; none without any.
-
-    bench     bench runs, for the speed of the same models
-    earlier   further runs of the same packs, for the history only
-    """
+def graded_section(runs: Sequence[Measured], bench: Sequence[Measured]) -> list[Any]:
+    """Return the part of a report on graded runs, none without any; ``bench``: for the speed of the same models."""
     if not runs:
         return []
     questions = [list(scored.answered(measured.rows).values()) for measured in runs]
@@ -68,7 +63,7 @@ def graded_section(runs: Sequence[Measured], bench: Sequence[Measured], earlier:
         if known:
             table = Table(("domain", "questions", "score", "interval"), [_row(*item)[:4] for item in known.items()])
             blocks.append(Section(f"{measured.name} by domain", [table], False))
-    return blocks + _history(runs, earlier)
+    return blocks
 
 
 def _groups(questions: Sequence[Answered], name: Callable[[Answered], str]) -> dict[str, list[Answered]]:
@@ -143,24 +138,3 @@ def same_model(one: Any, other: Any) -> bool:
     if one.get("sha256") and other.get("sha256"):
         return bool(one["sha256"] == other["sha256"])
     return bool(one.get("name") and one.get("bytes")) and all(one[k] == other.get(k) for k in ("name", "bytes"))
-
-
-def _history(runs: Sequence[Measured], earlier: Sequence[Measured]) -> list[Section]:
-    """Return the runs of the most frequent pack in order of time, if there are several moments."""
-    packs = Counter(pack for measured in runs if (pack := measured.run.fact("pack", "digest")))
-    if not packs:
-        return []
-    (pack, _), *_ = packs.most_common(1)
-    known = [m for m in (*earlier, *runs) if m.run.fact("pack", "digest") == pack]
-    known.sort(key=lambda measured: (measured.run.created, measured.run.id))
-    rows = [
-        [m.run.created, m.name + ("" if m.run.status == "complete" else f" ({m.run.status})"),
-         model_name(m.run.facts) or str(m.run.fact("engine") or ""), str(m.run.fact("settings", "think") or ""),
-         str(whole.n), *_scores(whole)]
-        for m in known
-        if (whole := scored.share(scored.answered(m.rows).values())) is not None
-    ]  # fmt: skip
-    if len({row[0] for row in rows}) < 2:
-        return []
-    headings = ("created", "run", "model", "thinking", "questions", "score", "interval")
-    return [Section(f"{len(rows)} runs of the pack over time", [Table(headings, rows)], False)]

@@ -152,24 +152,6 @@ def import_file(
     return number, True
 
 
-def earlier(store: Store, runs: Sequence[Measured], most: int) -> list[Measured]:
-    """Return the newest ``most`` other graded runs of the same packs as ``runs``, none newer than these."""
-    newest: dict[Any, str] = {}
-    for measured in runs:
-        pack = measured.run.fact("pack", "digest")
-        newest[pack] = max(newest.get(pack, ""), measured.run.created)
-    newest.pop(None, None)
-    named = {measured.run.uid for measured in runs} | {measured.run.fact("log_id") for measured in runs}
-    older = [
-        run
-        for run in store.runs(kind="eval")
-        if run.created <= newest.get(run.fact("pack", "digest"), "")
-        and not {run.uid, run.fact("log_id")} & (named - {None})
-    ]
-    older.sort(key=lambda run: (run.created, run.id))
-    return [Measured(run, store.rows(run.id)) for run in older[-most:]]
-
-
 def check_kvcache(rows: list[dict[str, Any]]) -> dict[str, int] | None:
     """Count the rows whose ``kvcache_bytes`` equal the size of a saved Flash session at that depth (model.md 12).
 

@@ -25,6 +25,7 @@ from ds4ref.console.common import Interrupt, Progress, check_output, run, say
 from ds4ref.console.flags import add
 from ds4ref.console.model import single_instance, threads
 from ds4ref.console.options import Parser, integer, parsed
+from ds4ref.console.tool import parser
 from ds4ref.errors import DataError, UsageError
 
 from .options import PROG, build_parser, choose_models, read_plan
@@ -122,30 +123,21 @@ class ProgressLine:
 
 def plot_parser() -> Parser:
     """Return the parser of ``ds4-bench plot``."""
-    parser = Parser(
-        f"{PROG} plot",
-        usage="ds4-bench plot CSV... [--load] [-o FILE]... [--title TEXT]",
-        description="Speed curves of one or several CSVs: panels for prefill and decode, one colour per file.",
-        unavailable={},
-    )
-    parser.add_argument("csv", metavar="CSV", nargs="*", help="results of ds4-bench, ds4's own included")
-    add(
-        parser, "--output", action="append", default=[], help=".svg, .png or .pdf; may be repeated (<first CSV>_ts.svg)"
-    )
-    parser.add_argument("--load", action="store_true", help="endpoints: throughput and latency over streams or rate")
-    add(parser, "--title", help="(from the name of the first CSV)")
-    parser.add_argument("--width", metavar="N", type=integer(200, 10_000), default=960, help="pixels (960)")
-    parser.add_argument("--height", metavar="N", type=integer(150, 10_000), default=540, help="pixels (540)")
-    add(parser, "--help")
-    return parser
+    made = parser(PROG, "Speed curves of one or several CSVs: panels for prefill and decode, one colour per file.",
+                  "plot CSV... [--load] [-o FILE]... [--title TEXT]", "plot m3.csv m4.csv -o both.svg")  # fmt: skip
+    made.add_argument("csv", metavar="CSV", nargs="*", help="results of ds4-bench, ds4's own included")
+    add(made, "--output", action="append", default=[], help=".svg, .png or .pdf; may be repeated (<first CSV>_ts.svg)")
+    made.add_argument("--load", action="store_true", help="endpoints: throughput and latency over streams or rate")
+    add(made, "--title", help="(from the name of the first CSV)")
+    made.add_argument("--width", metavar="N", type=integer(200, 10_000), default=960, help="pixels (960)")
+    made.add_argument("--height", metavar="N", type=integer(150, 10_000), default=540, help="pixels (540)")
+    return made
 
 
 def draw(argv: Sequence[str]) -> int:
     """Run ``ds4-bench plot``; return the exit code."""
-    parser = plot_parser()
-    args = parser.parse(argv)
-    if args.help:
-        sys.stdout.write(parser.format_help())
+    args = parsed(plot_parser(), argv)
+    if args is None:
         return 0
     if not args.csv:
         raise UsageError("plot needs at least one CSV")
@@ -161,25 +153,18 @@ def draw(argv: Sequence[str]) -> int:
 
 def peaks_parser() -> Parser:
     """Return the parser of ``ds4-bench peaks``."""
-    parser = Parser(
-        f"{PROG} peaks",
-        usage="ds4-bench peaks [-t N] [--json] [options]",
-        description="Read bandwidth, int8 and float32 peaks of this machine, measured now and saved in the run store.",
-        unavailable={},
-    )
-    add(parser, "--threads", help="threads (all usable cores)")
-    add(parser, "--store")
-    add(parser, "--json")
-    add(parser, "--help")
-    return parser
+    made = parser(PROG, "Bandwidth and arithmetic peaks of this machine, measured now and saved in the run store.",
+                  "peaks [-t N] [--json] [options]")  # fmt: skip
+    add(made, "--threads", help="threads (all usable cores)")
+    add(made, "--store")
+    add(made, "--json")
+    return made
 
 
 def peaks(argv: Sequence[str]) -> int:
     """Run ``ds4-bench peaks``; return the exit code."""
-    parser = peaks_parser()
-    args = parser.parse(argv)
-    if args.help:
-        sys.stdout.write(parser.format_help())
+    args = parsed(peaks_parser(), argv)
+    if args is None:
         return 0
     from ds4ref.environment import machine
     from ds4ref.runs.store import Store

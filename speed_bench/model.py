@@ -8,13 +8,14 @@ shown as the rate of operations that it implies.
 from __future__ import annotations
 
 import json
-import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from typing import Any
 
 from ds4ref.console.flags import add
-from ds4ref.console.options import INT_MAX, Parser, choice, integer, number
+from ds4ref.console.options import INT_MAX, Parser, choice, integers, number, parsed
+from ds4ref.console.tables import Column, fitted
+from ds4ref.console.tool import UNBOUNDED
 from ds4ref.errors import UsageError
 
 from .published import MACHINES, ROWS
@@ -47,17 +48,12 @@ def parser() -> Parser:
     options.add_argument("--gbs", metavar="X", type=number(1e-3, 1e9), help="read bandwidth, GB/s")
     options.add_argument("--int8", metavar="X", type=number(1e-3, 1e12), help="int8 peak, GOP/s (not limiting)")
     options.add_argument("--f32", metavar="X", type=number(1e-3, 1e12), help="float32 peak, GFLOP/s (not limiting)")
-    add(
-        options,
-        "--recipe",
-        type=choice("q2", "q4", "mixed"),
-        default="q2",
-        help="a published model with these experts: q2, q4, mixed (q2)",
-    )
+    add(options, "--recipe", type=choice("q2", "q4", "mixed"), default="q2",
+        help="a published model with these experts: q2, q4, mixed (q2)")  # fmt: skip
     add(options, "--shape", help="which published model: flash, pro (flash)")
     add(options, "--model", help="a model file instead")
     options.add_argument("--float", action="store_true", help="float32 activations (numerics exact and qat)")
-    add(options, "--depths", default=DEPTHS, help=f"comma list ({DEPTHS})")
+    add(options, "--depths", type=integers(1, INT_MAX), default=integers()(DEPTHS), help=f"comma list ({DEPTHS})")
     add(options, "--store", help="run store that knows this machine's peaks (the user's own)")
     add(options, "--json")
     add(options, "--help")
@@ -66,19 +62,16 @@ def parser() -> Parser:
 
 def model_command(argv: Sequence[str]) -> int:
     """Run ``ds4-bench model``; return the exit code."""
-    options = parser()
-    args = options.parse(argv)
-    if args.help:
-        sys.stdout.write(options.format_help())
+    args = parsed(parser(), argv)
+    if args is None:
         return 0
-    depths = [_depth(text) for text in args.depths.split(",")]
     if args.machine is None and args.gbs is None:
         if args.int8 or args.f32 or args.model:
             raise UsageError("a machine is needed: --machine NAME or --gbs X")
         rows: list[dict[str, Any]] = published()
         columns = PUBLISHED_COLUMNS
     else:
-        rows, columns = predict(args, depths), PREDICTED_COLUMNS
+        rows, columns = predict(args, args.depths), PREDICTED_COLUMNS
     if args.json:
         print(json.dumps(rows))
     else:
@@ -162,15 +155,6 @@ def _peaks(args: Namespace) -> dict[str, Any]:
     return {"name": name, "read_gbs": read_gbs, "int8_gops": args.int8, "f32_gflops": args.f32}
 
 
-def _depth(text: str) -> int:
-    import argparse
-
-    try:
-        return integer(1, INT_MAX)(text.strip())
-    except argparse.ArgumentTypeError as error:
-        raise UsageError(f"invalid value for --depths: {text}: {error}") from None
-
-
 PREDICTED_COLUMNS = {
     "depth": ("context", ","), "decode_bytes": ("GB a token", "gb"), "decode_tps": ("decode t/s", ".2f"),
     "decode_binds": ("bound by", ""), "prefill_tps": ("prefill t/s", ".1f"), "prefill_binds": ("bound by", ""),
@@ -183,15 +167,8 @@ PUBLISHED_COLUMNS = {
 
 
 def _print(rows: Sequence[dict[str, Any]], columns: dict[str, tuple[str, str]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading, form in columns.values():
-        table.add_column(heading, justify="right" if form else "left", no_wrap=True)
-    for row in rows:
-        table.add_row(*(_cell(row[name], form) for name, (_, form) in columns.items()))
-    Console(highlight=False, width=None if sys.stdout.isatty() else 200).print(table)
+    cells = [[_cell(row[name], form) for name, (_, form) in columns.items()] for row in rows]
+    print(fitted([Column(heading, right=bool(form)) for heading, form in columns.values()], cells, UNBOUNDED))
 
 
 def _cell(value: Any, form: str) -> str:

@@ -13,9 +13,9 @@ from ds4ref.errors import DataError
 from ds4ref.reports.build import assemble, build_report, series, speed_curves
 from ds4ref.reports.cli import main
 from ds4ref.reports.graded import same_model
-from ds4ref.reports.sources import earlier, read_csv
+from ds4ref.reports.sources import read_csv
 from ds4ref.runs import scored, stats
-from ds4ref.runs.store import Measured, Store
+from ds4ref.runs.store import Store
 
 from ..runs.simulate import arms, run
 from . import published, sample
@@ -67,7 +67,7 @@ def test_every_colour_of_a_drawing_follows_the_page(built):
 
 def test_every_part_is_there(built):
     html, markdown, _ = built
-    for part in ("Speed", "Comparison", "Vectors", "Graded runs", "over time", "Environment", "How to reproduce"):
+    for part in ("Speed", "Comparison", "Vectors", "Graded runs", "Environment", "How to reproduce"):
         assert part in html and part in markdown
     assert "4 of 5 vectors pass" in html and "24.0 GiB" in html and "clock governor" not in html
     assert re.search(r"prefill: int8 scores, .* is 0\.9\d+ x \(0\.9\d+ to 0\.9\d+\) as fast as main: slower", html)
@@ -212,9 +212,9 @@ def evaluation(name="e", seed=1, p=0.7, **more):
     return sample.evaluation(name, np.random.default_rng(seed), p, **more)
 
 
-def graded(measured, *others, earlier=()):
+def graded(measured, *others):
     """The score table and the first row of the table of answers."""
-    scores, answers, *_ = tables(assemble([measured, *others], None, earlier), "Graded")
+    scores, answers, *_ = tables(assemble([measured, *others]), "Graded")
     return scores, answers[0]
 
 
@@ -298,35 +298,6 @@ def test_every_run_has_its_place_in_every_group(monkeypatch):
     assert list(groups) == ["all", "maths", "science", "security"] and names == ["one", "other"] and not guesses
     assert groups["science"][1] is None and None not in (*groups["all"], *groups["maths"], *groups["security"])
     assert groups["all"][0] == scored.share(scored.answered(one.rows).values())
-
-
-def test_history_is_the_runs_of_one_pack_in_the_order_of_time():
-    runs = [evaluation("b", 2, created="2026-11-20T10:00:00Z"), evaluation("a", 1, created="2026-11-18T10:00:00Z")]
-    other = evaluation("c", 3, created="2026-11-19T10:00:00Z")
-    other.run.facts["pack"] = {"pack": "other", "digest": "e" * 64}
-    older = evaluation("o", 4, created="2026-11-11T10:00:00Z", model="old")
-    (rows,) = tables(assemble([*runs, other], None, [older]), "Graded", "3 runs of the pack")
-    assert [(row["run"], row["model"]) for row in rows] == [("o", "old"), ("a", "DeepSeek V4 <Flash>"),
-                                                            ("b", "DeepSeek V4 <Flash>")]  # fmt: skip
-    assert not tables(assemble(runs[:1]), "Graded", "1 runs")
-
-
-def test_earlier_runs_are_the_newest_before_these(tmp_path):
-    """Of the same pack, at most so many, oldest first; not the run itself, nor what came later."""
-    with Store.open(tmp_path / "r.sqlite") as store:
-        for day in range(5):
-            m = evaluation(f"day {day}", day, 0.6, created=f"2026-11-1{day}T10:00:00Z", count=6)
-            store.add("eval", m.run.facts | {"created": m.run.created}, m.rows, label=m.run.label)
-        named = store.find("day 3")
-        asked = [Measured(named, store.rows(named.id))]
-        for most, days in ((1, "2"), (2, "12"), (9, "012")):
-            assert [m.run.label for m in earlier(store, asked, most)] == [f"day {day}" for day in days]
-        asked[0].run.facts["pack"] = {"digest": "another"}
-        assert earlier(store, asked, 9) == []
-    page, argv = tmp_path / "r.html", ["--store", str(tmp_path / "r.sqlite")]
-    for history, count in ((20, 4), (2, 3), (0, 0)):
-        assert main(["build", "day 3", "--history", str(history), "-o", str(page), *argv]) == 0
-        assert (f"{count} runs of the pack" in page.read_text()) == (count > 0) and "day 4" not in page.read_text()
 
 
 # --- logs of ds4-eval as files

@@ -100,30 +100,14 @@ def test_a_long_header_is_read_to_its_end(tmp_path):
 )
 def test_epochs_of_a_log_are_those_asked_for_and_those_there(tmp_path, epochs, stated, whole):
     """A log resumed with more epochs than its header says; one that was to have more than it has is not complete."""
-    question = {
-        "source": "s",
-        "domain": "d",
-        "difficulty": "",
-        "kind": "integer",
-        "question": "?",
-        "choices": [],
-        "answer": "5",
-    }
+    question = {"source": "s", "domain": "d", "difficulty": "", "kind": "integer", "question": "?", "choices": [],
+                "answer": "5"}  # fmt: skip
     header = {
         "schema": "ds4-eval-log-v1", "pack": {"pack": "p"}, "epochs": stated, "settings": {}, "target": {}, "facts": {},
         "questions": [question | {"id": f"q{i}"} for i in range(2)],
     }  # fmt: skip
-    samples = [
-        {
-            "id": f"q{i}",
-            "epoch": epoch,
-            "status": "done",
-            "expected": "5",
-            "grade": {"outcome": "right"},
-            "seconds": 1.0,
-        }
-        for i, epoch in enumerate(epochs)
-    ]
+    samples = [{"id": f"q{i}", "epoch": epoch, "status": "done", "expected": "5", "grade": {"outcome": "right"},
+                "seconds": 1.0} for i, epoch in enumerate(epochs)]  # fmt: skip
     (tmp_path / "log.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in (header, *samples)))
     facts, rows = evals.read_log(tmp_path / "log.jsonl")
     assert facts["epochs"] == max(stated, *epochs) and evals.status_of(facts, rows) == whole

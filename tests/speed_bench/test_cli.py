@@ -4,7 +4,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -404,20 +403,11 @@ def test_plot_command(tmp_path, monkeypatch, capsys):
     assert "absent.csv: No such file" in capsys.readouterr().err
 
 
-def test_help_starts_without_heavy_imports():
-    code = (
-        "import sys; from ds4ref.speed_bench.cli import main; code = main(['--help']);"
-        "heavy = {'numba', 'pandas', 'matplotlib', 'numpy', 'rich'} & set(sys.modules); print(code, heavy)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert done.stdout.endswith("0 set()\n"), done.stdout[-300:] + done.stderr
-
-
 DS4S_FLAGS = """--prompt-file --chat-prompt-file -sys --system -m --model --cpu --backend -t --threads --warm-weights
     --ctx-start --ctx-max --ctx-alloc --step-mul --step-incr --gen-tokens --tokens -n --csv""".split()
 
 
-@pytest.mark.parametrize("flag", DS4S_FLAGS)
-def test_ds4s_flags_are_known(capsys, flag):
+def test_ds4s_flags_are_known(capsys):
     assert cli.main(["--help"]) == 0
-    assert re.search(rf"{flag}[ ,]", capsys.readouterr().out)  # argparse of 3.13 writes "-m, --model FILE"
+    text = capsys.readouterr().out  # argparse of 3.13 writes "-m, --model FILE"
+    assert not [flag for flag in DS4S_FLAGS if not re.search(rf"{flag}[ ,]", text)]

@@ -109,7 +109,7 @@ def test_this_machine_and_a_file(capsys, nano_path, private_store):
         (["--machine", "abacus"], "choose from m2-ultra"),
         (["--machine", "h200", "--gbs", "3"], "choose one of --machine and --gbs"),
         (["--int8", "3"], "a machine is needed"),
-        (["--gbs", "1", "--depths", "1,x"], "invalid value for --depths: x"),
+        (["--gbs", "1", "--depths", "1,x"], "invalid value for --depths: 1,x"),
         (["--gbs", "0"], "invalid value for --gbs"),
     ],
 )

@@ -117,28 +117,14 @@ def swept(monkeypatch, tmp_path, endpoint, api="chat"):
     return cli.main([*argv, "--csv", "s.csv", "--no-store"])
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_every_figure_is_within_two_per_cent_of_the_truth(name, monkeypatch, tmp_path):
+@pytest.mark.parametrize("name, more, api", [
+    *((name, {}, "chat") for name in SCRIPTS), ("one to five tokens a piece", {}, "completions"),
+    *(("reasoning, then an answer", {"names": names}, "chat")
+      for names in (("reasoning_content",), ("reasoning", "reasoning_content"), ("thinking",))),
+])  # fmt: skip
+def test_every_figure_is_within_two_per_cent_of_the_truth(name, more, api, monkeypatch, tmp_path):
     script = SCRIPTS[name]
-    assert swept(monkeypatch, tmp_path, Script(script)) == 0
-    for row in read_rows(tmp_path / "s.csv"):
-        expected = truth(script, row["prompt_tokens"])
-        for column, value in expected.items():
-            assert row[column] == pytest.approx(value, rel=0.02), column
-
-
-@pytest.mark.parametrize("names", [("reasoning_content",), ("reasoning", "reasoning_content"), ("thinking",)])
-def test_reasoning_under_another_name_is_the_same(names, monkeypatch, tmp_path):
-    script = SCRIPTS["reasoning, then an answer"]
-    assert swept(monkeypatch, tmp_path, Script(script, names)) == 0
-    for row in read_rows(tmp_path / "s.csv"):
-        expected = truth(script, row["prompt_tokens"])
-        assert {column: row[column] for column in expected} == pytest.approx(expected, rel=0.02)
-
-
-def test_completions_are_measured_alike(monkeypatch, tmp_path):
-    script = SCRIPTS["one to five tokens a piece"]
-    assert swept(monkeypatch, tmp_path, Script(script), "completions") == 0
+    assert swept(monkeypatch, tmp_path, Script(script, **more), api) == 0
     for row in read_rows(tmp_path / "s.csv"):
         expected = truth(script, row["prompt_tokens"])
         assert {column: row[column] for column in expected} == pytest.approx(expected, rel=0.02)
@@ -184,22 +170,14 @@ def test_the_length_of_a_prompt_does_not_hang_on_the_tokens_of_nonces(points, ch
     assert endpoint._characters(516) == characters
 
 
-def test_tokens_without_text_are_no_contradiction(monkeypatch, tmp_path):
-    """A token inside a character brings no text: gaps get longer, and the rate is right."""
-    script = [Piece("content", i % 2, 0.02, unseen=1 - i % 2) for i in range(1, 65)]
-    assert swept(monkeypatch, tmp_path, Script(script)) == 0
-    assert {round(row["gen_tps"]) for row in read_rows(tmp_path / "s.csv")} == {50}
-
-
-def test_tokens_without_text_may_come_in_a_row(monkeypatch, tmp_path):
-    """Whether the first piece held one token or several cannot be seen then: its share by length is a guess."""
-    script = [Piece("content", int(i % 8 < 2), 0.02, unseen=int(i % 8 >= 2)) for i in range(66)]
-    assert swept(monkeypatch, tmp_path, Script(script)) == 0
+@pytest.mark.parametrize("script, words", [
+    # a token inside a character brings no text: gaps get longer, and the rate is right
+    ([Piece("content", i % 2, 0.02, unseen=1 - i % 2) for i in range(1, 65)], WORDS),
+    # several in a row: whether the first piece held one token cannot be seen then, its share by length is a guess
+    ([Piece("content", int(i % 8 < 2), 0.02, unseen=int(i % 8 >= 2)) for i in range(66)], WORDS),
+    # rare characters are spelled byte by byte: four tokens, one character
+    ([Piece("content", 1, 0.08, unseen=3) for _ in range(32)], ("\U0001f9ff",)),
+])  # fmt: skip
+def test_tokens_without_text_are_no_contradiction(script, words, monkeypatch, tmp_path):
+    assert swept(monkeypatch, tmp_path, Script(script, words=words)) == 0
     assert [row["gen_tps"] for row in read_rows(tmp_path / "s.csv")] == pytest.approx([50, 50], rel=0.05)
-
-
-def test_characters_of_several_tokens_are_no_contradiction(monkeypatch, tmp_path):
-    """Rare ones are spelled byte by byte: four tokens, one character."""
-    script = [Piece("content", 1, 0.08, unseen=3) for _ in range(32)]
-    assert swept(monkeypatch, tmp_path, Script(script, words=("\U0001f9ff",))) == 0
-    assert [row["gen_tps"] for row in read_rows(tmp_path / "s.csv")] == pytest.approx([50, 50], rel=0.02)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ... import archs
 from ...errors import Cancelled
 from ...numerics import Numerics
+from ..binding import placed
 from ..experts import ExpertUse
 from ..inputs import Inputs, blank
 from . import attention, head, moe, payload
@@ -21,7 +22,7 @@ from .chunk import Chunk, Plan, plan
 from .hooks import Hooks
 from .rope import RopeTables
 from .shape import ModelShape
-from .weights import Weights, placed
+from .weights import Weights
 
 if TYPE_CHECKING:
     import numpy as np

@@ -26,6 +26,7 @@ from ...errors import BackendError, ModelFileError, ShapeError, UsageError
 from ...weights import open_source
 from ...weights.accounting import settle_tensors
 from ...weights.published import PublishedSource
+from ..binding import placed_values
 from ..experts import ExpertUse
 from ..steering import Directions
 from . import attention, head, moe
@@ -34,7 +35,7 @@ from .chunk import Chunk, Plan
 from .forward import Model
 from .shape import ARCHITECTURE, PLAIN, ModelShape, summary
 from .tensors import MTP, mtp_slots
-from .weights import LayerWeights, Weights, fill_slots, layer_weights, placed_values, read_slots
+from .weights import LayerWeights, Weights, fill_slots, layer_weights, read_slots
 
 if TYPE_CHECKING:
     from ...weights.source import TensorSource

@@ -192,51 +192,35 @@ class ModelShape:
 
     def _rules(self) -> Iterable[tuple[str, bool]]:
         """Return (description, violated) for constraints between dimensions, each within its own bounds."""
-        plain, group = self.plain_dim, self.n_heads * self.head_dim
+        plain, group, index = self.plain_dim, self.n_heads * self.head_dim, self.index_dim
+        limits = self.swiglu_limit
         bad_ratio = next((ratio for ratio in self.ratios if ratio not in RATIOS), None)
-        bad_limit = next((limit for limit in self.swiglu_limit if not 0 < limit < math.inf), None)
+        bad_limit = next((limit for limit in limits if not 0 < limit < math.inf), None)
         return (
             (f"embedding_length {self.dim} is not a multiple of 256", self.dim % 256 != 0),
             (f"expert_feed_forward_length {self.expert_ff} is not a multiple of 256", self.expert_ff % 256 != 0),
             (f"rope.dimension_count {self.rope_dim} is odd", self.rope_dim % 2 != 0),
-            (
-                f"key_length {self.head_dim} must exceed rope.dimension_count {self.rope_dim} by a multiple of 64",
-                plain <= 0 or plain % 64 != 0,
-            ),
+            (f"key_length {self.head_dim} must exceed rope.dimension_count {self.rope_dim} by a multiple of 64",
+             plain <= 0 or plain % 64 != 0),
             (f"q_lora_rank {self.q_rank} is not a multiple of 32", self.q_rank % 32 != 0),
-            (
-                f"{self.n_heads} heads of {self.head_dim} do not split into {self.o_groups} groups of whole 32-blocks",
-                group % (32 * self.o_groups) != 0,
-            ),
-            (
-                f"{self.o_groups} groups x output_lora_rank {self.o_rank} is not a multiple of 32",
-                self.o_groups * self.o_rank % 32 != 0,
-            ),
+            (f"{self.n_heads} heads of {self.head_dim} do not split into {self.o_groups} groups of whole 32-blocks",
+             group % (32 * self.o_groups) != 0),
+            (f"{self.o_groups} groups x output_lora_rank {self.o_rank} is not a multiple of 32",
+             self.o_groups * self.o_rank % 32 != 0),
             ("expert_weights_norm is false: weights that are not normalised are not supported", not self.norm_weights),
             (f"{self.n_used} experts used of only {self.n_experts}", self.n_used > self.n_experts),
             (f"{self.n_hash_layers} hash layers of only {self.n_layers}", self.n_hash_layers > self.n_layers),
-            (
-                f"indexer.key_length {self.index_dim} is not a power of two",
-                self.index_dim & (self.index_dim - 1) != 0,
-            ),
-            (
-                f"indexer.key_length {self.index_dim} is less than rope.dimension_count {self.rope_dim}",
-                self.index_dim < self.rope_dim,
-            ),
-            (f"indexer.key_length equals key_length {self.head_dim}", self.index_dim == self.head_dim),
+            (f"indexer.key_length {index} is not a power of two", index & (index - 1) != 0),
+            (f"indexer.key_length {index} is less than rope.dimension_count {self.rope_dim}", index < self.rope_dim),
+            (f"indexer.key_length equals key_length {self.head_dim}", index == self.head_dim),
             (f"{len(self.ratios)} compress_ratios for {self.n_layers} layers", len(self.ratios) != self.n_layers),
             (f"compress_ratios holds {bad_ratio}, wanted 0, 4 or 128", bad_ratio is not None),
-            (
-                f"{len(self.swiglu_limit)} swiglu_clamp_exp entries for {self.n_layers} layers",
-                len(self.swiglu_limit) != self.n_layers,
-            ),
+            (f"{len(limits)} swiglu_clamp_exp entries for {self.n_layers} layers", len(limits) != self.n_layers),
             (f"swiglu_clamp_exp holds {bad_limit}, wanted a positive number", bad_limit is not None),
-            (
-                f"yarn_beta_slow {self.yarn_beta_slow:g} exceeds yarn_beta_fast {self.yarn_beta_fast:g}",
-                self.yarn_beta_slow > self.yarn_beta_fast,
-            ),
+            (f"yarn_beta_slow {self.yarn_beta_slow:g} exceeds yarn_beta_fast {self.yarn_beta_fast:g}",
+             self.yarn_beta_slow > self.yarn_beta_fast),
             (f"original_context_length is {self.yarn_orig_ctx}", not 1 <= self.yarn_orig_ctx <= 1 << 32),
-        )
+        )  # fmt: skip
 
     @property
     def plain_dim(self) -> int:
@@ -325,57 +309,18 @@ class ModelShape:
 _SCHEDULE = (PLAIN, PLAIN) + (CSA, HCA) * 20 + (CSA,)
 
 FLASH = ModelShape(
-    n_layers=43,
-    dim=4096,
-    vocab=129280,
-    n_heads=64,
-    head_dim=512,
-    rope_dim=64,
-    q_rank=1024,
-    o_rank=1024,
-    o_groups=8,
-    n_experts=256,
-    n_used=6,
-    expert_ff=2048,
-    n_shared=1,
-    n_hash_layers=3,
-    window=128,
-    index_heads=64,
-    index_dim=128,
-    index_topk=512,
-    hc=4,
-    sinkhorn_iters=20,
-    ratios=_SCHEDULE,
-    swiglu_limit=(10.0,) * 43,
-    rope_theta=10000.0,
-    compress_theta=160000.0,
-    yarn_factor=16.0,
-    yarn_beta_fast=32.0,
-    yarn_beta_slow=1.0,
-    yarn_orig_ctx=65536,
-    route_scale=1.5,
-    rms_eps=1e-6,
-    hc_eps=1e-6,
-    norm_weights=True,
-    name="DeepSeek V4 Flash",
-)
+    n_layers=43, dim=4096, vocab=129280, n_heads=64, head_dim=512, rope_dim=64, q_rank=1024, o_rank=1024, o_groups=8,
+    n_experts=256, n_used=6, expert_ff=2048, n_shared=1, n_hash_layers=3, window=128, index_heads=64, index_dim=128,
+    index_topk=512, hc=4, sinkhorn_iters=20, ratios=_SCHEDULE, swiglu_limit=(10.0,) * 43, rope_theta=10000.0,
+    compress_theta=160000.0, yarn_factor=16.0, yarn_beta_fast=32.0, yarn_beta_slow=1.0, yarn_orig_ctx=65536,
+    route_scale=1.5, rms_eps=1e-6, hc_eps=1e-6, norm_weights=True, name="DeepSeek V4 Flash",
+)  # fmt: skip
 
 
 PRO = replace(
-    FLASH,
-    n_layers=61,
-    dim=7168,
-    n_heads=128,
-    q_rank=1536,
-    o_groups=16,
-    n_experts=384,
-    expert_ff=3072,
-    index_topk=1024,
-    ratios=(HCA, HCA) + (CSA, HCA) * 29 + (CSA,),
-    swiglu_limit=(10.0,) * 61,
-    route_scale=2.5,
-    name="DeepSeek V4 Pro",
-)
+    FLASH, n_layers=61, dim=7168, n_heads=128, q_rank=1536, o_groups=16, n_experts=384, expert_ff=3072, index_topk=1024,
+    ratios=(HCA, HCA) + (CSA, HCA) * 29 + (CSA,), swiglu_limit=(10.0,) * 61, route_scale=2.5, name="DeepSeek V4 Pro",
+)  # fmt: skip
 """Layers, width, experts and their width are what ds4 says of its files. All else is assumed: from DeepSeek's
 config.json as others quote it. It fits the published sizes (docs/explanation/pro.md)."""
 

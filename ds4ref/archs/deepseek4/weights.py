@@ -22,19 +22,15 @@ from ds4ref.kernels.formats import Matrix
 from ...errors import ModelFileError, ShapeError
 from ...weights.accounting import Account, inert, settle_tensors
 from ...weights.cursor import quote
-from ...weights.source import matrix_rows
+from ..binding import VERIFY_BYTES, matrix, values, verify_finite
 from .shape import ARCHITECTURE, summary
 from .tensors import RECIPES, Recipe, Slot, expected_tensors, part_slots, slots
 
 if TYPE_CHECKING:
-    from ds4ref.kernels.ops import Backend
-
     from ...weights.source import TensorInfo, TensorSource
     from .shape import ModelShape
 
-__all__ = ["RECIPES", "LayerWeights", "Recipe", "Weights", "bind", "check_tensors", "expected_tensors", "verify_finite"]
-
-VERIFY_BYTES = 64 << 20
+__all__ = ["RECIPES", "LayerWeights", "Recipe", "Weights", "bind", "check_tensors", "expected_tensors"]
 
 INERT_TENSORS = (inert("the block for multi-token prediction is a model of its own", "mtp.*"),)
 """Tensors of a GGUF file that are no weights of the model."""
@@ -125,32 +121,6 @@ class Weights:
     layers: list[LayerWeights]
 
 
-def placed(weights: Weights, ops: Backend) -> Weights:
-    """Return the weights moved to the memory of ``ops``; a backend with its own memory is told their total size
-    first."""
-    matrices = [
-        value for part in (weights, *weights.layers) for value in vars(part).values() if isinstance(value, Matrix)
-    ]
-    if hasattr(ops, "prepare"):
-        sizes = [(getattr(ops, "placed_bytes", lambda w: w.nbytes)(w), bool(w.experts)) for w in matrices]
-        ops.prepare(sum(size for size, _ in sizes), sum(size for size, routed in sizes if routed))
-
-    layers = [LayerWeights(**placed_values(vars(w), ops)) for w in weights.layers]
-    own = {name: value for name, value in vars(weights).items() if name != "layers"}
-    return Weights(**placed_values(own, ops), layers=layers)
-
-
-def placed_values(values: Mapping[str, Any], ops: Backend) -> dict[str, Any]:
-    """Return weights by attribute, moved to the memory of ``ops``."""
-
-    def place(value: Any) -> Any:
-        if isinstance(value, Matrix):
-            return ops.place(value)
-        return ops.upload(value) if isinstance(value, np.ndarray) else value
-
-    return {name: place(value) for name, value in values.items()}
-
-
 def check_tensors(source: TensorSource, shape: ModelShape) -> list[tuple[Slot, TensorInfo]]:
     """Return every slot that the file fills, with its tensor; raise ShapeError naming the first tensors that are
     missing, wrong, or have no slot.
@@ -211,9 +181,9 @@ def bind_part(source: TensorSource, shape: ModelShape, layers: range, verify: bo
     filled = [(slot, info) for slot, info in check_tensors(source, shape) if slot.name in names]
     model: dict[str, Any] = {name: None for name in Weights.__dataclass_fields__ if name != "layers"}
     fields: dict[int, dict[str, Any]] = {layer: {} for layer in layers}
-    for slot, values in read_slots(source, filled, shape, verify):
-        (model if slot.layer is None else fields[slot.layer])[slot.attr] = values
-    return Weights(**model, layers=[layer_weights(values) for values in fields.values()])
+    for slot, value in read_slots(source, filled, shape, verify):
+        (model if slot.layer is None else fields[slot.layer])[slot.attr] = value
+    return Weights(**model, layers=[layer_weights(some) for some in fields.values()])
 
 
 def read_slots(
@@ -221,18 +191,10 @@ def read_slots(
 ) -> Iterator[tuple[Slot, Matrix | np.ndarray]]:
     """Yield every filled slot with its weights; ``verify`` and errors are those of ``bind``."""
     if verify or (verify is None and sum(info.nbytes for _, info in filled) <= VERIFY_BYTES):
-        verify_finite(source, [info for _, info in filled])
+        for _, info in filled:
+            verify_finite(source, info)
     for slot, info in filled:
         yield slot, _load(source, slot, info, shape)
-
-
-def verify_finite(source: TensorSource, tensors: list[TensorInfo]) -> None:
-    """Check the block scales of ``tensors``; raise ModelFileError naming the first tensor with a NaN or infinite
-    one."""
-    for info in tensors:
-        bad = info.fmt.first_non_finite(source.raw(info.name))
-        if bad is not None:
-            raise _not_finite(source, info, bad)
 
 
 def layer_weights(fields: Mapping[str, Any]) -> LayerWeights:
@@ -242,16 +204,10 @@ def layer_weights(fields: Mapping[str, Any]) -> LayerWeights:
 
 def _load(source: TensorSource, slot: Slot, info: TensorInfo, shape: ModelShape) -> Matrix | np.ndarray:
     if len(info.dims) > 1 and slot.attr not in _EXPANDED and slot.part != "hash":
-        return Matrix(info.fmt.name, matrix_rows(source, info), info.dims[1], info.dims[0])
-    raw = source.raw(info.name)
+        return matrix(source, info)
     if slot.part == "hash":
-        return _hash_table(source, info, raw.view("<i4").reshape(info.shape), shape.n_experts)
-    bad = info.fmt.first_non_finite(raw)
-    if bad is not None:
-        raise _not_finite(source, info, bad)
-    if info.fmt.name == "F32":
-        return raw.view("<f4").reshape(info.shape)
-    return info.fmt.dequantize(raw).reshape(info.shape)
+        return _hash_table(source, info, source.raw(info.name).view("<i4").reshape(info.shape), shape.n_experts)
+    return values(source, info)
 
 
 def _hash_table(source: TensorSource, info: TensorInfo, table: np.ndarray, n_experts: int) -> np.ndarray:
@@ -262,9 +218,3 @@ def _hash_table(source: TensorSource, info: TensorInfo, table: np.ndarray, n_exp
         reason = f"tensor {quote(info.name)} names expert {wrong}, there are {n_experts}"
         raise ModelFileError(source.path, reason, info.offset + 4 * int(np.flatnonzero(table == wrong)[0]))
     return table
-
-
-def _not_finite(source: TensorSource, info: TensorInfo, block: int) -> ModelFileError:
-    kind = "value" if info.fmt.block_elems == 1 else "scale"
-    offset = info.offset + block * info.fmt.block_bytes
-    return ModelFileError(source.path, f"tensor {quote(info.name)} holds a NaN or infinite {kind}", offset)

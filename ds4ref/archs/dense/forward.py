@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ... import archs
 from ...errors import Cancelled
 from ...numerics import Numerics
+from ..binding import placed
 from ..experts import ExpertUse
 from ..inputs import Inputs, blank
 from . import blocks, payload
@@ -21,7 +22,7 @@ from .cache import Cache
 from .chunk import Chunk, Hooks
 from .rope import RopeTables
 from .shape import DenseShape, Scaling
-from .weights import Weights, placed
+from .weights import Weights
 
 if TYPE_CHECKING:
     import numpy as np
@@ -67,7 +68,7 @@ class Model(archs.Model):
         advise: bool = False,
         resident: ResidentExperts | None = None,
     ):
-        self.shape, self.weights, self.ops = shape, placed(weights, ops), ops
+        self.shape, self.weights, self.ops = shape, placed(weights, ops, on_host=("rope_freqs",)), ops
         self.numerics = of_family(numerics)
         self.experts: Any = NoExperts()
         if shape.n_experts:

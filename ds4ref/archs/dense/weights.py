@@ -17,17 +17,11 @@ from ds4ref.kernels.formats import Matrix
 
 from ...errors import ModelFileError, ShapeError
 from ...weights.accounting import Account, inert, named, settle_tensors
-from ...weights.cursor import quote
-from ...weights.source import matrix_rows
+from ..binding import VERIFY_BYTES, matrix, values, verify_finite
 
 if TYPE_CHECKING:
-    from ds4ref.kernels.ops import Backend
-
     from ...weights.source import TensorInfo, TensorSource
     from .shape import DenseShape
-
-VERIFY_BYTES = 64 << 20
-"""Total bytes of matrices up to which binding scans them for NaN and infinite scales."""
 
 VECTOR_FORMATS = ("F32", "F16", "BF16")
 INERT_TENSORS = (inert("frequencies of rope, which the metadata determines", "blk.*.attn_rot_embd.weight"),)
@@ -184,33 +178,8 @@ def bind(source: TensorSource, shape: DenseShape, verify: bool | None = None) ->
 
 
 def _load(source: TensorSource, info: TensorInfo, verify: bool) -> Matrix | np.ndarray:
-    bad = info.fmt.first_non_finite(source.raw(info.name)) if verify or len(info.dims) == 1 else None
-    if bad is not None:
-        kind = "value" if info.fmt.block_elems == 1 else "scale"
-        where = info.offset + bad * info.fmt.block_bytes
-        raise ModelFileError(source.path, f"tensor {quote(info.name)} holds a NaN or infinite {kind}", where)
     if len(info.dims) == 1:
-        return info.fmt.dequantize(source.raw(info.name)).reshape(info.shape)
-    cols, rows = info.dims[:2]
-    return Matrix(info.fmt.name, matrix_rows(source, info), rows, cols)
-
-
-def placed(weights: Weights, ops: Backend) -> Weights:
-    """Return the weights moved to the memory of ``ops``, each once; a backend with its own memory is told their total
-    size first.
-    """
-    parts: list[Any] = [weights, *weights.layers]
-    matrices = {id(w): w for part in parts for w in vars(part).values() if isinstance(w, Matrix)}
-    if hasattr(ops, "prepare"):
-        size = getattr(ops, "placed_bytes", lambda w: w.nbytes)
-        sizes = [(size(w), bool(w.experts)) for w in matrices.values()]
-        ops.prepare(sum(n for n, _ in sizes), sum(n for n, routed in sizes if routed))
-    placed_matrices = {key: ops.place(w) for key, w in matrices.items()}
-
-    def moved(name: str, value: Any) -> Any:
-        if isinstance(value, Matrix):
-            return placed_matrices[id(value)]
-        return ops.upload(value) if isinstance(value, np.ndarray) and name != "rope_freqs" else value
-
-    layers = [LayerWeights(**{name: moved(name, value) for name, value in vars(w).items()}) for w in weights.layers]
-    return Weights(**{k: moved(k, v) for k, v in vars(weights).items() if k != "layers"}, layers=layers)
+        return values(source, info)
+    if verify:
+        verify_finite(source, info)
+    return matrix(source, info)

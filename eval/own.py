@@ -112,7 +112,7 @@ def _csv(path: Path, text: str) -> Iterator[tuple[str, dict[str, str]]]:
                 header = row
             elif len(row) == len(header):
                 yield where, dict(zip(header, row, strict=True))
-            elif row:
+            elif any(cell.strip() for cell in row):
                 raise DataError(f"{where}: {len(row)} cells under {len(header)} columns")
     except csv.Error as error:
         raise DataError(f"{path}:{start}: not CSV: {error}") from None

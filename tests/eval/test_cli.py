@@ -133,15 +133,18 @@ def test_a_run_killed_again_and_again_goes_on(path, tmp_path, model):
     whole, draw, limit = tmp_path / "whole.jsonl", random.Random(7), ["--limit", "10"]
     assert main([*model, "-o", str(whole), *limit, "--plain", "--no-store"]) == 0
     command = [*RUN, "--plain", "--no-store", *limit]
+
+    def start() -> list[str]:
+        return ["--resume", str(path)] if path.exists() else [*model, "-o", str(path)]
+
     for _ in range(3):
-        start = ["--resume", str(path)] if path.exists() and path.stat().st_size else [*model, "-o", str(path)]
-        process = subprocess.Popen([*command, *start], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        process = subprocess.Popen([*command, *start()], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         time.sleep(draw.uniform(0.2, 4.0))
         process.kill()
         process.wait()
         if path.exists() and not path.read_bytes().count(b"\n"):
             path.unlink()  # killed before its header was whole: not a log yet
-    assert subprocess.run([*command, "--resume", str(path)], capture_output=True).returncode == 0
+    assert subprocess.run([*command, *start()], capture_output=True).returncode == 0
     assert grades(path) == grades(whole)
     lines = [json.loads(line) for line in path.read_text().splitlines()[1:]]
     done = [(line["id"], line["epoch"]) for line in lines if line["status"] == "done"]

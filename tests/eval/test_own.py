@@ -122,7 +122,7 @@ def test_a_byte_order_mark_a_list_and_csv_are_the_same_questions(tmp_path):
     ]
     lines = "\n\n".join(json.dumps(entry) for entry in entries)
     plain = load(tmp_path, lines)
-    csv = 'question,answer,choices\r\n"Was, ist?",Käse,\r\nOne?,two,"[""two"", ""3""]"\r\n'
+    csv = 'question,answer,choices\r\n"Was, ist?",Käse,\r\n \r\nOne?,two,"[""two"", ""3""]"\r\n'
     for text in ("\ufeff" + lines + "\n", lines.replace("\n", "\r\n"), json.dumps(entries, indent=2), csv):
         assert load(tmp_path, text).questions == plain.questions, text
     assert [q.id for q in plain.questions] == [packs.stamped(q) for q in plain.questions]

@@ -179,27 +179,3 @@ def test_a_nan_scale_is_nan_and_no_other_row_s(ops: Any, layout: Apart, tokens: 
         data.codes[0][3, 200] = 0xFF
         out = ops.linear(normal(1, tokens, 256), Matrix("F8_E4M3", data, 300, 256))
         assert np.isnan(out[:, 3]).all() and np.isfinite(np.delete(out, 3, axis=1)).all()
-
-
-@pytest.mark.parametrize("layout", LAYOUTS, ids=NAMES)
-@pytest.mark.parametrize("tokens", [1, 8])
-def test_nothing_behind_the_last_row_is_read(layout: Apart, tokens: int) -> None:
-    """The last row ends at the end of a page that no readable page follows."""
-    import ctypes
-    import mmap
-
-    size = mmap.PAGESIZE
-    libc = ctypes.CDLL(None, use_errno=True)
-    data = drawn(layout, 5, 512)
-    parts = []
-    for array in (data.codes[0], data.scales[0]):
-        room = mmap.mmap(-1, 3 * size)
-        whole = np.frombuffer(room, np.uint8)
-        placed = whole[2 * size - array.nbytes : 2 * size].reshape(array.shape)
-        placed[:] = array
-        assert libc.mprotect(ctypes.c_void_p(whole.ctypes.data + 2 * size), size, 0) == 0
-        parts.append(placed)
-    w = Matrix(layout.joined.name, ApartRows(layout, parts[:1], parts[1:], False), 5, 512)
-    x = normal(1, tokens, 512)
-    want = cpu.linear(x, Matrix(layout.joined.name, data, 5, 512))
-    np.testing.assert_array_equal(cpu.linear(x, w), want)

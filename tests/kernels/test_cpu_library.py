@@ -77,22 +77,17 @@ def test_the_key_covers_what_compiles_and_for_what(what: str, monkeypatch: pytes
 
 
 def test_damage_is_noticed(tmp_path: Path):
-    good = library.objects()
-    copy = tmp_path / "build"
-    copy.mkdir()
-    for path in good.iterdir():
-        (copy / path.name).write_bytes(path.read_bytes())
-    assert library.complete(copy)
-    code = next(copy.glob("*.o"))
+    for path in library.objects().iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    assert library.complete(tmp_path) and not library.complete(tmp_path / "nothing")
+    code = next(tmp_path.glob("*.o"))
     whole = code.read_bytes()
-    code.write_bytes(whole[:-100])
-    assert not library.complete(copy)
-    code.write_bytes(whole[:1000] + bytes([whole[1000] ^ 1]) + whole[1001:])
-    assert not library.complete(copy)
+    for damaged in (whole[:-100], whole[:1000] + bytes([whole[1000] ^ 1]) + whole[1001:]):
+        code.write_bytes(damaged)
+        assert not library.complete(tmp_path)
     code.write_bytes(whole)
     code.with_suffix(".txt").unlink()
-    assert not library.complete(copy)
-    assert not library.complete(tmp_path / "nothing")
+    assert not library.complete(tmp_path)
 
 
 def test_a_failed_build_is_one_line_and_leaves_nothing(tmp_path: Path):

@@ -11,7 +11,7 @@ from functools import lru_cache
 import numpy as np
 import pytest
 
-from ds4ref.kernels.formats import BY_ID, FORMATS, Matrix
+from ds4ref.kernels.formats import BY_ID, FORMATS
 from ds4ref.kernels.formats.iq2_xxs import GRID, SIGNS
 
 gguf = pytest.importorskip("gguf")
@@ -122,18 +122,6 @@ def test_ragged_rows_are_refused(name):
     with pytest.raises(ValueError, match="multiples"):
         fmt.row_bytes(0)
     assert fmt.row_bytes(3 * fmt.block_elems) == 3 * fmt.block_bytes
-
-
-def test_matrix_of_experts():
-    fmt = FORMATS["Q2_K"]
-    data = random_blocks("Q2_K", 4 * 6 * 2, seed=6).reshape(4, 6, 2 * fmt.block_bytes)
-    stack = Matrix("Q2_K", data, rows=6, cols=512)
-    assert stack.experts == 4 and stack.dequantize().shape == (4, 6, 512)
-    one = stack.expert(2)
-    assert one.experts == 0 and np.shares_memory(one.data, data)
-    assert (one.fmt, one.rows, one.cols, one.row_bytes, one.nbytes) == ("Q2_K", 6, 512, 168, 6 * 168)
-    assert (stack.row_bytes, stack.nbytes) == (168, 4 * 6 * 168)
-    assert_same_bits(one.dequantize(), stack.dequantize()[2])
 
 
 @pytest.mark.parametrize("name", [*SCALED, "F32", "F16", "BF16"])

@@ -12,7 +12,6 @@ from ds4ref.kernels.reference.quantize import best_octets, nearest_codes, q8_0
 quants = pytest.importorskip("gguf.quants")
 gguf = pytest.importorskip("gguf")
 
-BUDGET = {"Q8_0": 0.0065, "Q4_K": 0.07, "MXFP4": 0.12, "Q2_K": 0.29, "IQ2_XXS": 0.41}
 """What a weight may miss by in the mean, relative to its rms: a little above what normal weights measure."""
 
 
@@ -53,26 +52,21 @@ def test_q8_0_is_that_of_the_plain_statement_on_ties():
     np.testing.assert_array_equal(quantize("Q8_0", x), q8_0(x))
 
 
-@pytest.mark.parametrize("fmt", BLOCKED)
-@pytest.mark.parametrize("given", [False, True])
-def test_errors_stay_within_the_budget_of_the_format(fmt, given):
-    x = weights(16, 1024)
-    raw = quantize(fmt, x, importance(1024) if given else None)
-    assert raw.shape == (16, FORMATS[fmt].row_bytes(1024)) and raw.dtype == np.uint8
-    miss = decoded(fmt, raw).astype(np.float64) - x
-    # importance buys accuracy where it lies with accuracy elsewhere
-    assert np.sqrt(np.square(miss).mean() / np.square(x.astype(np.float64)).mean()) < BUDGET[fmt] * (
-        1.25 if given else 1
-    )
-
-
-@pytest.mark.parametrize("fmt", [fmt for fmt in BLOCKED if fmt != "Q8_0"])
-@pytest.mark.parametrize("kind", ["normal", "shifted"])
-def test_importance_lowers_the_error_it_weighs(fmt, kind):
-    x, given = weights(8, 1024, seed=2, kind=kind), importance(1024)
-    plain, weighed = (np.square(decoded(fmt, quantize(fmt, x, imp)).astype(np.float64) - x) for imp in (None, given))
-    bar = 1 if fmt == "MXFP4" else 0.99  # three scales a block leave little to choose
-    assert (weighed * given).sum() < bar * (plain * given).sum()
+@pytest.mark.parametrize(
+    ("fmt", "budget"), [("Q8_0", 0.0065), ("Q4_K", 0.07), ("MXFP4", 0.12), ("Q2_K", 0.29), ("IQ2_XXS", 0.41)]
+)
+def test_errors_stay_within_the_budget_of_the_format_and_go_where_importance_is_not(fmt, budget):
+    """Errors in the mean, relative to the rms: a little above what normal weights measure."""
+    for kind in ("normal", "shifted"):
+        x, given = weights(16, 1024, kind=kind), importance(1024)
+        plain, weighed = (
+            np.square(decoded(fmt, quantize(fmt, x, imp)).astype(np.float64) - x) for imp in (None, given)
+        )
+        if kind == "normal":
+            rms = np.square(x.astype(np.float64)).mean()
+            assert np.sqrt(plain.mean() / rms) < budget and np.sqrt(weighed.mean() / rms) < 1.25 * budget
+        bar = {"MXFP4": 1, "Q8_0": 1.001}.get(fmt, 0.99)  # three scales a block leave little to choose, one nothing
+        assert (weighed * given).sum() < bar * (plain * given).sum()
 
 
 @pytest.mark.parametrize("fmt", BLOCKED)

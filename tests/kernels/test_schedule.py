@@ -49,6 +49,11 @@ def test_steps_follow_the_last_writers_and_the_readers_since() -> None:
     assert dependencies(steps) == [set(), set(), {0}, {1, 2}, {0, 2}, {2}, {2, 3, 5}, {6}, set()]
 
 
+def test_who_writes_a_part_of_an_array_waits_for_its_readers_and_not_for_other_parts() -> None:
+    first, second = Access(-1, True, 0, 0), Access(-1, True, 0, 64)
+    assert dependencies([[first], [second], [reads(-1)], [second], [first]]) == [set(), set(), {0, 1}, {1, 2}, {0, 2}]
+
+
 def test_buffers_are_in_use_from_their_first_phase_to_their_last() -> None:
     """Owners below 0 are buffers, -1 - number; caches and inputs are somebody else's."""
     accesses = [[writes(-1), reads(99)], [reads(-1), writes(-2)], [reads(-2), writes(-3)], [reads(-3)]]
@@ -134,12 +139,6 @@ def test_steps_are_fused_where_a_unit_needs_its_own_unit_alone() -> None:
     assert shape_of(groups_of(wide, inside)) == [(0, [0], 64), (1, [1], 64)]  # the same buffer, from elsewhere on
 
 
-def test_steps_are_not_fused_where_another_of_the_phase_is_needed() -> None:
-    other = norm(7, 8, 64, 512, 16)
-    both = Step(t.ADD, 64 * 512, 4096, (2, 8, 9)), [reads(2, 0), reads(8, 1), writes(9, 2)]
-    assert shape_of(groups_of(norm(1, 2, 64, 512, 16), other, both)) == [(0, [0], 64), (0, [1], 64), (1, [2], 32768)]
-
-
 @pytest.mark.parametrize(("tokens", "threads", "fused"), [(1, 2, False), (2, 2, True), (2, 8, False), (8, 8, True)])
 def test_tokens_go_through_chains_each_on_its_thread_if_there_are_enough(
     tokens: int, threads: int, fused: bool
@@ -150,11 +149,6 @@ def test_tokens_go_through_chains_each_on_its_thread_if_there_are_enough(
     assert (len(groups) == 1 and groups[0].units == tokens) is fused
     if tokens == 1:
         assert shape_of(groups) == [(0, [0], 4), (0, [1], [0])]
-
-
-def test_units_are_claimed_in_pieces_of_about_a_chunk() -> None:
-    (group,) = groups_of(norm(1, 2, 64, 512, 32), rotated(2, 3, 64, 512, 32))  # four chunks of work
-    assert (group.units, group.chunk) == (64, 16)
 
 
 def test_how_groups_are_laid_out() -> None:

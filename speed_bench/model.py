@@ -1,8 +1,7 @@
-"""``ds4-bench model``: upper bounds of speed on a machine, and published speeds as shares of them.
+"""``ds4-bench model``: upper bounds of speed on a machine.
 
 The bound is that of ``ds4ref.costs``: bytes at the read bandwidth or operations at the arithmetic peaks, whichever
-takes longer. Of published machines only the bandwidth is known; so their prefill, which is bound by arithmetic, is
-shown as the rate of operations that it implies.
+takes longer. Of known machines only the bandwidth is known, as their makers state it.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from ds4ref.console.tables import Column, fitted
 from ds4ref.console.tool import UNBOUNDED
 from ds4ref.errors import UsageError
 
-from .published import MACHINES, ROWS
+from .machines import MACHINES
 
 PROG = "ds4-bench model"
 DEPTHS = "2048,8192,32768,65536,131072,1048576"
@@ -28,7 +27,6 @@ EPILOG = f"""\
 machines: {", ".join(MACHINES)}; "here" is this one, measured
 
 examples:
-  ds4-bench model                                  published rows against their bound
   ds4-bench model --machine h200                   bound of Flash q2 at several depths
   ds4-bench model --machine m3-ultra --shape pro   of Pro q2
   ds4-bench model --gbs 500 --int8 30000 --f32 15000 --recipe q4
@@ -66,16 +64,13 @@ def model_command(argv: Sequence[str]) -> int:
     if args is None:
         return 0
     if args.machine is None and args.gbs is None:
-        if args.int8 or args.f32 or args.model:
-            raise UsageError("a machine is needed: --machine NAME or --gbs X")
-        rows: list[dict[str, Any]] = published()
-        columns = PUBLISHED_COLUMNS
-    else:
-        rows, columns = predict(args, args.depths), PREDICTED_COLUMNS
+        raise UsageError("a machine is needed: --machine NAME or --gbs X")
+    rows = predict(args, args.depths)
     if args.json:
         print(json.dumps(rows))
-    else:
-        _print(rows, columns)
+        return 0
+    cells = [[_cell(row[name], form) for name, (_, form) in COLUMNS.items()] for row in rows]
+    print(fitted([Column(heading, right=bool(form)) for heading, form in COLUMNS.values()], cells, UNBOUNDED))
     return 0
 
 
@@ -111,33 +106,6 @@ def predict(args: Namespace, depths: Sequence[int]) -> list[dict[str, Any]]:
     return rows
 
 
-def published() -> list[dict[str, Any]]:
-    """Return the published rows with decode speed as a share of the bandwidth bound."""
-    from ds4ref.archs.deepseek4.costs import Costs
-    from ds4ref.archs.deepseek4.shape import FLASH
-    from ds4ref.costs import Peaks
-
-    costs = {recipe: Costs.of_recipe(FLASH, recipe) for recipe in {row.recipe for row in ROWS}}
-    rows = []
-    for row in ROWS:
-        machine = MACHINES[row.machine]
-        work = costs[row.recipe].decode(row.depth)
-        bound = work.bound(Peaks(machine.read_gbs, UNLIMITED, UNLIMITED))
-        chunk = costs[row.recipe].prefill(max(0, row.depth - 2048), row.depth, 2048)
-        tops = None
-        if row.prefill_tps is not None:
-            tops = chunk.ops / min(2048, row.depth) * row.prefill_tps / 1e12
-        rows.append(
-            {
-                "machine": machine.name, "read_gbs": machine.read_gbs, "recipe": row.recipe, "depth": row.depth,
-                "decode_bytes": round(work.bytes), "bound_tps": 1 / bound.seconds, "decode_tps": row.decode_tps,
-                "share": row.decode_tps * bound.seconds, "prefill_tps": row.prefill_tps, "prefill_tops": tops,
-                "source": row.source,
-            }
-        )  # fmt: skip
-    return rows
-
-
 def _peaks(args: Namespace) -> dict[str, Any]:
     if args.machine is not None and args.gbs is not None:
         raise UsageError("choose one of --machine and --gbs")
@@ -150,25 +118,14 @@ def _peaks(args: Namespace) -> dict[str, Any]:
         with Store.open(args.store) as store:
             measured = machine_peaks(store, machine()["cores"])
         return {"name": machine()["cpu"], **measured}
-    machine_known = MACHINES.get(args.machine or "")
-    name, read_gbs = (machine_known.name, machine_known.read_gbs) if machine_known else ("described", args.gbs)
+    name, read_gbs = MACHINES.get(args.machine or "", ("described", args.gbs))
     return {"name": name, "read_gbs": read_gbs, "int8_gops": args.int8, "f32_gflops": args.f32}
 
 
-PREDICTED_COLUMNS = {
+COLUMNS = {
     "depth": ("context", ","), "decode_bytes": ("GB a token", "gb"), "decode_tps": ("decode t/s", ".2f"),
     "decode_binds": ("bound by", ""), "prefill_tps": ("prefill t/s", ".1f"), "prefill_binds": ("bound by", ""),
 }  # fmt: skip
-PUBLISHED_COLUMNS = {
-    "machine": ("machine", ""), "recipe": ("file", ""), "depth": ("context", ","), "read_gbs": ("GB/s", ".0f"),
-    "bound_tps": ("bound t/s", ".1f"), "decode_tps": ("decode t/s", ".1f"), "share": ("share", ".0%"),
-    "prefill_tps": ("prefill t/s", ".0f"), "prefill_tops": ("= TOP/s", ".1f"), "source": ("source", ""),
-}  # fmt: skip
-
-
-def _print(rows: Sequence[dict[str, Any]], columns: dict[str, tuple[str, str]]) -> None:
-    cells = [[_cell(row[name], form) for name, (_, form) in columns.items()] for row in rows]
-    print(fitted([Column(heading, right=bool(form)) for heading, form in columns.values()], cells, UNBOUNDED))
 
 
 def _cell(value: Any, form: str) -> str:

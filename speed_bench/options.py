@@ -51,7 +51,7 @@ BOUNDS = ("ttft", "tpot", "e2e")
 USAGE = """ds4-bench [options]                 sweep context depths; a table, or CSV into a pipe
        ds4-bench [options] --csv FILE      the same into a file; a table on stdout
        ds4-bench plot CSV... [options]     draw speed curves
-       ds4-bench model [options]           roofline bound of a model on a machine, and of published rows
+       ds4-bench model [options]           roofline bound of a model on a machine
        ds4-bench peaks [options]           measure this machine's bandwidth and arithmetic
        (each with --help)"""
 

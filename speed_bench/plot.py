@@ -24,7 +24,7 @@ from ds4ref.runs.columns import Row
 from ds4ref.runs.results import read_rows
 from ds4ref.targets.wire import printable
 
-from .published import MACHINES
+from .machines import MACHINES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -58,7 +58,7 @@ def words(stem: str) -> str:
     """Return a file name without suffix as a machine's name, or as words of a title: ``m3_max`` -> ``M3 Max``."""
     parts = [part for part in re.split(r"[ _-]+", printable(stem)) if part]
     known = MACHINES.get("-".join(parts).lower())
-    return known.name if known is not None else " ".join(map(_word, parts))
+    return known[0] if known is not None else " ".join(map(_word, parts))
 
 
 def _word(text: str) -> str:

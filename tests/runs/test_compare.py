@@ -150,13 +150,14 @@ def test_repetitions_are_paired_by_their_number():
 
 def test_only_equal_work_is_compared_and_what_is_left_out_is_counted():
     """A place that one run lacks, prefilled in other steps, or did not measure, is left out of both."""
-    one = [row(64, 0, 1.0, 2.0), row(128, 0, 1.0, 2.0), row(256, 0, 1.0, 0.0), row(64, 0, 1.0, 2.0, test="pp64")]
+    one = [row(64, 0, 1.0, 2.0), row(128, 0, 1.0, 2.0), row(256, 0, 1.0, 0.0), row(512, 0, 1.0, 2.0),
+           row(64, 0, 1.0, 2.0, test="pp64")]  # fmt: skip
     other = [row(64, 0, 4.0, 2.0), row(128, 0, 4.0, 2.0, tokens=32), row(256, 0, 4.0, 2.0)]
     found = speeds(one, other, False).cells
     assert found["prefill"][1] == {(64, ""): {0: 4.0}, (256, ""): {0: 4.0}}
     assert list(found["decode"][0]) == [(64, ""), (128, "")]
     notes = compare(run("a", one), run("b", other)).notes
-    assert any(note.startswith("3 depth(s) left out") for note in notes)
+    assert any(note.startswith("4 depth(s) left out") for note in notes)
     for entry in other:
         entry["prefill_tokens"] = entry["gen_tokens"] = 77
     assert compare(run("a", one), run("b", other)).verdict == INCOMPARABLE

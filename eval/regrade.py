@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,13 +13,13 @@ from ds4ref.console.common import check_output
 from ds4ref.console.flags import add
 from ds4ref.console.options import parsed, printable
 from ds4ref.console.tables import Column, fitted
-from ds4ref.console.tool import parser
+from ds4ref.console.tool import finish, parser
 from ds4ref.errors import UsageError
 from ds4ref.files import atomic_write
 from ds4ref.runs.provenance import now
 
 from . import runner
-from .log import Grade, Log, LogHeader, Sample
+from .log import Log, LogHeader, Sample
 from .scores import Score, summarize
 from .view import opened, width
 
@@ -46,12 +44,7 @@ def regrade(argv: Sequence[str]) -> int:
     if args.output is not None:
         header = found.log.header
         write(args.output, msgspec.structs.replace(header, facts={**header.facts, "regraded": now()}), found.samples)
-    if args.json:
-        print(json.dumps(document(found, args.output), ensure_ascii=False))
-    else:
-        print(text(found, width()))
-        if args.output is not None:
-            print(f"written to {args.output}")
+    finish(document(found, args.output), args.json, text(found, args.output))
     return 0
 
 
@@ -75,19 +68,20 @@ class Regraded:
 
 def regrade_log(log: Log) -> Regraded:
     """Grade every finished sample again."""
-    questions = log.questions
-    samples = [msgspec.structs.replace(sample) for sample in log.samples]
+    questions, samples = log.questions, [msgspec.structs.replace(sample) for sample in log.samples]
     for sample in samples:
         if sample.status == "done":
             runner.regrade(sample, questions[sample.id])
     pairs = zip(log.samples, samples, strict=True)
-    changed = tuple((old, new) for old, new in pairs if _verdict(old.grade) != _verdict(new.grade))
+    changed = tuple((old, new) for old, new in pairs if _given(old) != _given(new))
     before, after = (summarize(questions, side).whole for side in (log.samples, samples))
     return Regraded(log, tuple(samples), changed, before, after)
 
 
-def _verdict(grade: Grade | None) -> tuple[str, str] | None:
-    return None if grade is None else (grade.outcome, grade.given)
+def _given(sample: Sample) -> str:
+    if sample.grade is None:
+        return "ungraded"
+    return f"{sample.grade.outcome} {printable(' '.join(sample.grade.given.split()))}".strip()
 
 
 def write(path: str, header: LogHeader, samples: Iterable[Sample]) -> None:
@@ -100,41 +94,28 @@ def write(path: str, header: LogHeader, samples: Iterable[Sample]) -> None:
             out.write(msgspec.json.encode(entry) + b"\n")
 
 
-def text(found: Regraded, width: int) -> str:
+def text(found: Regraded, written: str | None) -> str:
     """Format a table of the changes, then the scores before and after."""
-    graded = sum(sample.status == "done" for sample in found.samples)
-    moved = Counter(f"{_word(old.grade)} -> {_word(new.grade)}" for old, new in found.changed
-                    if _word(old.grade) != _word(new.grade))  # fmt: skip
-    parts = []
-    if found.changed:
-        columns = (
-            Column("question", least=8), Column("epoch", 2, right=True), Column("before", least=6),
-            Column("now", least=6), Column("expected", 1, least=8), Column("why", 3, least=12),
-        )  # fmt: skip
-        parts.append(fitted(columns, [_line(old, new) for old, new in found.changed], width))
-    details = [f"{count} {way}" for way, count in sorted(moved.items())]
-    if kept := len(found.changed) - moved.total():
-        details.append(f"{kept} with the same outcome")
-    parts.append(
-        f"{len(found.changed)} of {graded} answers are graded differently{': ' + ', '.join(details) if details else ''}"
-        f"\nbefore: {found.before.said()}\nnow:    {found.after.said()}"
+    columns = (
+        Column("question", least=8), Column("epoch", 2, right=True), Column("before", least=6), Column("now", least=6),
+        Column("expected", 1, least=8), Column("why", 3, least=12),
+    )  # fmt: skip
+    lines = [
+        [
+            new.id,
+            str(new.epoch),
+            _given(old),
+            _given(new),
+            new.expected,
+            printable(new.grade.why if new.grade else "", 400),
+        ]
+        for old, new in found.changed
+    ]
+    table = fitted(columns, lines, width()) + "\n\n" if lines else ""
+    return (
+        f"{table}{len(lines)} of {len(found.log.done)} answers are graded differently\n"
+        f"before: {found.before.said()}\nnow:    {found.after.said()}" + (f"\nwritten to {written}" if written else "")
     )
-    return "\n\n".join(parts)
-
-
-def _line(old: Sample, new: Sample) -> Sequence[str]:
-    why = new.grade.why if new.grade else ""
-    epoch = str(new.epoch) if new.epoch > 1 else ""
-    return [new.id, epoch, _given(old.grade), _given(new.grade), new.expected, printable(why, 400)]
-
-
-def _given(grade: Grade | None) -> str:
-    given = printable(" ".join(grade.given.split())) if grade else ""
-    return f"{_word(grade)} {given}".strip()
-
-
-def _word(grade: Grade | None) -> str:
-    return "ungraded" if grade is None else grade.outcome
 
 
 def document(found: Regraded, written: str | None) -> dict[str, Any]:

@@ -16,15 +16,11 @@ from types import SimpleNamespace
 import pytest
 
 from ds4ref.agent.tools import Result
-from ds4ref.cli.agent import HELP, Session, build_parser
+from ds4ref.cli.agent import HELP
 from ds4ref.cli.agent_view import AgentView, visible
 from ds4ref.cli.ds4 import main
-from ds4ref.engine import Engine
-from ds4ref.targets import Delta
-from ds4ref.text.dsml import ToolCall, render_calls
 from tests.agent.scripted import Endpoint, calls, says
 from tests.agent.test_shell import gone
-from tests.cli.fake import FakeEngine
 
 ROOT = Path(__file__).parents[2]
 
@@ -103,29 +99,6 @@ def test_what_is_not_allowed_is_denied(run, flags, denied) -> None:
     assert all(f"{name} was not allowed beforehand, and nobody is there" in texts[name] for name in denied)
 
 
-def test_a_task_from_a_file_or_from_stdin(run, folder) -> None:
-    (folder / "task").write_text("Do it.\n")
-    for flags, stdin in ((["--prompt-file", "task"], ""), (["--prompt-file", "-"], "Do it.\n")):
-        done = run(*flags, script=[says("ok")], stdin=stdin)
-        assert done.code == 0 and done.bodies[0]["messages"][1]["content"] == "Do it.\n"
-
-
-def test_thinking_is_marked_and_switched(run) -> None:
-    done = run("-p", "x", "--think", script=[[Delta(reasoning="hm"), *says("ok")]])
-    assert done.out == "<think>\nhm\n</think>\nok\n" and done.bodies[0]["thinking"] == {"type": "enabled"}
-    assert run("-p", "x", "--nothink", script=[says("ok")]).bodies[0]["thinking"] == {"type": "disabled"}
-
-
-@pytest.mark.parametrize("script, flags, why", [
-    ([calls(("list", {}))], ["--max-turns", "2"], "stopped after 2 answers (--max-turns)"),
-    ([says("x", finish="length")], ["-n", "9"], "the answer was cut off: at most 9 tokens (-n)"),
-    ([says("x", finish="content_filter")], [], "it ended for the reason 'content_filter'"),
-])  # fmt: skip
-def test_a_task_that_is_not_done_exits_1(run, script, flags, why) -> None:
-    done = run("-p", "x", *flags, script=script)
-    assert done.code == 1 and done.err.splitlines()[-1].startswith("ds4 agent: ") and why in done.err.splitlines()[-1]
-
-
 @pytest.mark.parametrize("argv, why", [
     (["-p", "a", "b"], "choose one prompt source: PROMPT or -p"), (["-p", ""], "the prompt is empty"),
     ([" "], "the prompt is empty"), (["a", "b"], "unexpected argument: b"),
@@ -144,48 +117,7 @@ def test_wrong_usage(run, argv, why) -> None:
     assert done.err.startswith("ds4 agent: ") and why in done.err and done.err.endswith("; see ds4 agent --help\n")
 
 
-def test_other_failures_are_one_line_too(run) -> None:
-    done = run("-p", "x", "--log", "missing/log")
-    assert (done.code, done.err) == (1, "ds4 agent: cannot write missing/log: No such file or directory\n")
-    done = run("-p", "x", "-m", "missing.gguf")
-    assert done.code == 1 and done.err == "ds4 agent: missing.gguf: cannot open the model: No such file or directory\n"
-
-
-def test_help_names_everything(capsys) -> None:
-    assert main(["agent", "--help"]) == 0
-    text = capsys.readouterr().out
-    for action in build_parser()._actions:
-        assert (action.option_strings or [action.metavar])[-1] in text and action.help
-    assert main(["--help"]) == 0 and "ds4 agent [options] [PROMPT]" in capsys.readouterr().out
-
-
 # --- the local engine
-
-
-def test_a_local_model_calls_tools(run, folder, monkeypatch, tmp_path) -> None:
-    """A fake one, which always says the same."""
-    engines = []
-
-    def fake_open(path, **options):
-        engines.append(engine := FakeEngine(str(path), b"", **options))
-        text = "I look." + "".join(part.text for part in render_calls([ToolCall("list", "{}")]))
-        engine.answer = engine.tokenizer.encode_rendered(text)
-        return engine
-
-    monkeypatch.setattr(Engine, "open", fake_open)
-    monkeypatch.delenv("DS4_LOCK_FILE", raising=False)
-    model = tmp_path / "fake.gguf"
-    model.write_bytes(b"fake")
-    (folder / "hello").write_text("x")
-    done = run("-m", str(model), "-p", "Look", "--yes", "--nothink", "--max-turns", "2", "--temp", "0")
-    assert (done.code, done.out) == (1, "I look.\nI look.\n")
-    assert done.err.splitlines()[:3] == ["* list", "  .:", "  - 1 hello"]
-    session = engines[0].sessions[-1]
-    text = engines[0].tokenizer.decode(session.tokens).decode()
-    assert session.ctx == 100_000 and text.count("<tool_result>.:\n- 1 hello</tool_result>") == 1
-    assert text.count('invoke name="list"') == 2, "its own call went back as it was"
-    done = run("-m", str(model), "-p", "Look", "--ctx", "500")
-    assert done.code == 1 and "a context of 500 takes at most 499; your message was removed\n" in done.err
 
 
 # --- sessions
@@ -203,18 +135,6 @@ def test_a_session_reads_lines(run, folder) -> None:
         "/allow: no tool 'x': choose from read, list, search, edit, write, bash",
     ]  # fmt: skip
     assert [body["thinking"]["type"] for body in done.bodies] == ["enabled"] * 2 + ["disabled"]
-
-
-def test_commands_are_those_of_the_help() -> None:
-    words = [word for line in HELP.splitlines() for word in line.replace(",", "").split()[:2]]
-    assert sorted(Session.__new__(Session).all_commands()) == sorted(word for word in words if word.startswith("/"))
-
-
-def test_a_session_without_a_terminal_asks_nobody_and_ends_as_its_last_turn(run) -> None:
-    done = run(script=TASK, stdin="Make a.py\n")
-    assert all("permission denied" in text for text in results(done.bodies[-1]))
-    bad, good = says("x", finish="length"), says("ok")
-    assert run(script=[bad, good], stdin="a\nb\n").code == 0 and run(script=[good, bad], stdin="a\nb\n").code == 1
 
 
 # --- what is shown
@@ -236,23 +156,6 @@ def test_nothing_hides(hidden, capsys) -> None:
         and "\n  a\\" in screen
         and screen.endswith("\n  b\n")
     )
-
-
-def test_long_results_are_cut_for_the_user(capsys) -> None:
-    view = AgentView("p")
-    view.result(Result("", "note", "\n".join(f"{n}" for n in range(50)) + "\n"))
-    view.call("bash " + "\n".join("x" * 500 for _ in range(50)))
-    screen = capsys.readouterr().err
-    assert screen.count("\n") == 2 * (12 + 1) and "\n  10\n  ... 39 more lines ...\n* bash xx" in screen
-    assert max(map(len, screen.splitlines())) < 210
-
-
-def test_lines_of_a_diff_are_coloured(monkeypatch, capsys) -> None:
-    monkeypatch.setattr("ds4ref.cli.agent_view.tint", lambda text, colour, stream: f"{colour}{text}")
-    for detail, colours in (("@@ 1 @@\n-a\n+b", (90, 90, 31, 32)), ("-a\n+b", (90, 90, 90))):
-        AgentView("p").result(Result("", "note", detail))
-        lines = ["note", *detail.split("\n")]
-        assert capsys.readouterr().err == "".join(f"\x1b[{c}m  {x}\n" for c, x in zip(colours, lines, strict=True))
 
 
 # --- questions

@@ -30,21 +30,6 @@ def edited(text: str, edit, *args) -> str | None:
         return None
 
 
-@given(st.text("a\nb\r\ufeff\ufffd\x00", max_size=20))
-def test_a_text_gives_the_bytes_back(text) -> None:
-    parsed = Text.parse(text.encode())
-    assert parsed.encode("".join(parsed.lines)) == text.encode()
-    assert len(parsed.lines) == text.count("\n") + (text != "" and not text.endswith("\n"))
-    assert all(line.count("\n") == line.endswith("\n") and line for line in parsed.lines)
-
-
-def test_line_endings() -> None:
-    assert Text.parse(b"a\r\nb\r\nc").lines == ["a\n", "b\n", "c"] and Text.parse(b"a\r\n").crlf
-    assert Text.parse(b"a\r\nb\n").lines == ["a\r\n", "b\n"] and not Text.parse(b"").crlf
-    assert Text.parse(b"a\r\r\n").lines == ["a\r\n"] and Text.parse(b"caf\xe9").lines == ["caf\ufffd"]
-    assert Text.parse(b"a").version != Text.parse(b"b").version
-
-
 @given(PLAIN, PLAIN.filter(bool), PLAIN)
 def test_an_anchor_is_replaced_as_python_does_or_refused(text, old, new) -> None:
     assert edited(text, by_anchor, old, new) == (text.replace(old, new) if count(text, old) == 1 else None)
@@ -78,26 +63,6 @@ def test_lines_are_replaced_as_a_list_would_be(text, first, last, new, dos) -> N
     if dos and "\n" in text:  # a text without line breaks has none to go by
         text, wanted = crlf(text), None if wanted is None else crlf(wanted)
     assert edited(text, by_lines, first, last, new) == wanted
-
-
-@pytest.mark.parametrize("text, first, last, new, wanted", [
-    ("a\nb\nc\n", 2, 2, "x", "a\nx\nc\n"), ("a\nb\nc\n", 2, 2, "x\n", "a\nx\nc\n"), ("a\nb\nc\n", 2, 3, "", "a\n"),
-    ("a\nb", 2, 2, "x", "a\nx"), ("a\nb", 2, 2, "x\n", "a\nx\n"), ("a\nb", 1, 1, "x", "x\nb"), ("a", 1, 1, "", ""),
-    ("a\r\nb\r\n", 1, 1, "x\ny", "x\r\ny\r\nb\r\n"), ("a\r\nb", 2, 2, "x\ny", "a\r\nx\r\ny"),
-    ("a\r\nb\r\n", 1, 1, "x\r\ny", "x\r\ny\r\nb\r\n"), ("a\r\nb\n", 2, 2, "x", "a\r\nx\n"),
-])  # fmt: skip
-def test_line_edits_by_hand(text, first, last, new, wanted) -> None:
-    assert edited(text, by_lines, first, last, new) == wanted
-
-
-@given(st.lists(st.sampled_from("abc"), max_size=8), st.lists(st.sampled_from("abc"), max_size=8))
-def test_a_change_is_as_small_as_lines_allow(old, new) -> None:
-    change = Change.between(old, new)
-    behind = change.start + len(change.removed)
-    assert old[change.start : behind] == change.removed
-    assert [*old[: change.start], *change.added, *old[behind:]] == new and change.shift == len(new) - len(old)
-    for end in (0, -1):
-        assert not (change.removed and change.added) or change.removed[end] != change.added[end]
 
 
 def test_a_diff_is_small_and_tells_of_missing_newlines() -> None:

@@ -13,7 +13,7 @@ from ds4ref.agent.permit import TOOLS, Permit
 from ds4ref.agent.shell import Shell
 from ds4ref.agent.tools import Toolbox
 from ds4ref.cancellation import Cancellation
-from ds4ref.errors import ContextError, DataError, TargetError
+from ds4ref.errors import ContextError, TargetError
 from ds4ref.targets import CallDelta, Delta, Finish
 from ds4ref.text.chat import render
 from tests.agent.scripted import Scripted, Watched, calls, says
@@ -62,18 +62,6 @@ def setting(workspace):
 # --- answers and calls
 
 
-def test_a_plain_answer(setting) -> None:
-    case = setting(says("Hel", "lo."), max_tokens=7, temperature=0.5, seed=3, thinking="none", system="Be\udcff.")
-    assert case.turn("Hi\udcff") == Outcome("done")
-    assert [(m.role, m.content) for m in case.agent.messages[1:]] == [("user", "Hi?"), ("assistant", "Hello.")]
-    assert case.view.text == "Hello." and case.view.events == ["answered"]
-    (request,) = case.target.requests
-    assert (request.max_tokens, request.temperature, request.seed, request.prompt.thinking) == (7, 0.5, 3, "none")
-    assert request.prompt.tools == case.tools.schemas and request.cancel is case.cancel
-    assert case.tools.workspace.root in request.prompt.system and request.prompt.system.endswith("open.\n\nBe?.")
-    assert setting(says("x"), system="").agent.messages[0].content.endswith("can open.")
-
-
 def test_lines_read_in_one_answer_are_known_in_the_next(setting, folder) -> None:
     (folder / "a").write_text("one\ntwo\n")
     edit = ("edit", {"path": "a", "line": 1, "new": "ONE"})
@@ -105,20 +93,6 @@ def test_every_failure_is_a_result(setting) -> None:
     assert [r.startswith("Tool error: ") for r in case.results] == [True] * 5 + [False]
     sent = [json.loads(call.arguments) for call in case.target.requests[1].prompt.messages[2].calls]
     assert sent[1:4] == [{"path": "../secret.txt"}, {"arguments": "not json"}, {}]
-
-
-def test_ids_are_one_a_call(setting) -> None:
-    same = [Delta(calls=(CallDelta(n, "list", "{}", "same"),)) for n in range(2)]
-    case = setting(calls(("list", {}), ("list", {}), ids=False), [*same, Delta(finish="tool_calls")], says("x"))
-    case.turn()
-    ids = [call.id for message in case.agent.messages for call in message.calls]
-    assert ids == ["call_1", "call_2", "same", "call_4"]
-
-
-def test_calls_behind_a_plain_stop_are_run(setting) -> None:
-    """There are servers that say so."""
-    case = setting(calls(("list", {}), finish=Finish.STOP), says("x"))
-    assert case.turn() == Outcome("done") and case.results == [".: empty"]
 
 
 # --- what ends a turn
@@ -154,30 +128,11 @@ def test_broken_markup_is_answered_so_that_the_model_can_retry(setting, finish, 
     assert setting([Delta("x", void=True), Delta(finish="stop")], max_turns=4).turn().ending == "turns"
 
 
-def test_an_answer_that_ends_with_an_error(setting) -> None:
-    case = setting(calls(("list", {}), text="So", finish="error", error="it ended for the reason 'filter'"))
-    assert case.turn() == Outcome("failed", "script: it ended for the reason 'filter'") and case.roles == "sua"
-    case = setting([Delta(finish="error")])
-    assert case.turn() == Outcome("failed", "script: the answer ended with an error", taken_back=True)
-
-
 @pytest.mark.parametrize("error", [TargetError("no answer"), ContextError("too long"), MemoryError()], ids=str)
 def test_a_target_that_fails_takes_the_message_back(setting, error) -> None:
     case = setting(error, says("Now."))
     assert case.turn("Hi") == Outcome("failed", str(error) or "not enough memory", taken_back=True)
     assert case.roles == "s" and case.turn("Hi") == Outcome("done") and case.roles == "sua"
-
-
-def test_what_was_said_before_a_failure_stays(setting) -> None:
-    case = setting([Delta("Half"), TargetError("gone")], calls(("list", {})), TargetError("gone"), says("Now."))
-    assert case.turn() == Outcome("failed", "gone") and case.agent.messages[-1].content == "Half"
-    assert case.turn() == Outcome("failed", "gone") and case.roles == "suauat"
-    assert case.turn("Again") == Outcome("done") and case.roles == "suauatua"
-    assert setting([Delta("Half")]).turn() == Outcome("failed", "the answer ended without a finish reason")
-
-
-def test_an_empty_answer(setting) -> None:
-    assert setting(says("")).turn() == Outcome("done")
 
 
 # --- Ctrl-C
@@ -212,22 +167,6 @@ def test_ctrl_c_amid_the_calls(setting, folder) -> None:
     assert case.turn("On") == Outcome("done")
 
 
-def test_a_second_ctrl_c_strikes_anywhere_and_leaves_order(setting, monkeypatch) -> None:
-    case = setting(calls(("list", {}), ("list", {})), says("k"))
-    run = case.tools.run
-
-    def struck(call, cancel):
-        if call.id == "id1":
-            raise KeyboardInterrupt
-        return run(call, cancel)
-
-    monkeypatch.setattr(case.tools, "run", struck)
-    with pytest.raises(KeyboardInterrupt):
-        case.turn()
-    assert case.results == [".: empty", "Tool error: interrupted; this call was not run to its end"]
-    assert case.turn("On") == Outcome("done")
-
-
 # --- the transcript
 
 
@@ -250,12 +189,3 @@ def test_the_log_has_everything(setting, tmp_path) -> None:
     assert lines[4]["text"] == "Done \u20ac\ud800." and lines[5] == {"type": "end", "ending": "done"}
     assert (lines[7]["finish"], lines[7]["error"]) == ("error", "gone")
     assert lines[8:] == [{"type": "end", "ending": "failed", "why": "gone", "taken_back": True}]
-
-
-def test_a_log_that_cannot_be_written(tmp_path) -> None:
-    for path in (str(tmp_path / "missing" / "log"), "\0"):
-        with pytest.raises(DataError, match="cannot write .*: (No such file|embedded null)"):
-            Log(path)
-    if os.path.exists("/dev/full"):
-        with pytest.raises(DataError, match="cannot write /dev/full: No space left on device"):
-            Log("/dev/full")("end")

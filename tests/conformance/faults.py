@@ -159,31 +159,6 @@ def replaced(pattern, by):
     return stream(lambda blocks: [re.sub(pattern, by, block) for block in blocks])
 
 
-def without(pattern):
-    """Events that match are never sent."""
-    return stream(lambda blocks: [block for block in blocks if not re.search(pattern, block)])
-
-
-def swapped(pattern):
-    """The first event that matches comes before the one in front of it."""
-
-    def spoil(blocks):
-        at = next((i for i, block in enumerate(blocks) if re.search(pattern, block)), 0)
-        return [*blocks[: at - 1], blocks[at], blocks[at - 1], *blocks[at + 1 :]] if at else blocks
-
-    return stream(spoil)
-
-
-def kind_of(wrong):
-    """Another content type for streams."""
-    return lambda asked, status, kind, data: (status, wrong if "event-stream" in kind else kind, data)
-
-
-def of_documents(wrong):
-    """Another content type for documents."""
-    return lambda asked, status, kind, data: (status, wrong if "json" in kind and status == 200 else kind, data)
-
-
 def always(status, body=b"{}"):
     """The same answer to whatever is asked."""
     return lambda *_: (status, "application/json", body)
@@ -196,17 +171,6 @@ def errors(status=None, body=None, kind=None):
         return (was, told, data) if was < 400 else (status or was, kind or told, data if body is None else body)
 
     return fault
-
-
-def calls(spoil):
-    """Spoil the calls of a chat completion."""
-
-    def change(found):
-        for choice in found.get("choices", ()):
-            for call in choice["message"].get("tool_calls") or ():
-                spoil(call)
-
-    return document(change)
 
 
 # --- ways to spoil events, and answers of one kind
@@ -253,3 +217,18 @@ def where(asks, fault):
 def choices(spoil):
     """A function that spoils each choice of a chat completion, or of a chunk."""
     return lambda found: [spoil(one) for one in found.get("choices", ())] and None
+
+
+def of_type(kind, spoil):
+    """Spoil the events of a type."""
+    return each(lambda event: spoil(event) if event.get("type") == kind else None)
+
+
+def without(pattern):
+    """Events that match are never sent."""
+    return stream(lambda blocks: [block for block in blocks if not re.search(pattern, block)])
+
+
+def calls(spoil):
+    """Spoil the calls of a chat completion."""
+    return document(choices(lambda one: [spoil(call) for call in one["message"].get("tool_calls") or ()]))

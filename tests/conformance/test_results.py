@@ -44,11 +44,6 @@ def report():
     return Report({"name": "ds4-server", "model": "embedded"}, stamp, rows)
 
 
-def test_only_what_is_required_fails_a_run():
-    assert report().failed == 1
-    assert Report({}, {}, [Client("x", "1", [SOFT, SKIP])]).failed == 0
-
-
 def test_the_table_says_what_came_instead():
     text = results.table(report(), 100)
     assert "http chat  FAIL chat.b: expected this; got that" in text
@@ -127,14 +122,6 @@ def test_clients_are_found_by_name():
 def test_wrong_usage(argv, capsys):
     assert server.main(["smoke", *argv]) == 2
     assert capsys.readouterr().err.count("\n") == 1
-
-
-def test_the_list(capsys, monkeypatch, tmp_path):
-    monkeypatch.setenv("DS4_CACHE_DIR", str(tmp_path))
-    assert server.main(["smoke", "--list"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines[1:]] == [kind.name for kind in clients.KINDS]
-    assert any(line.startswith("codex") and " no " in line for line in lines)
 
 
 def test_the_published_page_is_made_of_its_files():

@@ -16,10 +16,8 @@ from ds4ref.cli import server
 from ds4ref.conformance import agents, clients, harnesses, install, runner
 from ds4ref.conformance.checks import groups
 from ds4ref.conformance.servers import Own
-from ds4ref.conformance.talk import no_end, progress
 from ds4ref.server.worker import Worker
-from tests.server.conftest import post, running
-from tests.server.scripted import ScriptedEngine, ScriptedWorker
+from tests.server.conftest import running
 
 from .faults import FORMED
 
@@ -83,13 +81,6 @@ def test_what_was_found_before_ctrl_c_is_kept(tmp_path, monkeypatch):
         ("http", ""), ("openai", "interrupted"), ("codex", "interrupted"),
     ]  # fmt: skip
     assert report.interrupted
-
-
-def test_the_command_ends_as_interrupted(capsys, monkeypatch):
-    row = runner.Client("openai", "1", skipped="interrupted")
-    monkeypatch.setattr(runner, "smoke", lambda *_: runner.Report({}, {}, [row]))
-    assert server.main(["smoke", "--client", "openai"]) == 130
-    assert "openai  skip: interrupted" in capsys.readouterr().out
 
 
 def test_our_own_server_is_started_and_ended(trained_path, tmp_path):
@@ -180,29 +171,6 @@ def test_an_agent_that_fails_or_hangs_or_never_reads(tmp_path, monkeypatch):
     while alive(child):
         assert time.monotonic() < deadline, "it lives on"
         time.sleep(0.05)
-
-
-def test_who_ran_out_of_time_is_told_how_far_the_server_was(nano_engine):
-    """An agent's first prompt takes a while, and a failure without a word of it looks like the client's."""
-    worker = ScriptedWorker(ScriptedEngine(nano_engine.tokenizer, 64), ctx=8192, streams=2)
-    with running(worker) as one:
-        assert progress(one.url) == "" and progress("http://127.0.0.1:9") == ""
-        worker.engine.hold()
-        for n in range(3):
-            sock = one.connect()
-            body = json.dumps({"prompt": [5 + n] * 1280, "stream": True}).encode()
-            sock.sendall(post("/v1/completions", body))
-            one.until(lambda n=n: len(one.service.board.state()["live"]) == n + 1)
-            if n == 0:
-                worker.engine.held()
-                worker.engine.step(8)
-        said = ""
-        one.until(lambda: "512 of 1280" in progress(one.url))
-        said = progress(one.url)
-        assert "512 of 1280 tokens of a prompt evaluated (40 %)" in said and "a prompt of 1280 tokens waits" in said
-        assert no_end(300, said).startswith("no end within 300 s (") and "--timeout" in no_end(300, said)
-        assert no_end(300, "") == "no end within 300 s"
-        worker.engine.release()
 
 
 def test_an_agent_sees_nothing_of_the_user(tmp_path, monkeypatch):
@@ -300,15 +268,6 @@ def test_versions_in_this_interpreter_count_only_if_they_are_the_tables(monkeypa
     assert install.installed(clients.find("openai")) == install.Place(None, "3.54.0")
     monkeypatch.setattr(install.metadata, "version", lambda name: "3.99.0")
     assert install.installed(clients.find("openai")) is None
-
-
-def test_the_table_and_pyproject_agree():
-    import tomllib
-
-    text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
-    extra = tomllib.loads(text)["project"]["optional-dependencies"]["oracle"]
-    for name in ("openai", "anthropic", "requests"):
-        assert clients.find(name).requirement in extra
 
 
 @pytest.mark.oracle

@@ -262,27 +262,6 @@ def test_namespaces_and_tool_searches():
                       False).calls[0][1] == "mcp__gmail__send", "chat has no namespaces"  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("text", "finish", "wanted", "quiet"),
-    [("Hm.</think>Hi", "stop", ["completed", "completed"], ["completed"]), ("Hm", "stop", ["incomplete"], []),
-     ("Hm", "length", ["incomplete"], ["incomplete"]), ("Hm</think>", "stop", ["completed"], []),
-     ("Hm.</think>Let me", "length", ["completed", "incomplete"], ["incomplete"])],
-)  # fmt: skip
-def test_the_status_of_each_item(text, finish, wanted, quiet):
-    """server.md 8.6: reasoning that never ended is incomplete, and the response is what it is. Reasoning is shown to
-    whom asks for its summary; cut in it, an answer is not without anything. What was cut may be sent back."""
-    said = deltas(text, thinking=True, finish=finish)
-    for reasoning, statuses in (({"summary": "concise"}, wanted), ({"summary": "none"}, quiet), (None, quiet)):
-        for stream in (True, False):
-            out = asked(RESPONSES, said, stream, reasoning=reasoning)
-            response = data_of(out)[-1]["response"] if stream else json.loads(out)
-            assert [item["status"] for item in response["output"]] == statuses
-            assert response.get("incomplete_details") == (
-                {"reason": "max_output_tokens"} if finish == "length" else None)  # fmt: skip
-            turn, _ = read(RESPONSES, {"input": [*ASK, *response["output"], *ASK]})
-            assert turn.messages[-1].content == ASK[0]["content"]
-
-
 def steps_of(*texts: str | bytes, thought: bool = False) -> tuple[Step, ...]:
     tokens = [Token(text if isinstance(text, bytes) else text.encode(), -0.25) for text in texts]
     return tuple(Step(token, (token, Token(b"other", -2.0)), thought=thought) for token in tokens)
@@ -311,26 +290,6 @@ def test_log_probabilities():
                 "top_logprobs": [{"token": "!", "logprob": -0.25, "bytes": [33]},
                                  {"token": "other", "logprob": -2.0, "bytes": list(b"other")}],
             }  # fmt: skip
-
-
-def test_log_probabilities_of_completions():
-    """Spelled as OpenAI spelled them, and their bytes; of alternatives with one text the best counts."""
-    half, rest, other = Token(b"\xe2\x82", -0.5), Token(b"\xac", -0.25), Token(b"\xe2\x82", -3.0)
-    said = [
-        Delta("a", steps=(Step(Token(b"a", -0.1), (Token(b"a", -0.1),)),)), Delta(steps=(Step(half, (half, other)),)),
-        Delta("€", steps=(Step(rest, (rest,)),)), Delta("b", steps=(Step(Token(b"b", -0.1), ()),)),
-        Delta(finish=Finish.LENGTH, usage=Usage()),
-    ]  # fmt: skip
-    wanted = {
-        "tokens": ["a", "bytes:\\xe2\\x82", "bytes:\\xac", "b"],
-        "token_logprobs": [-0.1, -0.5, -0.25, -0.1],
-        "top_logprobs": [{"a": -0.1}, {"bytes:\\xe2\\x82": -0.5}, {"bytes:\\xac": -0.25}, {}],
-        "text_offset": [0, 1, 1, 2],
-        "bytes": [[97], [226, 130], [172], [98]],
-    }
-    assert json.loads(asked(COMPLETIONS, said, False, logprobs=2))["choices"][0]["logprobs"] == wanted
-    pieces = [event["choices"][0]["logprobs"] for event in data_of(asked(COMPLETIONS, said, True, logprobs=2))[:-2]]
-    assert {name: [value for piece in pieces for value in piece[name]] for name in wanted} == wanted
 
 
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
@@ -103,28 +102,6 @@ def test_strict_tools_bind_what_is_in_a_block_and_nothing_else() -> None:
     assert done.text.startswith("Just <text>.") and done.finish == Finish.STOP
 
 
-def test_a_marker_that_begins_no_call_binds_nothing() -> None:
-    turn = tool_turn(function("f", strict=True, **STRICT), choice=Choice())
-    for script in (f"the tag <{D}tool_calls> is", f"<{D}invoke name=x", f"{D} alone", f"</{D}tool_calls>\n<{D}so"):
-        done = walk(turn, TOK, 60, script=[*TOK.encode_rendered(script), TOK.eos])
-        assert done.said == len(TOK.encode_rendered(script)) + 1, script
-
-
-def test_what_only_strict_tools_refuse() -> None:
-    """Elsewhere keywords that llguidance does not know are ignored."""
-    odd = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 7, "maximum": 9, "not": {"const": 8}}},
-           "required": ["n"], "additionalProperties": False}  # fmt: skip
-    counted = STRICT | {"minProperties": 1}
-    cases = (odd, "parameter n: Unimplemented keys"), (counted, "minProperties"), ({"anyOf": [STRICT]}, "anyOf")
-    for parameters, words in cases:
-        for choice in (Choice(), Choice("required"), Choice("named", "f")):
-            with pytest.raises(TextError, match=f"tool f.*{words}"):
-                guide_of(tool_turn(function("f", True, **parameters), choice=choice), TOK)
-    done = walk(tool_turn(function("f", False, **odd), choice=Choice("named", "f")), TOK, 300)
-    assert json.loads(done.calls[0].arguments)["n"] in (7, 8, 9)
-    assert guide_of(tool_turn(function("f", False, **odd), choice=Choice()), TOK) is None
-
-
 @pytest.mark.parametrize("parameters", [{"type": "array"}, {"properties": []}, {"required": "a"}, {"properties": {
     "a": {"$ref": "#"}}}, {"properties": {"a": {"$ref": "#/properties/b"}}}, {"properties": {"a": False}, "required": [
     "a"]}])  # fmt: skip
@@ -137,29 +114,6 @@ KEYWORDS = {
     "type": "object", "properties": {"a": {"type": "string", "enum": ["x"]}, "b": {"anyOf": [{"const": "c"}]}},
     "required": ["a"], "additionalProperties": {"$ref": "#/$defs/d"}, "$defs": {"d": {"type": ["string", "null"]}},
 }  # fmt: skip
-
-
-def places(value: object, path: tuple = ()):
-    """The path of every value inside ``value``."""
-    for key, inner in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
-        yield (*path, key)
-        yield from places(inner, (*path, key))
-
-
-@pytest.mark.parametrize("path", list(places(KEYWORDS)), ids=str)
-def test_values_of_the_wrong_type_are_refused_or_ignored(path) -> None:
-    """Each in every keyword's place: no error but TextError."""
-    for wrong in (5, None, True, "x", "object", [], [5], [{}], {}, {"x": 1}):
-        parameters = json.loads(json.dumps(KEYWORDS))
-        *parents, last = path
-        inner = parameters
-        for key in parents:
-            inner = inner[key]
-        inner[last] = wrong
-        for strict in (True, False):
-            with suppress(TextError):
-                guide_of(tool_turn(function("f", strict, **parameters)), TOK)
-    assert guide_of(tool_turn(function("f", True, **KEYWORDS)), TOK) is not None
 
 
 def test_an_answer_that_fits_or_a_call() -> None:
@@ -208,14 +162,6 @@ def test_custom_tools_keep_to_their_grammar() -> None:
     script = block(("patch", {"input": text}))
     done = walk(turn, TOK, 500, script=script)
     assert text_of(done) == text and done.block == script
-
-
-@pytest.mark.parametrize("syntax", ["lark", "regex"])
-def test_a_grammar_that_takes_the_closing_tag_as_text(syntax) -> None:
-    definition = r"start: /(.|\n)+/" if syntax == "lark" else r"(.|\n)+"
-    for text in ("a </b> </ x", "a<", "</."):
-        done = walk(tool_turn(custom(definition, syntax)), TOK, 400, script=block(("patch", {"input": text})))
-        assert text_of(done) == text
 
 
 GRAMMARS = {

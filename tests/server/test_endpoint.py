@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -11,10 +10,9 @@ import pytest
 from ds4ref.server.endpoint import PACE, Slow, _Answer
 from ds4ref.server.exchange import Exchange
 from ds4ref.server.limits import Disconnected, Limits
-from ds4ref.server.turn import Answered, Failed, Prefill, Queued, Turn
-from ds4ref.targets.answer import CallDelta, Delta, Finish, Step, Token, Usage
+from ds4ref.server.turn import Failed, Prefill, Queued, Turn
+from ds4ref.targets.answer import Delta, Finish, Step, Token, Usage
 
-from .answers import read
 from .echo import EchoReply
 
 HI = [{"role": "user", "content": "Hi"}]
@@ -83,28 +81,6 @@ def test_nothing_waits_before_the_first_text_and_ordinary_tokens_never():
     assert [rest for _, rest in played.waits[:3]] == [0, 0, 0]
     assert all(rest < time for (_, rest), time in zip(played.waits[2:], times, strict=False))
     assert [time for time, body in played.writes[2:-1]] == times
-
-
-@pytest.mark.parametrize(
-    ("path", "asked", "deltas", "first"),
-    [("/v1/responses", {"input": "Hi"}, [Delta(reasoning="hm"), Delta("a")], 1),
-     ("/v1/responses", {"input": "Hi", "reasoning": {"summary": "auto"}}, [Delta(reasoning="hm"), Delta("a")], 0),
-     ("/v1/chat/completions", {"messages": HI}, [Delta(reasoning="hm"), Delta("a")], 0),
-     ("/v1/messages", {"messages": HI, "max_tokens": 9}, [Delta(), Delta(reasoning="hm"), Delta("a")], 1),
-     ("/v1/completions", {"prompt": "Hi"}, [Delta(), Delta("a")], 1),
-     ("/v1/chat/completions", {"messages": HI}, [Delta(), Delta(calls=(CallDelta(0, "ls", id="c"),))], 1),
-     ("/v1/completions", {"prompt": "Hi"}, [Delta(), Answered(Delta("held", finish=Finish.STOP))], 1),
-     ("/v1/completions", {"prompt": "Hi"}, [Delta(), LAST], None)],
-)  # fmt: skip
-def test_the_first_token_is_the_first_that_the_client_sees(path, asked, deltas, first):
-    """In every API; an answer without any has none."""
-    x = Exchange("chat", {}, "me")
-    x.shows = read(path, {**asked, "stream": True})[1].shows
-    seen = []
-    for delta in deltas:
-        x.note(replace(delta, steps=(Step(Token(b"t")),)) if isinstance(delta, Delta) else delta)
-        seen.append(x.ttft is not None)
-    assert seen == [first is not None and n >= first for n in range(len(deltas))]
 
 
 @pytest.mark.parametrize(("stream", "body"), [(False, None), (True, b'data: {"error": {"message": "server shutting '

@@ -13,7 +13,7 @@ from ds4ref.server.exchange import Exchange, client
 from ds4ref.server.job import Job
 from ds4ref.server.logs import Lines
 from ds4ref.server.metrics import COUNTERS, GAUGES, Metrics
-from ds4ref.server.turn import Failed, Prefill, Queued, Turn
+from ds4ref.server.turn import Prefill, Queued, Turn
 from ds4ref.targets.answer import CallDelta, Delta, Finish, Step, Token, Usage
 from ds4ref.text.rendered import Rendered
 from ds4ref.text.schemas import Schema
@@ -150,45 +150,6 @@ def test_a_turn_from_its_arrival_to_its_end(watched, clock):
             "total_s": 33.0,
         }],
     }  # fmt: skip
-
-
-def test_a_turn_that_left_the_queue_and_one_that_broke_in_its_prefill(watched, clock):
-    """The first evaluated nothing, and its time in the queue ends when it leaves; the second evaluated 8 tokens."""
-    left, job = watched.turn(10)
-    watched.note(12, left, Queued(1))
-    job.ended = 14.0
-    clock.now = 20.0
-    left.end(499, "client left")
-    broken, job = watched.turn(30)
-    job.began = 33.0
-    watched.note(33, broken, Prefill(2, 20, 2, "disk-text"), Prefill(10, 20, 2, "disk-text"))
-    job.ended = 38.0
-    watched.note(38, broken, Failed("engine", "it burns"))
-    clock.now = 40.0
-    broken.end(500)
-    assert (left.queued, left.prefilling, left.decoding, left.lasted) == (3, 0, 0, 10)
-    assert (broken.queued, broken.prefilling, broken.decoding, broken.lasted) == (2, 5, 0, 10)
-    assert watched.said() == [
-        "chat t10 waits, 1 ahead",
-        'chat ctx=0..5:5 gen=0 THINKING finish=none error="client left" 10.000s'
-        " (queue 3.000 prefill 0.000 decode 0.000)",
-        "chat ctx=2..20:18 THINKING prompt start",
-        'chat ctx=2..20:18 gen=0 THINKING finish=error error="it burns" 10.000s'
-        " (queue 2.000 prefill 5.000 decode 0.000)",
-    ]
-    found = watched.figures()
-    assert found["ds4_answers_total", "chat", "none"] == found["ds4_answers_total", "chat", "error"] == 1
-    assert found["ds4_prompt_tokens_total", "chat"] == 20 and found["ds4_cached_tokens_total", "disk-text"] == 2
-    assert found["ds4_queue_seconds_sum", "chat"] == 5 and found["ds4_prefill_seconds_sum", "chat"] == 5
-    assert ("ds4_first_token_seconds_count", "chat") not in found
-    state = watched.board.state()
-    assert (
-        state["totals"]["evaluated"] == 8 and state["totals"]["prompt"] == 20 and state["sources"] == {"disk-text": 1}
-    )
-    assert [(row["id"], row["state"], row["ttft_s"]) for row in state["recent"]] == [
-        ("t30", "failed", None),  # the newest first
-        ("t10", "failed", None),
-    ]
 
 
 def test_live_turns_are_listed_as_they_will_be_answered(watched):

@@ -6,16 +6,12 @@ import json
 import re
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ds4ref.server.constrain import GrammarError, guide_of
-from ds4ref.server.turn import Choice, Turn
-from ds4ref.text.chat import Message
 from ds4ref.text.dsml import ToolCall, render_calls
-from ds4ref.text.schemas import read_schemas
 
 from .understood import CHAT, MESSAGES, RESPONSES, Answer, understood
 
@@ -218,33 +214,6 @@ def test_a_grammar_that_becomes_too_much_ends_one_answer_and_nothing_else(servin
     assert b"too many states" in asked(server, path, True, **form(path, STRICT)).content
     refused(asked(server, path, **form(path, STRICT)), path, "too many states")
     assert told(server, path).text == HELLO
-
-
-@pytest.mark.thorough
-def test_tools_of_real_clients_can_be_demanded(nano_engine):
-    """Every function that a recorded client declares, strict or not: nothing that they use is refused."""
-    seen = set()
-    for file in sorted((Path(__file__).parents[1] / "data" / "clients").glob("*.jsonl")):
-        for line in file.read_text("utf-8").splitlines():
-            body = json.loads(line).get("body")
-            raw = body.get("tools") if isinstance(body, dict) else None
-            for one in read_schemas(json.dumps(raw)) if raw else ():
-                if one.callable and one.grammar is None and (one.name, one.parameters) not in seen:
-                    seen.add((one.name, one.parameters))
-                    ask = (Message("user", "Hi"),)
-                    turn = Turn("chat", messages=ask, tools=(one,), choice=Choice("named", one.name))
-                    assert guide_of(turn, nano_engine.tokenizer) is not None, one.name
-    assert len(seen) > 40
-
-
-@EACH
-def test_an_answer_that_its_limit_cuts_says_so(scripted, path):
-    words = {"type": "object", "properties": {"s": {"type": "string"}}, "required": ["s"]}
-    scripted.engine.say('{"s": "' + "x" * 300, block(("f", {"s": "y" * 600})))
-    found = told(scripted, path, **form(path, words), max_tokens=60)
-    assert found.end == "length" and found.text.startswith('{"s": "xxxx')
-    tools = [tool(path, "f", words)]
-    assert told(scripted, path, tools=tools, **choice(path, "named", "f"), max_tokens=60).end == "length"
 
 
 def test_a_server_may_keep_reasoning_short(serving):

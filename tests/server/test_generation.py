@@ -10,18 +10,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-import requests
 
 from ds4ref.errors import TokenError
 from ds4ref.generate import Timing, prefill
 from ds4ref.sampling import token_logprob, top_logprobs
-from ds4ref.server.turn import Answered, Prefill
+from ds4ref.server.turn import Prefill
 from ds4ref.server.worker import Overflow
 from ds4ref.targets.answer import Delta, Finish
-from ds4ref.targets.local import LocalTarget
-from ds4ref.targets.openai import HttpTarget
 
-from .answers import MODEL, data_of, read
+from .answers import data_of, read
 from .understood import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 
 ASKS: dict[str, dict[str, Any]] = {
@@ -126,14 +123,6 @@ def test_bias_and_seeds_count_in_every_api(server, path):
         assert same[0] == same[1]
 
 
-def test_requests_reads_a_stream_as_utf8(scripted):
-    """It takes a text without a named encoding for Latin-1."""
-    scripted.engine.say("Grüße, €5, 你好.")
-    answer = requests.post(scripted.url + CHAT, json={**ASKS[CHAT], "stream": True}, stream=True, timeout=60)
-    lines = [line for line in answer.iter_lines(decode_unicode=True) if line.startswith("data: {")]
-    assert "".join(text_of(json.loads(line[6:])["choices"][0]) for line in lines) == "Grüße, €5, 你好."
-
-
 @BOTH
 def test_answers_of_an_exact_length(server, path):
     """ignore_eos and min_tokens, with a bias under which every answer would end with its first token."""
@@ -188,33 +177,6 @@ def test_logprobs_of_a_default_request_are_where_its_text_is(server, monkeypatch
 
 
 # --- completions
-
-
-def test_the_text_is_all_that_was_generated(scripted):
-    """Thinking and its tags too; a stop string is looked for in all of it."""
-    for script, more, text, reason in (
-        ("Hm.</think>Hi<think>no</think>", {}, "Hm.</think>Hi<think>no</think>", "stop"),
-        ("Hm. END</think>Hi", {"stop": "END"}, "Hm. ", "stop"),
-        ("Hm.</think>Hi", {"stop": ["</think>"]}, "Hm.", "stop"), ("Hi", {"max_tokens": 1}, "H", "length"),
-    ):  # fmt: skip
-        scripted.engine.say(script, script)
-        (whole,) = ask(scripted, COMPLETIONS, **more).json()["choices"]
-        assert [(whole["text"], whole["finish_reason"])] == [(text, reason)]
-        assert choices_of(ask(scripted, COMPLETIONS, **more, stream=True).content) == [(text, reason)]
-
-
-def test_several_prompts_end_together(scripted):
-    """One that does not fit refuses the request; who leaves takes all of it along."""
-    long = ask(scripted, COMPLETIONS, 400, prompt=["a", "word " * 5000])
-    assert long.json()["error"]["param"] == "prompt"
-    events: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    scripted.engine.hold()
-    job = scripted.worker.submit(read(COMPLETIONS, {"prompt": ["a", "b", "c"]})[0], events.put)
-    scripted.engine.held()
-    job.cancel.press()
-    scripted.engine.release()
-    found = events_until_the_last(events)
-    assert found[-1].finish == Finish.CANCELLED and not any(isinstance(event, Answered) for event in found)
 
 
 def events_until_the_last(events: queue.SimpleQueue[Any]) -> list[Any]:
@@ -283,15 +245,3 @@ def test_prompts_that_cannot_be_scored_and_scoring_that_is_stopped(server):
     found = events_until_the_last(events)
     assert found[-1].finish == Finish.CANCELLED
     assert max(event.done for event in found if isinstance(event, Prefill)) < 500
-
-
-def test_vectors_score_through_it(server, nano_engine):
-    """What ds4-vectors asks of an endpoint, against the same engine without one."""
-    target, text = HttpTarget(server.url + "/v1", model=MODEL, dialect="ds4"), "The quick brown fox" * 3
-    wanted = LocalTarget(nano_engine).score_text(text, 2)  # never closed: the engine is everybody's
-    found = target.score_text(text, 2)
-    assert [step.token.raw for step in found] == [step.token.raw for step in wanted]
-    assert found[0].token.logprob is None
-    logprobs = ([step.token.logprob for step in steps[1:]] for steps in (found, wanted))
-    np.testing.assert_allclose(*logprobs, atol=1e-4)
-    target.close()

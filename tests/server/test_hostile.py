@@ -5,22 +5,17 @@ from __future__ import annotations
 import gzip
 import json
 import socket
-import threading
 import time
 from dataclasses import replace
 from typing import Any
 
-import h11
 import pytest
 
-from ds4ref.environment import resident_bytes
-from ds4ref.server.limits import Limits
-from ds4ref.server.protocol import Connection
 from tests.marking import sampled
 from tests.system import open_files
 
 from .conftest import QUICK, post, read_all, read_one
-from .hostile import ASKS, CHAT, LARGE, LINES, MALFORMED, STRANGE, TOLERATED, Case, demands, get
+from .hostile import ASKS, LARGE, LINES, MALFORMED, STRANGE, TOLERATED, Case, demands, get
 
 GET = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 OK = b'{"say":"hi"}'
@@ -82,12 +77,6 @@ def test_bodies_that_are_refused_or_merely_strange(server, path):
     assert server.service.body_budget.bytes == 0
 
 
-@pytest.mark.parametrize("path", ["/tokenize", "/detokenize"])
-def test_bodies_of_plain_endpoints(scripted, path):
-    for name, body in ((name, body) for where, name, body in MALFORMED if where == CHAT):
-        assert scripted.client.post(path, content=body).status_code == 400, name
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize("kind", sampled(["format", "tool", "grammar"], ["tool"]))
 def test_demands_beyond_reason(server, kind):
@@ -125,19 +114,6 @@ def test_bodies_in_every_way_that_http_has(scripted):
     for times, wanted in ((1, 200), (2, 415)):
         packed = post("/v1/echo", gzip.compress(OK), *["Content-Encoding: gzip"] * times, "Connection: close")
         assert status(scripted.raw(packed)) == wanted
-
-
-def test_crumbs_are_counted_by_request():
-    """Two bodies of 3000 single bytes on one connection are two bodies, not one of 6000."""
-    conn = Connection(Limits(), lambda event: None)
-    for _ in range(2):
-        conn.receive_data(b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n")
-        conn.receive_data(b"1\r\nx\r\n" * 3000 + b"0\r\n\r\n")
-        while not isinstance(conn.next_event(), h11.EndOfMessage):
-            pass
-        conn.send(h11.Response(status_code=200, headers=[("content-length", "0")]))
-        conn.send(h11.EndOfMessage())
-        conn.start_next_cycle()
 
 
 def test_a_body_that_looks_like_a_request_is_a_body(scripted):
@@ -292,31 +268,3 @@ def test_nothing_is_left_behind(scripted):
     scripted.until(lambda: not scripted.service.board.state()["live"])
     scripted.until(lambda: scripted.service.body_budget.bytes == 0)
     assert scripted.ask().status_code == 200
-
-
-@pytest.mark.thorough
-def test_a_storm_leaves_memory_flat_and_others_served(serving):
-    """Bombs, floods and half requests from eight threads; meanwhile somebody is answered again and again."""
-    server = serving(limits=replace(QUICK, body_bytes=4 << 20, held_bytes=16 << 20))
-    bomb = post("/v1/echo", gzip.compress(bytes(64 << 20)), "Content-Encoding: gzip", "Connection: close")
-    deep, many = b"[" * 100_000 + b"]" * 100_000, b"[" + b"[]," * 1_000_000 + b"1]"
-    storm = [bomb, *(post("/v1/echo", body, "Connection: close") for body in (deep, many)), GET[:-3]]
-    wrong, used = list[bytes](), list[int]()
-
-    def attack() -> None:
-        for data in storm * 2:
-            answer = server.raw(data, shut=data is storm[-1])
-            if status(answer) not in (400, 413, 503):
-                wrong.append(answer)
-
-    for _ in range(4):
-        threads = [threading.Thread(target=attack) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        served = 0
-        while any(thread.is_alive() for thread in threads):
-            assert server.ask().status_code == 200
-            served += 1
-        assert not wrong and served > 3 and server.service.body_budget.bytes == 0
-        used.append(resident_bytes() or 0)
-    assert min(used[2:]) - max(used[:2]) < 16 << 20

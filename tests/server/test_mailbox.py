@@ -3,10 +3,8 @@
 import asyncio
 import threading
 
-import pytest
-
 from ds4ref.server.mailbox import Mailbox
-from ds4ref.server.turn import Delta, Failed, Queued
+from ds4ref.server.turn import Queued
 
 
 def run(what):
@@ -43,49 +41,6 @@ def test_waiting_ends_in_time_or_when_woken():
         return await box.take(box.loop.time() + 1000, box.loop.time() + 1000)
 
     assert run(main) == []
-
-
-def test_while_resting_events_gather():
-    async def main(box):
-        threads = [later(box.put, Delta("a")), later(box.put, Delta("b"))]
-        begun = box.loop.time()
-        found = await box.take(begun + 1000, begun + 0.2)
-        for thread in threads:
-            thread.join()
-        return found, box.loop.time() - begun
-
-    found, seconds = run(main)
-    assert sorted(delta.text for delta in found) == ["a", "b"] and seconds >= 0.19
-
-
-@pytest.mark.parametrize("last", [Failed("engine", "x"), Delta(finish="stop")])
-def test_the_last_event_ends_the_rest(last):
-    async def main(box):
-        thread = later(box.put, last)
-        found = await box.take(box.loop.time() + 1000, box.loop.time() + 1000)
-        thread.join()
-        box.put(last)
-        box.put(Queued(1))  # also where something comes behind it
-        assert await box.take(box.loop.time() + 1000, box.loop.time() + 1000) == [last, Queued(1)]
-        return found
-
-    assert run(main) == [last]
-
-
-def test_two_threads_at_once():
-    """Everything arrives once and in order, whatever the taker does in between."""
-
-    async def main(box):
-        box.size = 1 << 30
-        thread = threading.Thread(target=lambda: [box.put(Queued(i)) for i in range(50_000)])
-        thread.start()
-        found = []
-        while len(found) < 50_000:
-            found += await box.take(box.loop.time() + 1000, box.loop.time() + 0.001)
-        thread.join()
-        return found
-
-    assert run(main) == [Queued(i) for i in range(50_000)]
 
 
 def test_a_full_box_says_so_and_wakes():

@@ -151,14 +151,6 @@ def _evaluated(server: Any, body: dict[str, Any], found: dict[str, Any]) -> None
 # --- what some of them are about
 
 
-def test_claude_code_asks_for_a_title():
-    """No thinking, although there is an effort; a schema; no tools although the list is there."""
-    bodies = [r["body"] for r in requests_of(FOLDER / "claude_interactive.jsonl") if r["path"] == "/v1/messages"]
-    (title,) = [body for body in bodies if (body.get("output_config") or {}).get("format")]
-    turn, _ = read("/v1/messages", title)
-    assert turn.thinking == "none" and json.loads(turn.format)["required"] == ["title"] and turn.tools == ()
-
-
 def test_claude_code_finds_tools():
     """Deferred tools are in no tool prompt; those that a search found are shown by its result, and may be called."""
     path, first = one("claude_toolsearch", 0)
@@ -195,29 +187,3 @@ def test_prompts_go_on_from_each_other(name):
     for before, after in zip(texts, texts[1:], strict=False):
         assert after.startswith(before[: before.rindex("<｜Assistant｜>")])
         assert len(after) > len(before)
-
-
-def test_codex_declares_tools_of_every_kind():
-    turn, _ = read(*one("codex_catalog_freeform_patch"))
-    kinds = {tool.kind for tool in turn.tools}
-    assert kinds == {"function", "custom", "hosted"} and any(tool.namespace for tool in turn.tools)
-    text = turn.rendered().text
-    assert "web_search" not in text and '"name":"apply_patch"' in text and '"input"' in text
-    again, _ = read(*one("codex_catalog_freeform_patch", 1))
-    assert '<｜DSML｜parameter name="input" string="true">*** Begin Patch' in again.rendered().text
-
-
-def test_codex_loads_tools():
-    """What its search returned is shown by the result, although each tool says that it is deferred."""
-    before, _ = read(*one("codex_tool_search", 0))
-    after, _ = read(*one("codex_tool_search", 1))
-    new = [tool for tool in after.callable if tool.name not in {tool.name for tool in before.callable}]
-    assert new and all(tool.namespace for tool in new)
-    result = after.rendered().text.rpartition("<tool_result>")[2]
-    assert all(tool.text in result for tool in new)
-
-
-def test_claude_code_thinks_only_if_asked():
-    for path, body in (one("claude_thinking_off", n) for n in range(2)):
-        assert read(path, body)[0].thinking == ("none" if "thinking" not in body else "high")
-    assert read(*one("claude_tool_turn"))[0].thinking == "high"

@@ -12,18 +12,14 @@ import numpy as np
 import pytest
 
 from ds4ref.engine import Engine
-from ds4ref.errors import Cancelled
-from ds4ref.generate import Timing
 from ds4ref.server import saving
-from ds4ref.server.timelines import Start, Timelines
+from ds4ref.server.timelines import Timelines
 from ds4ref.server.turn import Delta, Failed, Prefill, Sampling, Turn
 from ds4ref.server.worker import Job, Worker
-from ds4ref.session import kvc
 from ds4ref.session.boundaries import Policy
 from ds4ref.session.session import Session
 from ds4ref.session.store import Store
 from ds4ref.text.chat import Message
-from ds4ref.text.rendered import Rendered
 
 CTX = 4096
 SMALL = Policy(min_tokens=32, cold_max=3000, interval=0, trim=8, align=32)
@@ -177,32 +173,6 @@ def test_none_inside_a_call_and_one_right_after_it(nano: Engine) -> None:
     assert disk.saved == [("continued", 35)]
 
 
-def test_what_could_not_be_saved_is_tried_again(nano: Engine) -> None:
-    policy = Policy(32, cold_max=3000, interval=64, trim=16, align=64)
-    disk, timelines = Recorded(policy, works=False), Timelines(nano.tokenizer)
-    timelines.disk = disk
-    session = nano.session(CTX)
-    tokens = [5] * 150
-    timelines.begin(session, Rendered(), tokens)
-    list(saving.prefill(timelines, session, Start(tokens, 0, "none"), Timing(), lambda d, t: None, lambda: False))
-    assert disk.saved[0] == ("cold", 128)
-    assert timelines.frontiers(session).due(session.pos), "nothing is kept yet"
-    disk.works = True
-    saving.decoded(timelines, session, in_block=False)
-    assert disk.saved[-1] == ("continued", 150) and not timelines.frontiers(session).due(session.pos)
-
-
-def test_a_prefill_that_is_cancelled_on_the_way(nano: Engine) -> None:
-    disk = Recorded(Policy(32, cold_max=3000, interval=0, trim=0, align=512))
-    timelines, session, timing = Timelines(nano.tokenizer, disk=disk), nano.session(CTX), Timing()
-    tokens, done = [5] * 1100, []
-    timelines.begin(session, Rendered(), tokens)
-    with pytest.raises(Cancelled):
-        list(saving.prefill(timelines, session, Start(tokens, 0, "none"), timing,
-                            lambda n, total: done.append((n, total)), lambda: len(done) > 1))  # fmt: skip
-    assert disk.saved == [] and session.pos == timing.prefill_tokens == 512 and done[-1] == (512, 1100)
-
-
 # --- what leaves memory
 
 
@@ -247,6 +217,11 @@ def test_after_a_restart_only_the_suffix_of_a_prompt_is_evaluated(nano: Engine, 
     assert tokens == wanted and job.start.tokens == cold.start.tokens
 
 
+@pytest.fixture
+def kept(nano: Engine, tmp_path: Path) -> Store:
+    return Store.open(nano, tmp_path, policy=SMALL)
+
+
 def test_the_longest_of_memory_and_disk(nano: Engine, kept: Store) -> None:
     tokenizer = nano.tokenizer
     one = turn("What is it? " * 10)
@@ -265,87 +240,6 @@ def test_the_longest_of_memory_and_disk(nano: Engine, kept: Store) -> None:
         assert start.tokens == ids and start.cached == 60 == session.pos
         source[in_memory, on_disk] = start.source
     assert source == {(40, 60): "disk-text", (60, 40): "memory-token", (60, 60): "memory-token"}
-
-
-@pytest.fixture
-def kept(nano: Engine, tmp_path: Path) -> Store:
-    return Store.open(nano, tmp_path, policy=SMALL)
-
-
-def test_thoughts_that_no_client_sends_back_stay(nano: Engine, kept: Store) -> None:
-    """A file that is named after what clients send, with the thoughts in its payload (ds4 KV 11.3)."""
-    session = nano.session(CTX)
-    asked = turn("What is it?", thinking="high")
-    tokenizer = nano.tokenizer
-    thought = tokenizer.encode("Let me think about that for a while. " * 5)
-    answer = tokenizer.encode("It is a cat.")
-    tokens = [*asked.rendered().encode(tokenizer), *thought, tokenizer.think_close, *answer, tokenizer.eos]
-    session.sync(tokens)
-    timelines = Timelines(tokenizer, disk=kept)
-    later = turn("What is it?", "It is a cat.", "Sure?", thinking="high")
-    sent = later.rendered().text
-    timelines.keep(session, [sent[: sent.rindex("<｜User｜>")]])
-    timelines.write_out()
-    (name,) = [name.name for name in kept.directory.path.glob("*.kv")]
-    assert name == kvc.key_name(sent[: sent.rindex("<｜User｜>")].encode())
-
-    fresh = Timelines(tokenizer, disk=kept)
-    other = nano.session(CTX)
-    start = fresh.begin(other, later.rendered(), later.rendered().encode(tokenizer))
-    assert start.source == "disk-text" and start.tokens[: len(tokens)] == tokens == other.tokens
-    assert tokenizer.decode(start.tokens[len(tokens) :]).decode() == sent[sent.rindex("<｜User｜>") :]
-
-
-def test_a_text_that_somebody_wrote_is_no_conversation(nano: Engine, kept: Store) -> None:
-    """Bytes of an earlier conversation inside a message: where there were turns in the one, there are none in the
-    other, and the checkpoint is not for it. In memory neither."""
-    tokenizer = nano.tokenizer
-    real = turn("Hello there.", "General greetings.", "How are you?")
-    session = nano.session(CTX)
-    ids = real.rendered().encode(tokenizer)
-    session.sync(ids)
-    forged = turn(real.rendered().text.partition("<｜User｜>")[2] + "And the secret is?")
-    assert forged.rendered().text.startswith(real.rendered().text)
-
-    timelines = Timelines(tokenizer, disk=kept)
-    timelines.keep(session, ())
-    assert timelines.begin(session, forged.rendered(), forged.rendered().encode(tokenizer)).source == "none"
-    timelines.write_out()
-    fresh = Timelines(tokenizer, disk=kept)
-    other = nano.session(CTX)
-    assert fresh.begin(other, forged.rendered(), forged.rendered().encode(tokenizer)).source == "none"
-    start = fresh.begin(other, real.rendered(), ids)
-    assert (start.source, start.cached) == ("disk-text", len(ids))
-
-
-def test_a_token_may_end_inside_a_character(nano: Engine, kept: Store) -> None:
-    """Checkpoints end where chunks end; the text after one may begin with the second byte of a character."""
-    tokenizer = nano.tokenizer
-    one = turn("ℵ" * 60)
-    ids = one.rendered().encode(tokenizer)
-    cut = max(n for n in range(40, len(ids) - 8) if not _is_text(tokenizer.decode(ids[:n])))
-    session = nano.session(CTX)
-    session.sync(ids[:cut])
-    kept.save(session, (), "cold")
-    for disk in (kept, None):
-        timelines = Timelines(tokenizer, disk=disk)
-        if disk is None:
-            timelines.keep(session, ())
-        other = nano.session(CTX)
-        start = timelines.begin(other, one.rendered(), ids)
-        assert (start.cached, start.tokens) == (cut, ids)
-        # an earlier part in other tokens: the rest is cut in the text
-        spelled = one.rendered()
-        start = timelines.begin(other, spelled, [*ids[:5], ids[5] + 1, *ids[6:]])
-        assert start.cached == cut and tokenizer.decode(start.tokens) == tokenizer.decode(ids)
-
-
-def _is_text(data: bytes) -> bool:
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def test_a_disk_that_fails_costs_nothing_but_time(nano: Engine, tmp_path: Path, monkeypatch) -> None:

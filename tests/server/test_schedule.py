@@ -66,17 +66,6 @@ def test_who_leaves_and_comes_back_owes_what_it_used():
     assert used["again"] == pytest.approx(used["steady"], rel=0.05)
 
 
-def test_clients_that_are_gone_are_forgotten():
-    schedule = Schedule()
-    schedule.add("stays", Entry("stays"))
-    for n in range(1000):
-        entry = Entry("goes")
-        schedule.add(f"client {n}", entry)
-        turns(schedule, 3)
-        schedule.remove(entry)
-    assert len(schedule) == 1 and len(schedule._clients) < 10
-
-
 @given(st.lists(st.sampled_from(["add", "remove", "run"]), max_size=60), st.integers(0, 2**32))
 def test_nobody_who_could_compute_waits_for_ever(what, seed):
     """Of the entries that are there all the time, each computes within twice the time that all have taken."""

@@ -12,11 +12,11 @@ import httpx2
 import pytest
 
 from ds4ref.server.turn import Failed
-from ds4ref.targets.answer import Delta, Finish, Usage
+from ds4ref.targets.answer import Delta
 from ds4ref.text.dsml import ToolCall, render_calls
 
 from .answers import MODEL, deltas, play, read
-from .test_answers import ANSWERS, BROKEN, MALFORMED, asked
+from .test_answers import ANSWERS, asked
 from .understood import CHAT, COMPLETIONS, MESSAGES, RESPONSES, Answer
 
 pytestmark = pytest.mark.oracle
@@ -81,29 +81,6 @@ def test_chat(scripted, gpt):
     assert parsed == City(city="Paris", n=1)
 
 
-def test_chat_stream_helper(scripted, gpt):
-    scripted.engine.say(TURN)
-    strict = {**CHAT_TOOL, "function": {**CHAT_TOOL["function"], "strict": True}}
-    with gpt.chat.completions.stream(model=MODEL, messages=ASK, tools=[strict]) as stream:
-        kinds = {event.type for event in stream}
-        final = stream.get_final_completion()
-    (call,) = final.choices[0].message.tool_calls
-    assert call.function.parsed_arguments == PARIS and final.choices[0].message.content == "Let me look."
-    assert {"content.delta", "tool_calls.function.arguments.delta", "tool_calls.function.arguments.done"} <= kinds
-
-
-def test_log_probabilities(scripted, gpt, server):
-    scripted.engine.say("Hm.</think>Hi ü")
-    answer = gpt.chat.completions.create(model=MODEL, messages=ASK, logprobs=True, top_logprobs=3)
-    found = answer.choices[0].logprobs.content
-    assert b"".join(bytes(entry.bytes) for entry in found) == "Hi ü".encode()
-    assert all(len(entry.top_logprobs) == 3 and entry.logprob <= 0 for entry in found)
-    with openai_client(server.url) as client:
-        scored = client.completions.create(model=MODEL, prompt="Once upon a time", max_tokens=1, echo=True, logprobs=1)
-    lists = scored.choices[0].logprobs
-    assert len(lists.tokens) == len(lists.token_logprobs) == len(lists.text_offset) == len(lists.top_logprobs) > 2
-
-
 @pytest.mark.parametrize("raw", [True, False])
 def test_responses(scripted, gpt, raw):
     """Items are sent back as they came, with their None fields or without."""
@@ -143,18 +120,6 @@ def test_messages(scripted, claude):
     source = {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}
     image = [{"role": "user", "content": [{"type": "image", "source": source}, {"type": "text", "text": "Hi"}]}]
     assert claude.messages.create(model=MODEL, max_tokens=50, messages=image).content[0].text == "Hi"
-
-
-def test_messages_beta(scripted, claude):
-    """Editing the context: reasoning is left out anyway; tool results at a trigger are not."""
-    edits = [{"type": "clear_thinking_20251015"}, {"type": "clear_tool_uses_20250919"}]
-    for edit in edits, [{**edits[1], "trigger": {"type": "input_tokens", "value": 2000}}]:
-        more = {"messages": ASK, "betas": ["context-management-2025-06-27"], "context_management": {"edits": edit}}
-        if edit is edits:
-            assert claude.beta.messages.create(model=MODEL, max_tokens=500, **more).content[-1].type == "text"
-        else:
-            with pytest.raises(anthropic.BadRequestError, match="clear_tool_uses_20250919 with a trigger"):
-                claude.beta.messages.create(model=MODEL, max_tokens=500, **more)
 
 
 def test_errors(gpt, claude):
@@ -257,21 +222,6 @@ def test_every_answer_as_the_sdks_read_it(path, name):
                 (name, json.loads(raw)) for _, name, raw in wanted.calls]  # fmt: skip
 
 
-@pytest.mark.parametrize("text", [BROKEN, MALFORMED])
-@pytest.mark.parametrize("path", READERS)
-def test_half_a_call_is_not_taken_for_a_whole_one(path, text):
-    said = deltas("</think>Look." + text, thinking=True, tools=True)
-    if path == MESSAGES:
-        with pytest.raises(anthropic.APIStatusError):
-            of_messages(asked(path, said, True), True)
-        return
-    found = READERS[path](asked(path, said, True), True)
-    assert found.end == ("error" if path == RESPONSES else "stop")
-    for _, _, arguments in found.calls:
-        with pytest.raises(ValueError):
-            json.loads(arguments)
-
-
 @pytest.mark.parametrize("late", [Failed("engine", "it broke"), Failed("shutdown", "server shutting down")])
 def test_failures_in_the_middle(late):
     """Each parser raises, or says that the response failed; none takes half an answer for a whole one."""
@@ -287,20 +237,3 @@ def test_failures_in_the_middle(late):
     waiting = read(RESPONSES, {"input": "x", "stream": True})[1]
     kept = waiting.alive() + waiting.alive() + play(waiting, said)
     assert of_responses(kept, True).error == late.message, "no parser stumbles over what keeps it waiting"
-
-
-def test_usage_and_namespaces_are_typed():
-    said = [Delta("Hi"), Delta(finish=Finish.STOP, usage=Usage(100, 7, 60, 3))]
-    with openai_client("http://x", http_client=fed(asked(RESPONSES, said, False), False)) as client:
-        usage = client.responses.create(model=MODEL, input="x").usage
-    assert (usage.input_tokens, usage.input_tokens_details.cached_tokens) == (100, 60)
-    assert (usage.output_tokens, usage.output_tokens_details.reasoning_tokens, usage.total_tokens) == (7, 3, 107)
-    with anthropic_client("http://x", http_client=fed(asked(MESSAGES, said, False), False)) as client:
-        usage = client.messages.create(model=MODEL, max_tokens=9, messages=ASK).usage
-    assert (usage.input_tokens, usage.cache_read_input_tokens, usage.cache_creation_input_tokens) == (0, 60, 40)
-    space = {"type": "namespace", "name": "mcp__", "tools": [{"type": "function", "name": "send"}]}
-    call = "".join(part.text for part in render_calls([ToolCall("mcp__send", "{}")]))
-    data = asked(RESPONSES, deltas(call, tools=True), False, tools=[space])
-    with openai_client("http://x", http_client=fed(data, False)) as client:
-        (item,) = client.responses.create(model=MODEL, input="x").output
-    assert (item.type, item.name, item.namespace) == ("function_call", "send", "mcp__")

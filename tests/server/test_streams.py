@@ -133,17 +133,6 @@ def test_a_pass_that_fails_is_made_up_for(random_engine, worker, monkeypatch):
     assert tokens == [alone(random_engine, turn(f"Answer {n}", n=20)) for n in range(3)]
 
 
-def test_one_of_a_pass_is_cancelled(random_engine, worker):
-    """The others go on as if nothing had been."""
-    found = [Asked(worker, turn(f"Answer {n}", n=200, client=f"c{n}")) for n in range(3)]
-    while min(len(one.tokens) for one in found) < 10:
-        time.sleep(0.002)
-    worker.abandon(found[1].job)
-    assert found[1].wait().told[-1][1].finish == Finish.CANCELLED
-    for n in (0, 2):
-        assert found[n].wait().tokens == alone(random_engine, turn(f"Answer {n}", n=200))
-
-
 @pytest.mark.thorough
 def test_a_beginning_that_is_being_evaluated_is_waited_for(worker):
     """Agents start several requests with one system prompt: it is evaluated once."""
@@ -155,20 +144,6 @@ def test_a_beginning_that_is_being_evaluated_is_waited_for(worker):
     assert first.job.start.cached == 0 and len(first.job.ids) > 600
     assert all(one.job.start.cached > 500 for one in others)
     assert all(isinstance(one.told[-1][1], Delta) and one.told[-1][1].finish for one in found)
-
-
-def test_who_leaves_frees_its_turn_for_those_who_wait_for_the_same_beginning(nano_engine):
-    worker = ScriptedWorker(ScriptedEngine(nano_engine.tokenizer, 16), ctx=CTX)
-    worker.engine.hold()
-    text = "word " * 700
-    one = Asked(worker, turn(text))
-    worker.engine.held()
-    two = Asked(worker, turn(text))
-    worker.abandon(one.job)
-    worker.engine.release()
-    assert one.wait().told[-1][1].finish == Finish.CANCELLED
-    assert two.wait().told[-1][1].finish == Finish.STOP
-    worker.shut_down()
 
 
 def slow(nano_engine, **more):
@@ -189,24 +164,6 @@ def test_nobody_says_a_second_token_while_others_wait_for_their_first(nano_engin
         time.sleep(0.005)
     said = [n for n, event in told if isinstance(event, Delta) and event.steps]
     assert sorted(said[:4]) == [0, 1, 2, 3] and said[4:8].count(said[4]) == 4, "then a whole slice each"
-    worker.shut_down()
-
-
-def test_half_of_the_room_is_for_those_who_have_nothing(nano_engine):
-    worker = slow(nano_engine, streams=4)
-    worker.engine.hold()
-    greedy = [Asked(worker, turn(f"greedy {n}", client="greedy")) for n in range(6)]
-    worker.engine.held()
-    others = [Asked(worker, turn(f"other {n}", client=f"other {n}")) for n in range(3)]
-    while len(worker.running) < 4:
-        worker.engine.step()
-    clients = sorted(job.turn.client for job in worker.running)
-    assert clients == ["greedy", "greedy", "other 0", "other 1"] and len(worker.queue) == 5
-    worker.engine.release()
-    for one in (*greedy, *others):
-        assert one.wait().told[-1][1].finish == Finish.STOP
-    began = [one.job.began for one in greedy]
-    assert others[2].job.began < max(began) and began == sorted(began)
     worker.shut_down()
 
 

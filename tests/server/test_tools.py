@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections import OrderedDict
 from dataclasses import replace
 from pathlib import Path
@@ -113,26 +112,6 @@ def test_it_is_bounded_and_what_was_used_last_stays(steps):
         assert memory.nbytes == fresh.nbytes
     for block in range(4):
         assert set(memory.ids_of(blocks[block])) == {call_id for call_id, one in model.items() if one == block}
-
-
-def test_bytes_are_bounded_from_many_threads():
-    memory, failed = Memory(ids=50, nbytes=20_000), list[Exception]()
-
-    def work(number: int) -> None:
-        try:
-            for i in range(60):
-                memory.remember(answer(written(("f", {"s": f"{i % 5}" + "x" * 3000})), f"{number}-{i}"))
-                assert memory.nbytes <= 20_000
-                memory.attach([Message("assistant", "", "", (ToolCall("f", "{}", f"{number}-{i}"),))])
-        except Exception as error:
-            failed.append(error)
-
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failed
 
 
 def test_calls_of_another_process_are_found_in_checkpoints(tmp_path: Path):

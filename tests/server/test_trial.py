@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
-from llguidance import LLMatcher, LLParserLimits
 
 from ds4ref.errors import TextError
 from ds4ref.server import vocabulary as words
@@ -37,13 +35,3 @@ def test_a_grammar_that_aborts_the_library_ends_a_process_of_its_own(tmp_path: P
             with pytest.raises(TextError, match=r"^the grammar of the answer failed: its process crashed \(SIGABRT\)$"):
                 tried()
     assert all(guide_of(turn, TOK) is not None for turn in TURNS)
-
-
-@pytest.mark.parametrize("definition", ["start: /a/", "start: <[500]>", 'start: "a" x', "start: /[/", "start: @other"])
-def test_a_grammar_is_judged_there_as_it_is_here(definition: str) -> None:
-    """The process has other tokens, but not other reasons."""
-    text = json.dumps({"grammars": [{"name": "answer", "lark_grammar": definition}]})
-    vocabulary = words.vocabulary(TOK)
-    matcher = LLMatcher(vocabulary.library, text, log_level=0, limits=LLParserLimits(**words._LIMITS))
-    here = matcher.get_error() if matcher.is_error() else ""
-    assert words.refusal(text, vocabulary._tokens) == words.message(here)

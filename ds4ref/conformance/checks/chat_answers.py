@@ -78,7 +78,7 @@ def _read_document(answer: Answer) -> Said:
     document, one = answer.document(), choice(answer)
     expect(one.get("index") == 0, f"index {shown(one.get('index'))}")
     message: Any = one.get("message")
-    expect(isinstance(message, dict), f"message {shown(message)}")
+    expect(isinstance(message, dict) and message.get("role") == "assistant", f"message {shown(message)}")
     calls = message.get("tool_calls")
     expect(calls is None or isinstance(calls, list), f"tool_calls {shown(calls)}")
     return _said(
@@ -91,6 +91,7 @@ def _read_stream(answer: Answer) -> Said:
     pieces: list[dict[str, Any]] = []
     entries: list[Any] = []
     head: dict[str, Any] = {}
+    roles = set[Any]()
     finish, scores, used = "", None, None
     for chunk in chunks(answer):
         head_fits(chunk)
@@ -107,7 +108,7 @@ def _read_stream(answer: Answer) -> Said:
             expect(isinstance(delta, dict), f"delta {shown(delta)}")
             said = any(delta.get(name) for name in ("content", "reasoning_content", "reasoning", "tool_calls"))
             expect(not finish or not (said or one.get("finish_reason")), f"behind the finish reason {shown(one)}")
-            expect(delta.get("role") in (None, "assistant"), f"role {shown(delta.get('role'))}")
+            roles.add(delta.get("role"))
             for name in ("content", "reasoning_content", "reasoning"):
                 text = text_or_none(delta.get(name), name)
                 if text:
@@ -119,6 +120,7 @@ def _read_stream(answer: Answer) -> Said:
                 scores = {"content": entries}
                 entries += scored_here.get("content") or ()
             finish = finish or text_or_none(one.get("finish_reason"), "finish_reason")
+    expect(roles | {None} == {None, "assistant"}, f"roles {roles}")
     return _said({**head, "usage": used}, message, [_call(piece) for piece in pieces], finish, scores)
 
 

@@ -112,12 +112,6 @@ def counts(usage: Any, parts: Sequence[str], total: str = "") -> None:
     expect(not total or numbers[-1] == sum(numbers[:-1]), f"usage that does not add up: {shown(usage)}")
 
 
-def event_stream(answer: Answer) -> None:
-    """Raise Wrong unless the content type is text/event-stream."""
-    answer.arrived()
-    expect(answer.kind == "text/event-stream", f"content type {answer.kind or 'none'}")
-
-
 def one_id(events: Sequence[dict[str, Any]]) -> None:
     """Raise Wrong unless all events have the same string as ``id``."""
     ids = {json.dumps(event.get("id")) for event in events}

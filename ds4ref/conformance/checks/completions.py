@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 from ..talk import Answer, NotOffered, Talk, expect, shown
 from . import Checks
-from .common import counts, event_stream, one_id, openai_error, overflow_known, tokenizer_info, too_long
+from .common import counts, one_id, overflow_known, tokenizer_info
 from .said import (
-    COUNT,
-    PROMPTS,
     Said,
-    agree,
-    as_written,
-    counted,
-    grows,
-    is_cut,
     named,
     offered,
     scored,
-    stopped,
     text_or_none,
-    with_stop,
 )  # fmt: skip
+from .shared import Api, register
 
 PATH = "/v1/completions"
 check = Checks("completions", PATH)
@@ -35,8 +26,9 @@ FINISHES = ("stop", "length")
 PARTS = ("prompt_tokens", "completion_tokens")
 
 
-def body(talk: Talk, **more: Any) -> dict[str, Any]:
-    return {"model": talk.model, "prompt": TEXT, "max_tokens": 16, "temperature": 0, **more}
+def body(talk: Talk, prompt: object = TEXT, **more: Any) -> dict[str, Any]:
+    """Build the body of a request to /v1/completions."""
+    return {"model": talk.model, "prompt": prompt, "max_tokens": 64, "temperature": 0, **more}
 
 
 def choices(answer: Answer) -> list[dict[str, Any]]:
@@ -92,44 +84,20 @@ def _said(head: dict[str, Any], pieces: Sequence[dict[str, Any]], finish: object
     )  # fmt: skip
 
 
-@check("turn", "object, id, created, model, choices[].index, .text, .finish_reason", "lm-eval openai litellm")
-def document(talk: Talk) -> None:
-    """a text_completion with the text of one choice."""
-    completion = talk.ask(PATH, body(talk)).document()
-    expect(completion.get("object") == "text_completion", f"object {shown(completion.get('object'))}")
-    (one,) = choices(talk.ask(PATH, body(talk)))
-    expect(isinstance(one.get("text"), str), f"text {shown(one.get('text'))}")
-    expect(one.get("finish_reason") in ("stop", "length"), f"finish_reason {shown(one.get('finish_reason'))}")
-    read(talk.ask(PATH, body(talk)))
-
-
-@check("usage", "usage.prompt_tokens, .completion_tokens, .total_tokens", "openai litellm")
-def usage(talk: Talk) -> None:
-    """usage: prompt, completion and their total."""
-    counts(talk.ask(PATH, body(talk)).document().get("usage"), ("prompt_tokens", "completion_tokens"), "total_tokens")
-
-
-@check("usage", "usage.prompt_tokens, .completion_tokens", "openai litellm")
-def usage_counts(talk: Talk) -> None:
-    """usage counts: a longer prompt has more tokens, cached or not, and so has a longer answer."""
-    short = read(talk.ask(PATH, body(talk, prompt=COUNT, max_tokens=3)))
-    longer = read(talk.ask(PATH, body(talk, prompt=COUNT, max_tokens=12)))
-    long = body(talk, prompt="word " * 100 + COUNT, max_tokens=3)
-    counted(short, read(talk.ask(PATH, long)), read(talk.again(PATH, long)), 100)
-    grows(short, longer, (3, 12), "length")
+register(
+    Api(
+        check, body, read, "openai litellm lm-eval", STREAM, "max_tokens", "length",
+        lambda chunk: any(one.get("text") for one in chunk.get("choices") or ()), {"prompt": {}},
+        lambda answer: overflow_known(answer.text), stop="stop", optional=("overflow", "stream_usage", "bad_field"),
+    )
+)  # fmt: skip
 
 
 @check("turn", "choices[].index", "lm-eval")
 def several(talk: Talk) -> None:
     """a list of prompts gets a choice each, with its index."""
-    entries = choices(offered(talk.ask(PATH, body(talk, prompt=[TEXT, "Twice"], max_tokens=4)), "several prompts"))
+    entries = choices(offered(talk.ask(PATH, body(talk, [TEXT, "Twice"], max_tokens=4)), "several prompts"))
     expect([one.get("index") for one in entries] == [0, 1], f"indices {shown([one.get('index') for one in entries])}")
-
-
-@check("stream", "Content-Type", "openai litellm")
-def stream_type(talk: Talk) -> None:
-    """content type text/event-stream."""
-    event_stream(talk.ask(PATH, body(talk, stream=True)))
 
 
 @check("stream", "id, [DONE]", "openai litellm")
@@ -140,52 +108,8 @@ def stream_done(talk: Talk) -> None:
     one_id([event.json for event in events[:-1]])
 
 
-@check("stream", "choices[].text, .finish_reason; usage", "openai litellm")
-def stream_same(talk: Talk) -> None:
-    """a stream says what the document says: text, end and usage."""
-    agree(talk, PATH, body(talk), read, STREAM)
-
-
-@check("stream", "choices[].text", "openai litellm")
-def stream_written(talk: Talk) -> None:
-    """the answer is sent as it is written, not all at once."""
-    asked = body(talk, prompt=COUNT, stream=True, max_tokens=max(talk.tokens, 256))
-    as_written(talk, PATH, [asked], lambda chunk: any(one.get("text") for one in chunk.get("choices") or ()))
-
-
-@check("usage", "usage", "openai litellm")
-def stream_usage(talk: Talk) -> None:
-    """usage in a chunk of a stream, if stream_options ask for it."""
-    said = read(offered(talk.ask(PATH, body(talk, **STREAM)), "stream_options"))
-    if said.prompt is None:
-        raise NotOffered("usage of streams")
-    expect(said.prompt > 0, f"{said.prompt} tokens of the prompt")
-
-
-def _asked(talk: Talk, asked: dict[str, Any]) -> Said:
-    return read(talk.ask(PATH, asked))
-
-
-@check("limits", "choices[].finish_reason, usage.completion_tokens", "lm-eval openai")
-def limit(talk: Talk) -> None:
-    """max_tokens is kept, and told as finish_reason "length", in documents and in streams."""
-    for more in ({}, STREAM):
-        asked = [body(talk, prompt=prompt, max_tokens=3, **more) for prompt in PROMPTS]
-        is_cut([partial(_asked, talk, one) for one in asked], 3, "length")
-
-
-@check("limits", "choices[].text, .finish_reason", "lm-eval")
-def stop(talk: Talk) -> None:
-    """a stop string ends the answer in front of it, with finish_reason "stop", in documents and in streams."""
-    asked = body(talk, max_tokens=64)
-    prompt, before, word = with_stop(talk, lambda prompt: talk.ask(PATH, {**asked, "prompt": prompt}), read)
-    for more in ({}, STREAM):
-        answer = offered(talk.ask(PATH, {**asked, "prompt": prompt, "stop": [word], **more}), "stop")
-        stopped(before, read(answer), word, ("stop",))
-
-
 def _score(talk: Talk, prompt: object) -> list[dict[str, Any]]:
-    asked = body(talk, prompt=prompt, max_tokens=1, logprobs=1, echo=True, seed=1234)
+    asked = body(talk, prompt, max_tokens=1, logprobs=1, echo=True, seed=1234)
     entries = choices(offered(talk.ask(PATH, asked), "echo with logprobs"))
     if all(one.get("logprobs") is None for one in entries):
         raise NotOffered("echo with logprobs: there are none")
@@ -238,37 +162,11 @@ def score_ids(talk: Talk) -> None:
     _scored(scores[1], "", len(ids) - 1)
 
 
-def _scores(talk: Talk) -> tuple[Said, Said]:
+@check("score", "choices[].logprobs.tokens, .token_logprobs", "openai")
+def logprobs(talk: Talk) -> None:
+    """logprobs of an answer, one a token, no log probability above 0."""
     asked = body(talk, logprobs=1, max_tokens=4)
     said, stream = read(offered(talk.ask(PATH, asked), "logprobs")), read(talk.ask(PATH, {**asked, **STREAM}))
     if said.scores is stream.scores is None:
         raise NotOffered("logprobs: there are none")
-    return said, stream
-
-
-@check("score", "choices[].logprobs.tokens, .token_logprobs", "openai")
-def logprobs(talk: Talk) -> None:
-    """logprobs of an answer, one a token, no log probability above 0."""
-    said, _ = _scores(talk)
     scored(said)
-
-
-@check("score", "choices[].logprobs of the pieces", "openai", required=False)
-def stream_logprobs(talk: Talk) -> None:
-    """streamed: the same, which no client in use reads of completions."""
-    _, stream = _scores(talk)
-    scored(stream)
-
-
-@check("limits", "error.message", "litellm lm-eval", required=False)
-def overflow(talk: Talk) -> None:
-    """a prompt that does not fit is refused in words that clients know."""
-    answer = talk.ask(PATH, body(talk, prompt=too_long(talk)))
-    openai_error(answer, 400, 413)
-    overflow_known(answer.text)
-
-
-@check("errors", "error.message", "openai lm-eval")
-def bad_json(talk: Talk) -> None:
-    """an error object for what is no JSON."""
-    openai_error(talk.raw(PATH, b'{"prompt": '))

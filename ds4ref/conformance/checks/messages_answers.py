@@ -142,10 +142,12 @@ def assembled(answer: Answer) -> dict[str, Any]:
     message = dict(stream[0]["message"])
     blocks: list[dict[str, Any]] = []
     texts: list[str] = []
-    ended = False
+    ended = inside = False
     for event in stream[1:]:
         kind = event.get("type")
         expect(kind != "message_start", "a second message_start")
+        expect(not inside or kind in ("content_block_delta", "content_block_stop"), f"{shown(kind)} inside a block")
+        inside = kind in ("content_block_start", "content_block_delta")
         if kind == "content_block_start":
             expect(event.get("index") == len(blocks), f"a start of {shown(event.get('index'))}")
             blocks.append(dict(event["content_block"]))
@@ -169,7 +171,7 @@ def assembled(answer: Answer) -> dict[str, Any]:
             used = {name: n for name, n in (event.get("usage") or {}).items() if n is not None}
             message["usage"] = {**(message.get("usage") or {}), **used}
             ended = True
-    expect(ended, "no message_delta")
+    expect(ended and not inside, "no message_delta" if not inside else "a block that is never closed")
     for block, made in zip(blocks, texts, strict=True):
         if block.get("type") == "tool_use" and made:
             block["input"] = parsed(made)

@@ -106,7 +106,9 @@ def agree(talk: Talk, path: str, body: Mapping[str, Any], read: Read, more: Mapp
 
     ``more``: members of a request for a stream. A server whose documents differ among themselves cannot be compared.
     """
-    whole, stream = read(talk.ask(path, body)), read(talk.ask(path, {**body, **more}))
+    streamed = talk.ask(path, {**body, **more})
+    whole, stream = read(talk.ask(path, body)), read(streamed)
+    expect(streamed.kind == "text/event-stream", f"content type {streamed.kind or 'none'}")
     found = difference(whole, stream)
     if found and whole.sampled != stream.sampled and read(talk.again(path, body)).sampled != whole.sampled:
         raise Skip("the answers to one request differ")

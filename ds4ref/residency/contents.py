@@ -11,9 +11,47 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .policy import Order
-
 NOWHERE = -1
+HALVING = 16
+"""Decoded tokens after which hotness is halved. A pass counts as one, however many sessions and drafts share it."""
+_HOT = 1 << 40
+"""Worth of one use against recency: more than the number of uses of a process's life."""
+
+
+class Fading:
+    """An order of experts by how much they are worth keeping: least used leaves first, where uses count half after
+    ``HALVING`` tokens; of equals, the least recent one.
+
+    A new prompt, of whichever session, resets all counts, so that what was hot before does not outlive its use. What
+    other sessions use is counted anew from their next token.
+    """
+
+    def __init__(self, layers: int, experts: int):
+        self.last, self.hotness = np.zeros((layers, experts), np.int64), np.zeros((layers, experts), np.int64)
+        self._now = self._since = 0
+
+    def used(self, layer: int, ids: np.ndarray) -> None:
+        """Note that experts ``ids`` of a layer are used, each as often as it occurs."""
+        self._now += 1
+        self.last[layer, ids] = self._now
+        np.add.at(self.hotness[layer], ids, 1)
+
+    def decoded(self, tokens: int) -> None:
+        """Halve the counts once in ``HALVING`` decoded tokens."""
+        self._since += tokens
+        while self._since >= HALVING:
+            self._since -= HALVING
+            self.hotness >>= 1
+
+    def new_prompt(self) -> None:
+        """Reset the counts."""
+        self.hotness[:] = 0
+        self._since = 0
+
+    def worth(self, layers: np.ndarray) -> np.ndarray:
+        """Return the worth of the experts of some layers, int64 (layers, experts): the count, then the time of the last
+        use."""
+        return np.minimum(self.hotness[layers], _HOT >> 20) * _HOT + self.last[layers]
 
 
 class Move(NamedTuple):
@@ -42,7 +80,7 @@ class Contents:
     order    decides who leaves
     """
 
-    def __init__(self, sizes: Sequence[int], experts: int, budget: int, order: Order):
+    def __init__(self, sizes: Sequence[int], experts: int, budget: int, order: Fading):
         self.order = order
         self.place = np.full((len(sizes), experts), NOWHERE, np.int64)
         """Number of each expert's place in the pool of its layer, int64 (layers, experts), ``NOWHERE`` without one."""

@@ -27,8 +27,7 @@ from ds4ref.kernels.system import anonymous_memory, lock_memory, will_need
 
 from ..environment import available_bytes
 from ..errors import BackendError, Ds4Error, UsageError
-from .contents import Contents, Move
-from .policy import Fading
+from .contents import Contents, Fading, Move
 from .readers import NOW, SOMETIME, SOON, Job, Readers, read_pages
 
 READERS = 4

@@ -1,4 +1,4 @@
-"""Which expert leaves, computed by hand; recorded routing tried with each order."""
+"""Which expert leaves, computed by hand; hot lists."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 
 from ds4ref.errors import DataError
-from ds4ref.residency.contents import NOWHERE, Contents
+from ds4ref.residency.contents import HALVING, NOWHERE, Contents, Fading
 from ds4ref.residency.hotlist import beside, read_hot_list, write_hot_list
-from ds4ref.residency.policy import HALVING, Fading, Recent
-from ds4ref.residency.simulation import Outcome, Routing, orders, simulate
 
 
 def ids(*experts: int) -> np.ndarray:
@@ -59,7 +57,7 @@ def test_the_least_used_leaves_and_of_equals_the_least_recent() -> None:
 
 
 def test_what_is_kept_never_leaves_and_places_are_never_shared() -> None:
-    order, rng = Recent(3, 16), np.random.default_rng(3)
+    order, rng = Fading(3, 16), np.random.default_rng(3)
     contents = Contents([7, 7, 7], 16, 7 * 9, order)
     for _ in range(300):
         layer, wanted = int(rng.integers(3)), np.unique(rng.integers(0, 16, 6))
@@ -80,7 +78,7 @@ def test_what_is_kept_never_leaves_and_places_are_never_shared() -> None:
 
 
 def test_layers_of_other_sizes_have_pools_of_their_own_by_their_part_of_all_bytes() -> None:
-    contents = Contents([10, 30, 10], 4, 100, Recent(3, 4))  # 200 bytes in all: half of each pool
+    contents = Contents([10, 30, 10], 4, 100, Fading(3, 4))  # 200 bytes in all: half of each pool
     assert [(pool.size, pool.layers.tolist(), pool.places) for pool in contents.pools] == [
         (10, [0, 2], 4),
         (30, [1], 2),
@@ -90,86 +88,8 @@ def test_layers_of_other_sizes_have_pools_of_their_own_by_their_part_of_all_byte
         "its own pool, not the other's free places"
     )
     assert len(contents.admit(0, [0, 1, 2, 3], kept)) == 4
-    everything = Contents([10, 30, 10], 4, 10**6, Recent(3, 4))
+    everything = Contents([10, 30, 10], 4, 10**6, Fading(3, 4))
     assert [pool.places for pool in everything.pools] == [8, 4]
-
-
-def routing(*tokens: tuple[int, ...], prompts: tuple[int, ...] = (0,), experts: int = 4) -> Routing:
-    return Routing(np.array([[token] for token in tokens], np.int16), np.array(prompts), np.array([10]), experts)
-
-
-def test_outcomes_of_a_hand_made_recording() -> None:
-    # two places; one expert a token: 0 1 0 2 0 1
-    one = routing((0,), (1,), (0,), (2,), (0,), (1,))
-    found = {name: simulate(one, 20, order) for name, order in orders(one).items()}
-    # recent: 0 1 miss, 0 hit, 2 takes 1's place, 0 hit, 1 misses
-    assert found["recent"] == Outcome(6, 2, 40)
-    assert found["fading"] == Outcome(6, 2, 40)
-    # oracle: at 2 the next uses are 0 (token 4) and 1 (token 5): 1 leaves as well; the last 1 misses
-    assert found["oracle"] == Outcome(6, 2, 40)
-    # 0 1 2 in a circle: recency never hits, the oracle keeps one of them
-    circle = routing(*[(i % 3,) for i in range(9)])
-    assert simulate(circle, 20, orders(circle)["recent"]).hits == 0
-    assert simulate(circle, 20, orders(circle)["oracle"]).hits == 3
-    # hotness keeps 0, used often, where recency forgets it
-    hot = routing(*[(e,) for e in (0, 0, 0, 1, 2, 0, 1, 2, 0)])
-    assert simulate(hot, 20, orders(hot)["recent"]).hits == 2
-    assert simulate(hot, 20, orders(hot)["fading"]).hits == 4
-    # ... unless a prompt begins in between
-    fresh = hot._replace(prompts=np.array([0, 3]))
-    assert simulate(fresh, 20, orders(fresh)["fading"]).hits == 2
-
-
-@pytest.mark.thorough
-def test_no_order_finds_more_than_the_oracle_and_all_find_all_in_enough_memory() -> None:
-    rng = np.random.default_rng(5)
-    popular = 1 / np.arange(1, 33)
-    ids = np.array([rng.choice(32, 4, replace=False, p=popular / popular.sum()) for _ in range(200 * 3)])
-    trace = Routing(ids.reshape(200, 3, 4), np.array([0, 100]), np.array([10, 10, 10]), 32)
-    last = 0.0
-    for places in (6, 12, 24, 48, 96):
-        found = {name: simulate(trace, 10 * places, order) for name, order in orders(trace).items()}
-        assert found["oracle"].hits >= max(found["recent"].hits, found["fading"].hits)
-        assert found["oracle"].rate > last
-        last = found["oracle"].rate
-        for outcome in found.values():
-            assert outcome.uses == 200 * 3 * 4 and outcome.bytes_read == 10 * (outcome.uses - outcome.hits)
-    distinct = sum(len(np.unique(trace.ids[:, layer])) for layer in range(3))
-    assert {outcome.hits for outcome in found.values()} == {2400 - distinct}, "each is read once"
-
-
-def test_recordings_are_checked(tmp_path: Path) -> None:
-    good, path = routing((0, 1), (2, 3)), tmp_path / "a.npz"
-    good.write(path)
-    again = Routing.read(path)
-    assert (again.ids == good.ids).all() and again.experts == 4 and again.bytes.tolist() == [10]
-    for bad in (
-        good._replace(experts=3),
-        good._replace(ids=good.ids - 1),
-        good._replace(ids=good.ids[0]),
-        good._replace(ids=good.ids.astype(float)),
-        good._replace(bytes=np.array([10, 10])),
-        good._replace(bytes=np.array([0])),
-        good._replace(ids=good.ids[:0]),
-        good._replace(prompts=np.array([0, 2])),
-        good._replace(prompts=np.array([-1])),
-    ):
-        bad.write(path)
-        with pytest.raises(DataError, match="do not fit together"):
-            Routing.read(path)
-    path.write_bytes(b"no archive")
-    with pytest.raises(DataError, match=r"a\.npz: not recorded routing"):
-        Routing.read(path)
-    good.write(path)
-    data = bytearray(path.read_bytes())
-    at = data.index(b"ids.npy") + len(b"ids.npy") + 20  # compressed bytes, behind the name and an extra field
-    data[at : at + 20] = b"\xff" * 20
-    path.write_bytes(data)
-    with pytest.raises(DataError, match="not recorded routing: [^\n]+$"):
-        Routing.read(path)
-    np.savez(path, ids=good.ids)
-    with pytest.raises(DataError, match="not recorded routing"):
-        Routing.read(path)
 
 
 def test_a_hot_list_is_read_as_written_and_checked(tmp_path: Path) -> None:

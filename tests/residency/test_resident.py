@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 import threading
 import time
 from pathlib import Path
@@ -22,8 +21,8 @@ from ds4ref.errors import BackendError, DataError, ModelFileError, UsageError
 from ds4ref.nano import embedded_path, mtp_path, random_path
 from ds4ref.nano.diagnostic import diagnostic_path
 from ds4ref.residency import readers, resident
+from ds4ref.residency.contents import Fading
 from ds4ref.residency.hotlist import beside, write_hot_list
-from ds4ref.residency.policy import Fading
 from ds4ref.residency.readers import NOW, SOMETIME, SOON, Job, Readers
 from tests.archs.dense import draw_shape, draw_tensors, with_experts, write
 
@@ -115,15 +114,6 @@ def test_decoded_tokens_count_as_such_and_a_prompt_begins_anew(monkeypatch: pyte
         assert noted == [1], "a pass is one token, of however many sessions"
 
 
-def test_a_hit_is_an_expert_that_was_there_before_it_was_asked_for() -> None:
-    with open_cached(random_path(), 10**9) as engine:
-        session, cache = engine.session(64), engine.model.experts.resident
-        session.sync([5])
-        assert (cache.uses, cache.hits) == (4 * 6, 0), "hash-routed layers, which ask at once, included"
-        engine.session(64).sync([5])
-        assert (cache.uses, cache.hits) == (2 * 4 * 6, 4 * 6)
-
-
 def test_a_family_of_decoders_with_experts_reads_them_as_well(tmp_path: Path) -> None:
     shape = with_experts(draw_shape(3, QWEN3_MOE.family), 3)
     path = tmp_path / "moe.gguf"
@@ -160,21 +150,6 @@ def test_a_file_that_ends_early_ends_the_pass_with_one_line(monkeypatch: pytest.
         other = engine.session(64)
         other.sync(PROMPT)
         assert np.array_equal(again, other.logits)
-
-
-def test_errors_of_the_disk_say_where(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(handle: int, buffers: list) -> int:
-        raise OSError(5, "Input/output error")
-
-    with open_cached(random_path(), LEAST) as engine:
-        monkeypatch.setattr(readers.os, "readv", broken)
-        session = engine.session(64)
-        with pytest.raises(ModelFileError, match="cannot read: Input/output error at byte [0-9]+$"):
-            session.sync(PROMPT)
-        assert not session.valid
-        monkeypatch.undo()
-        session.sync(PROMPT)
-        assert session.valid
 
 
 def test_what_cannot_be_cached_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,19 +281,6 @@ def test_readers_take_the_most_urgent_first_and_once(tmp_path: Path) -> None:
         Readers(str(tmp_path / "none"), 1, 1)
 
 
-def test_pages_are_read_to_the_end_of_the_file_and_no_further(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    data = np.random.default_rng(1).integers(0, 256, 3 * resident.PAGE + 100, np.uint8).tobytes()
-    path.write_bytes(data)
-    memory = resident.Memory(4 * resident.PAGE)
-    handle = os.open(path, os.O_RDONLY)
-    readers.read_pages(handle, "f", memory.view[: 2 * resident.PAGE], 2 * resident.PAGE, resident.PAGE + 100)
-    assert bytes(memory.view[: resident.PAGE + 100]) == data[2 * resident.PAGE :]
-    with pytest.raises(ModelFileError, match=f"f: the file ends here.* at byte {3 * resident.PAGE + 100}"):
-        readers.read_pages(handle, "f", memory.view[: 2 * resident.PAGE], 2 * resident.PAGE, resident.PAGE + 101)
-    os.close(handle)
-
-
 def test_an_address_is_that_of_the_file_until_its_part_has_been_read(monkeypatch: pytest.MonkeyPatch) -> None:
     begun, gate, real = threading.Semaphore(0), threading.Event(), resident.read_pages
     monkeypatch.setattr(resident, "read_pages", lambda *args: begun.release() or (gate.wait(10) and real(*args)))
@@ -335,15 +297,6 @@ def test_an_address_is_that_of_the_file_until_its_part_has_been_read(monkeypatch
             for table, before in zip(cache.tables[4], mapped, strict=True):
                 assert np.flatnonzero(table != before).tolist() == [3, 5]
                 assert (memory.address <= table[[3, 5]]).all() and (table[[3, 5]] < memory.address + LEAST).all()
-
-
-@pytest.mark.parametrize("lost", ["wait", "need"])
-def test_calls_that_are_lost_cost_no_bits(wanted: list[np.ndarray], monkeypatch: pytest.MonkeyPatch, lost: str) -> None:
-    real = resident.read_pages
-    monkeypatch.setattr(resident, "read_pages", lambda *args: time.sleep(0.0005) or real(*args))
-    monkeypatch.setattr(resident.ResidentExperts, lost, lambda *args: None)
-    with open_cached(random_path(), LEAST) as engine:
-        assert same(outputs(engine), wanted)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
@@ -390,43 +343,6 @@ def test_experts_that_could_not_be_read_ahead_are_counted(monkeypatch: pytest.Mo
         assert cache.contents.place[0, 1] >= 0 and cache.summary()["failed"] == 2
 
 
-def large(tmp_path: Path, places: int) -> resident.ResidentExperts:
-    """20 layers of 256 experts of a page each part, none of which is read before ``read_pages`` is let."""
-    path, page = tmp_path / "many", resident.PAGE
-    with open(path, "wb") as file:
-        file.truncate(20 * 3 * 256 * page)
-    layers = [[resident.Stack(page, (3 * layer + part) * 256 * page, 0) for part in range(3)] for layer in range(20)]
-    return resident.ResidentExperts(str(path), os.stat(path).st_size, layers, 256, places * 3 * page, 1)
-
-
-def test_a_long_hot_list_takes_steps_in_proportion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    gate, steps, real = threading.Event(), {}, resident.read_pages
-    monkeypatch.setattr(resident, "read_pages", lambda *args: gate.wait(60) and real(*args))
-    for count in (500, 5000):
-        cache, lines = large(tmp_path, 4500), 0
-
-        def trace(frame: Any, event: str, arg: Any) -> Any:
-            nonlocal lines
-            lines += event == "line"
-            return trace
-
-        pairs = [(number // 256, number % 256) for number in range(count)]
-        before = sys.gettrace()
-        sys.settrace(trace)
-        try:
-            cache.preload(pairs)
-        finally:
-            sys.settrace(before)
-        steps[count] = lines
-        assert len(cache._jobs) == min(count, 4500) == (cache.contents.place >= 0).sum()
-        assert (cache.contents.place[tuple(np.array(pairs[:4500]).T)] >= 0).all()
-        cache._readers.cancel([job for jobs in cache._jobs.values() for job in jobs if not job.begun])
-        gate.set()
-        cache.close()
-        gate.clear()
-    assert 8 * steps[500] < steps[5000] < 12 * steps[500]
-
-
 def test_what_is_being_read_becomes_urgent_even_for_a_chunk_that_needs_too_many(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -441,20 +357,6 @@ def test_what_is_being_read_becomes_urgent_even_for_a_chunk_that_needs_too_many(
             assert {job.urgency for expert in (1, 2) for job in cache._jobs[4, expert]} == {NOW}
             gate.set()
             cache.wait(4, (0, 1, 2))
-
-
-def test_advice_that_comes_too_late_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
-    monkeypatch.setattr(resident, "will_need", lambda address, nbytes: asked.append(address))
-    with open_cached(random_path(), LEAST) as engine:
-        cache = engine.model.experts.resident
-        for layer in (2, 3):
-            cache._current = layer, np.arange(16)
-            cache._advise(3, 5, -1)
-        assert asked == [cache._mapped[3][part][5] for part in range(3)]
-        cache._current = None
-        cache._advise(3, 5, -1)
-        assert len(asked) == 3
 
 
 @pytest.mark.parametrize("cache", ["off", 10**9])

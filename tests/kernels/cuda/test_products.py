@@ -83,7 +83,8 @@ def test_every_layout_of_a_format_multiplies_the_same(fmt: str, act: str) -> Non
             whole = layouts.is_whole(unit, layout, n)
             assert whole or n % chunk
             ws, x, held = [drawn(fmt, 5, n), drawn(fmt, 3, n, seed=1)], normal(1, n), []
-            inputs = dispatch.pack(stream, ops.upload(x).flat(), 1, n, fmt, act, ops.scratch(held))
+            given = ops.upload(x)
+            inputs = dispatch.pack(stream, given.flat(), 1, n, fmt, act, ops.scratch(held))
             outs, here = [ops.array(w.rows) for w in ws], [ops.place(w) for w in ws]
             made = matvec.kernel(fmt, act, layout, whole, split_bits)
             parts = [Weights(m.data.flat(), m.rows, out.flat()) for m, out in zip(here, outs, strict=True)]
@@ -137,7 +138,8 @@ def test_packed_inputs_are_those_of_the_reference_bit_for_bit() -> None:
     x, ops = difficult(), cuda.backend
     for fmt, act, want in (("Q8_0", "a8", REFERENCE.quantize_a8(x)), ("Q2_K", "q8k", REFERENCE.quantize_q8k(x))):
         held: list[Any] = []
-        dispatch.pack(ops.driver.stream, ops.upload(x).flat(), 6, 512, fmt, act, ops.scratch(held))
+        given = ops.upload(x)
+        dispatch.pack(ops.driver.stream, given.flat(), 6, 512, fmt, act, ops.scratch(held))
         for buffer, wanted in zip(held, want, strict=True):
             got = np.empty(buffer.nbytes, np.uint8)
             ops.driver.to_host(got, buffer.block, buffer.start)
@@ -275,15 +277,14 @@ def test_experts_beyond_four_gibibytes(fmt: str, act: str, in_tiles: bool, monke
     few = drawn(fmt, (5 << 20) // FORMATS[fmt].row_bytes(n), n, 3)
     size = few.rows * few.row_bytes
     numbers = np.array([0, (5 << 29) // size, far // size - 1], np.int32)
-    data = ops.array(numbers[2] + 1, few.rows, few.row_bytes, dtype=np.uint8)
+    data = ops.array(int(numbers[2]) + 1, few.rows, few.row_bytes, dtype=np.uint8)
     for number, values in zip(numbers, few.data, strict=True):
         ops.fill(data[number], values)
     x, ids = normal(2, n), np.array([[2, 1], [0, 2]], np.int32)
     w = Matrix(fmt, data, few.rows, n)
     got = ops.host(ops.expert_linear(ops.upload(x), ops.upload(numbers[ids]), w, act))
     close(got, REFERENCE.expert_linear(x, ids, few, act))
-    rows = np.array([[0, 1]], np.int32)
     if fmt == "F16":
         table = Matrix(fmt, data.reshape(-1, few.row_bytes), len(data) * few.rows, n)
-        found = ops.host(ops.embed(table, ops.upload((numbers[[1, 2]] * few.rows + rows[0]).astype(np.int32))))
+        found = ops.host(ops.embed(table, ops.upload((numbers[[1, 2]] * few.rows + [0, 1]).astype(np.int32))))
         assert np.array_equal(found, np.stack([few.expert(1).dequantize()[0], few.expert(2).dequantize()[1]]))

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .arrays import DeviceArray
-from .grids import blocks_for, threads_for
+from .grids import per_value
 from .launching import KernelArray as as_kernel_array
 from .memory import Buffer
 from .shim import cuda
@@ -73,43 +73,15 @@ def portions(stack: SplitStack, chosen: np.ndarray, owner: Any) -> Iterator[Port
             yield Portion(stack.slots + start, owner.moved(some))
 
 
-@cuda.jit
-def gather_kernel(out, x, rows, size, n):
-    """Thread: values of the result, a grid apart."""
+@per_value()
+def gather(out, x, rows, size, n):
+    """out[i] = x[rows[i]], rows of n values, ``size`` in all."""
     for i in range(cuda.grid(1), size, cuda.gridsize(1)):
         out[i] = x[rows[i // n] * n + i % n]
 
 
-def gather(stream, out, x, rows, count, n):
-    """out[i] = x[rows[i]], ``count`` rows of n values."""
-    threads = threads_for(count * n, 256, 1)
-    gather_kernel[blocks_for(count * n, threads), threads, stream](out, x, rows, count * n, n)
-
-
-@cuda.jit
-def scatter_kernel(out, x, rows, size, n):
-    """Thread: values of x, a grid apart."""
+@per_value()
+def scatter(out, x, rows, size, n):
+    """out[rows[i]] = x[i], rows of n values, ``size`` in all."""
     for i in range(cuda.grid(1), size, cuda.gridsize(1)):
         out[rows[i // n] * n + i % n] = x[i]
-
-
-def scatter(stream, out, x, rows, count, n):
-    """out[rows[i]] = x[i], ``count`` rows of n values."""
-    threads = threads_for(count * n, 256, 1)
-    scatter_kernel[blocks_for(count * n, threads), threads, stream](out, x, rows, count * n, n)
-
-
-@cuda.jit
-def sum_kernel(out, parts, size, slots, n):
-    """Thread: values of the result, a grid apart."""
-    for i in range(cuda.grid(1), size, cuda.gridsize(1)):
-        total = np.float32(0)
-        for k in range(slots):
-            total += parts[(i // n * slots + k) * n + i % n]
-        out[i] = total
-
-
-def sum_slots(stream, out, parts, tokens, slots, n):
-    """Add parts (tokens, slots, n) in slot order -> out (tokens, n)."""
-    threads = threads_for(tokens * n, 256, 1)
-    sum_kernel[blocks_for(tokens * n, threads), threads, stream](out, parts, tokens * n, slots, n)

@@ -383,15 +383,3 @@ def warp_max(value):  # type: ignore[no-untyped-def]
     value = _larger(value, cuda.shfl_xor_sync(ALL_LANES, value, 2))
     value = _larger(value, cuda.shfl_xor_sync(ALL_LANES, value, 1))
     return value
-
-
-@cuda.jit(device=True)
-def warp_ballot(condition):  # type: ignore[no-untyped-def]
-    """A word whose bit i says whether the condition holds in lane i."""
-    return cuda.ballot_sync(ALL_LANES, condition)
-
-
-@cuda.jit(device=True)
-def warp_any(condition):  # type: ignore[no-untyped-def]
-    """Whether the condition holds in any lane."""
-    return cuda.any_sync(ALL_LANES, condition)

@@ -20,25 +20,16 @@ class Function:
         """DriverError if the driver cannot load the machine code."""
         self._lib, self._code = driver_library(), code
         self.handle, loaded = ctypes.c_void_p(), ctypes.c_void_p()
-        self._of_library = hasattr(self._lib, "cuLibraryLoadData")  # CUDA 12; before it there are modules
         with contextlib.ExitStack() as undo:
-            if self._of_library:
-                self._call("cuLibraryLoadData", ctypes.byref(loaded), code, None, None, 0, None, None, 0)
-                undo.callback(self._lib.cuLibraryUnload, loaded)
-                self._call("cuLibraryGetKernel", ctypes.byref(self.handle), loaded, entry.encode())
-            else:
-                self._call("cuModuleLoadData", ctypes.byref(loaded), code)
-                undo.callback(self._lib.cuModuleUnload, loaded)
-                self._call("cuModuleGetFunction", ctypes.byref(self.handle), loaded, entry.encode())
+            self._call("cuLibraryLoadData", ctypes.byref(loaded), code, None, None, 0, None, None, 0)
+            undo.callback(self._lib.cuLibraryUnload, loaded)
+            self._call("cuLibraryGetKernel", ctypes.byref(self.handle), loaded, entry.encode())
             undo.pop_all()  # stays loaded until the process ends
 
     def allow_dynamic(self, nbytes: int) -> None:
         """Allow a block ``nbytes`` of dynamic shared memory. DriverError if the device refuses."""
-        if self._of_library:
-            device = int(cuda.current_context().device.id)
-            code = self._lib.cuKernelSetAttribute(MOST_DYNAMIC, nbytes, self.handle, device)
-        else:
-            code = self._lib.cuFuncSetAttribute(self.handle, MOST_DYNAMIC, nbytes)
+        device = int(cuda.current_context().device.id)
+        code = self._lib.cuKernelSetAttribute(MOST_DYNAMIC, nbytes, self.handle, device)
         if code:
             raise DriverError(f"the GPU does not give a block {nbytes} bytes of shared memory (error {code})")
 

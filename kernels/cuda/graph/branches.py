@@ -72,25 +72,6 @@ class Schedule:
         self.length = max(ends, default=0)
         """Launches on the longest path, with each as long as any other."""
 
-    def sequence(self) -> list[int]:
-        """Another allowed order of launches, as far from the order of their numbers as branches allow: each branch goes
-        on for as long as it can, the last branch first."""
-        queues: list[list[int]] = []
-        for number, turn in enumerate(self.turns):
-            while len(queues) <= turn.branch:
-                queues.append([])
-            queues[turn.branch].append(number)
-        for queue in queues:
-            queue.reverse()
-        done: set[int] = set()
-        order: list[int] = []
-        while len(order) < len(self.turns):
-            for queue in reversed(queues):
-                while queue and done.issuperset(self.turns[queue[-1]].waits):
-                    order.append(queue.pop())
-                    done.add(order[-1])
-        return order
-
     def spans(self, uses: Mapping[int, Sequence[int]]) -> dict[int, tuple[int, int]]:
         """Lifetimes of places, given the launches that use each: from the first use to the last launch that may begin
         before all uses have ended. Places whose lifetimes do not overlap can share memory."""

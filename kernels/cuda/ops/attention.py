@@ -15,7 +15,7 @@ class AttentionOps(Steps):
 
     @bind
     def streams(self, x, count, out, T, D):
-        self.go(hyper.repeat, [out], [x], T, count, D)
+        self.go(hyper.repeat, [out], [x], out.size, count, D)
 
     @bind
     def hc_split(self, mix, scale, base, iters, eps, pre, post, comb, T, C):
@@ -25,7 +25,7 @@ class AttentionOps(Steps):
 
     @bind
     def hc_head_weights(self, mix, scale, base, eps, out, T, C):
-        self.go(hyper.hc_head_weights, [out], [mix, scale, base], T, C, eps)
+        self.go(hyper.hc_head_weights, [out], [mix, scale, base], out.size, C, float(eps))
 
     @bind
     def hc_reduce(self, X, w, out, T, C, D):
@@ -41,7 +41,7 @@ class AttentionOps(Steps):
 
     @bind
     def scale(self, x, factor, out):
-        self.go(hyper.scale, [out], [x], out.size, factor)
+        self.go(hyper.scale, [out], [x], out.size, float(factor))
 
     @bind
     def remove_along(self, x, direction, factor, out, T, n):

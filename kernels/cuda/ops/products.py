@@ -12,7 +12,7 @@ from ..driver import experts
 from ..driver.arrays import DeviceArray
 from ..driver.experts import SplitStack
 from ..driver.launch import Launch
-from ..products import dispatch, packing
+from ..products import dispatch, packing, tiling
 from ..rows import quantize, routing, windows
 from .rows import in_words
 from .steps import Steps
@@ -105,14 +105,14 @@ class ProductOps(Steps):
                 continue
             inputs, results = self.empty(len(some), n), self.empty(len(some), 1, rows)
             source = self.moved(some if summed else some // np.int32(K))
-            self.go(experts.gather, [inputs], [x, source], len(some), n)
+            self.go(experts.gather, [inputs], [x, source], inputs.size, n)
             there: Any = data
             matrices, numbers = (Matrix(w.fmt, there, rows, n),), (len(some), 1, len(data), act, 0)
             reads = [inputs, self.moved(chosen[some][:, None] - np.int32(first))]
             self.run(Launch(dispatch.expert_linear, [results, self.error], reads, numbers, matrices=matrices))
-            self.go(experts.scatter, [pairs], [results, self.moved(some)], len(some), rows)
+            self.go(experts.scatter, [pairs], [results, self.moved(some)], results.size, rows)
         if summed:
-            self.go(experts.sum_slots, [out], [pairs], tokens, K, rows)
+            self.go(tiling.add_slots, [out], [pairs], out.size, K, rows)
 
     @bind
     def advise(self, ids, w, E, failure):
@@ -129,7 +129,7 @@ class ProductOps(Steps):
 
     @bind
     def take_rows(self, table, ids, out, T, V, K, failure):
-        self.go(windows.take_rows, [out, self.error], [table, ids], T, K, V, self.failure(failure))
+        self.go(windows.take_rows, [out, self.error], [table, ids], out.size, K, V, self.failure(failure))
 
     # --- routing
 

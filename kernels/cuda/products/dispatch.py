@@ -175,7 +175,7 @@ def _experts(
             stream, parts, error, inputs, ids, w, pairs, 1 if summed else slots, experts, act, failure, scratch
         )  # fmt: skip
         if summed:
-            tiling.add_slots(stream, out, parts, tokens, slots, w.rows)
+            tiling.add_slots(stream, out, parts, tokens * w.rows, slots, w.rows)
         return
     shape, count = ((slots, 1), tokens) if summed else ((1, slots), pairs)
     routing = _routing([w], ids, experts, *shape, error, failure)

@@ -126,11 +126,6 @@ def _format(fmt: str) -> tuple[Weights, Any]:
     return PLAIN.get(fmt, CODES), UNITS.get(fmt)
 
 
-def multiplied_limbs(fmt: str) -> int:
-    """Return the tensor-core products needed per product of a weight and an input."""
-    return len(_format(fmt)[0].pairs)
-
-
 def dynamic_bytes(fmt: str) -> int:
     """Return the dynamic shared memory of a block: tables, weights, inputs."""
     weights, unit = _format(fmt)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ..driver.grids import per_value
 from ..driver.shim import cuda
 from .grouping import TILE
 
@@ -54,19 +55,11 @@ def put_rows(out, pair, rows, row, upper, lower):
             out[target + 8] = lower
 
 
-@cuda.jit
-def _add_slots(out, parts, slots, rows, size):
-    """Sum one result over slots, in order, per thread."""
-    i = cuda.grid(1)
-    if i < size:
-        token = i // rows
+@per_value(128)
+def add_slots(out, parts, size, slots, rows):
+    """Sum parts (tokens, slots, rows) over slots, in order -> out (tokens, rows), ``size`` values."""
+    for i in range(cuda.grid(1), size, cuda.gridsize(1)):
         total = ZERO
-        for s in range(slots):
-            total += parts[(token * slots + s) * rows + (i - token * rows)]
+        for k in range(slots):
+            total += parts[(i // rows * slots + k) * rows + i % rows]
         out[i] = total
-
-
-def add_slots(stream: Any, out: Any, parts: Any, tokens: int, slots: int, rows: int) -> None:
-    """Sum parts (tokens, slots, rows) over slots, in order -> out (tokens, rows)."""
-    size = tokens * rows
-    _add_slots[-(-size // 128), 128, stream](out, parts, slots, rows, size)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..driver.grids import MOST_THREADS, blocks_for, threads_for
+from ..driver.grids import MOST_THREADS, blocks_for, per_value, threads_for
 from ..driver.intrinsics import divide, lane_value, sync_warp
 from ..driver.shim import cuda, f32, f64
 from .maths import ONE, exp32, sigmoid32, sqrt32
@@ -22,18 +22,11 @@ TABLE = 2 * MOST_STREAMS * MOST_STREAMS
 FEW = 256
 
 
-@cuda.jit
-def copies_kernel(out, x, size, count, width):
-    """Compute one value of the result (tokens, count, width) per thread."""
+@per_value()
+def repeat(out, x, size, count, width):
+    """Copy each of some vectors to ``count`` hyper-connection streams; ``size`` values in all."""
     for i in range(cuda.grid(1), size, cuda.gridsize(1)):
         out[i] = x[i // (count * width) * width + i % width]
-
-
-def repeat(stream, out, x, tokens, count, width):
-    """Copy each of ``tokens`` vectors to ``count`` hyper-connection streams."""
-    size = tokens * count * width
-    threads = threads_for(size, 256, 1)
-    copies_kernel[blocks_for(size, threads), threads, stream](out, x, size, count, width)
 
 
 @cuda.jit(device=True)
@@ -196,19 +189,11 @@ def hc_enter(stream, out, post, comb, mix, scale, base, X, weight, tokens, e):
     enter_kernel[2 * tokens, threads_for(e.D, MOST), stream](out, post, comb, mix, scale, base, X, weight, e)
 
 
-@cuda.jit
-def head_weights_kernel(out, mix, scale, base, size, C, eps):
-    """Compute one weight per thread."""
+@per_value(64)
+def hc_head_weights(out, mix, scale, base, size, C, eps):
+    """Compute sigmoid(mix scale + base) + eps, (tokens, C)."""
     for i in range(cuda.grid(1), size, cuda.gridsize(1)):
         out[i] = sigmoid32(F32(mix[i] * scale[0] + base[i % C])) + eps
-
-
-def hc_head_weights(stream, out, mix, scale, base, tokens, C, eps):
-    """Compute sigmoid(mix scale + base) + eps, (tokens, C)."""
-    threads = threads_for(tokens * C, 64, 1)
-    head_weights_kernel[blocks_for(tokens * C, threads), threads, stream](
-        out, mix, scale, base, tokens * C, C, F32(eps)
-    )
 
 
 @cuda.jit
@@ -263,30 +248,18 @@ def hc_leave(stream, out, X, a, b, post, comb, tokens, C, D):
     _expand(stream, out, X, a, b, post, comb, tokens, C, D, True)
 
 
-@cuda.jit
-def add_kernel(out, a, b, size):
-    """Add values in a grid-stride loop."""
+@per_value()
+def add(out, a, b, size):
+    """Compute a + b."""
     for i in range(cuda.grid(1), size, cuda.gridsize(1)):
         out[i] = a[i] + b[i]
 
 
-def add(stream, out, a, b, size):
-    """Compute a + b."""
-    threads = threads_for(size, 256, 1)
-    add_kernel[blocks_for(size, threads), threads, stream](out, a, b, size)
-
-
-@cuda.jit
-def scale_kernel(out, x, size, factor):
-    """Scale values in a grid-stride loop."""
+@per_value()
+def scale(out, x, size, factor):
+    """Compute x * factor."""
     for i in range(cuda.grid(1), size, cuda.gridsize(1)):
         out[i] = x[i] * factor
-
-
-def scale(stream, out, x, size, factor):
-    """Compute x * factor."""
-    threads = threads_for(size, 256, 1)
-    scale_kernel[blocks_for(size, threads), threads, stream](out, x, size, F32(factor))
 
 
 @cuda.jit

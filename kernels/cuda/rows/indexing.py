@@ -46,61 +46,41 @@ def scores_kernel(out, iq, rows, w, count, lossy, n, heads, dim, tiles, left):
     t = cuda.threadIdx.x
     step, of_rows, of_heads = cuda.blockDim.x, t // SIDE, t % SIDE
     row_at, head_at = of_rows * PITCH, of_heads * PITCH
-    s0 = s1 = s2 = s3 = F32(0)
+    s = cuda.local.array(4, f32)
+    a, x, y = cuda.local.array(16, f32), cuda.local.array(4, f32), cuda.local.array(4, f32)
+    for i in range(4):
+        s[i] = F32(0)
     for h0 in range(0, heads, TILE):
-        a00 = a01 = a02 = a03 = a10 = a11 = a12 = a13 = F32(0)
-        a20 = a21 = a22 = a23 = a30 = a31 = a32 = a33 = F32(0)
+        for i in range(16):
+            a[i] = F32(0)
         for d0 in range(0, dim, CHUNK):
             # a thread has one channel of every eighth row and head
             d, r = d0 + (t & (CHUNK - 1)), t >> CHUNK_BITS
             at_row, at_head = (first + r) * dim + d, (token * heads + h0 + r) * dim + d
             to = r * PITCH + d - d0
             for _ in range(TILE // APART):
-                x, y = F32(0), F32(0)
-                if d < dim and first + r < limit:
-                    x = F32(rows[U64(at_row)])
-                if d < dim and h0 + r < heads:
-                    y = iq[U64(at_head)]
-                row_tile[U64(to)] = x
-                head_tile[U64(to)] = y
+                row_tile[U64(to)] = F32(rows[U64(at_row)]) if d < dim and first + r < limit else F32(0)
+                head_tile[U64(to)] = iq[U64(at_head)] if d < dim and h0 + r < heads else F32(0)
                 r += APART
                 at_row += APART * dim
                 at_head += APART * dim
                 to += APART * PITCH
             cuda.syncthreads()
             for d in range(CHUNK):
-                x0, x1 = row_tile[U64(row_at + d)], row_tile[U64(row_at + SIDE * PITCH + d)]
-                x2, x3 = row_tile[U64(row_at + 2 * SIDE * PITCH + d)], row_tile[U64(row_at + 3 * SIDE * PITCH + d)]
-                y0, y1 = head_tile[U64(head_at + d)], head_tile[U64(head_at + SIDE * PITCH + d)]
-                y2, y3 = head_tile[U64(head_at + 2 * SIDE * PITCH + d)], head_tile[U64(head_at + 3 * SIDE * PITCH + d)]
-                a00 += x0 * y0
-                a01 += x0 * y1
-                a02 += x0 * y2
-                a03 += x0 * y3
-                a10 += x1 * y0
-                a11 += x1 * y1
-                a12 += x1 * y2
-                a13 += x1 * y3
-                a20 += x2 * y0
-                a21 += x2 * y1
-                a22 += x2 * y2
-                a23 += x2 * y3
-                a30 += x3 * y0
-                a31 += x3 * y1
-                a32 += x3 * y2
-                a33 += x3 * y3
+                for i in range(4):
+                    x[i] = row_tile[U64(row_at + i * SIDE * PITCH + d)]
+                    y[i] = head_tile[U64(head_at + i * SIDE * PITCH + d)]
+                for i in range(4):
+                    for j in range(4):
+                        a[4 * i + j] += x[i] * y[j]
             cuda.syncthreads()
-        h = h0 + of_heads
-        w0, w1 = weight_of(w, token, h, heads), weight_of(w, token, h + SIDE, heads)
-        w2, w3 = weight_of(w, token, h + 2 * SIDE, heads), weight_of(w, token, h + 3 * SIDE, heads)
-        s0 += relu(a00) * w0 + relu(a01) * w1 + relu(a02) * w2 + relu(a03) * w3
-        s1 += relu(a10) * w0 + relu(a11) * w1 + relu(a12) * w2 + relu(a13) * w3
-        s2 += relu(a20) * w0 + relu(a21) * w1 + relu(a22) * w2 + relu(a23) * w3
-        s3 += relu(a30) * w0 + relu(a31) * w1 + relu(a32) * w2 + relu(a33) * w3
-    parts[of_rows * SIDE + of_heads] = s0
-    parts[(of_rows + SIDE) * SIDE + of_heads] = s1
-    parts[(of_rows + 2 * SIDE) * SIDE + of_heads] = s2
-    parts[(of_rows + 3 * SIDE) * SIDE + of_heads] = s3
+        for j in range(4):
+            y[j] = weight_of(w, token, h0 + of_heads + j * SIDE, heads)
+        for i in range(4):
+            k = 4 * i
+            s[i] += relu(a[k]) * y[0] + relu(a[k + 1]) * y[1] + relu(a[k + 2]) * y[2] + relu(a[k + 3]) * y[3]
+    for i in range(4):
+        parts[(of_rows + i * SIDE) * SIDE + of_heads] = s[i]
     cuda.syncthreads()
     for r in range(t, TILE, step):
         if first + r < limit:

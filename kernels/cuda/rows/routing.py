@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..driver.grids import blocks_for, threads_for
+from ..driver.grids import blocks_for, per_value, threads_for
 from ..driver.intrinsics import shuffle_xor
 from ..driver.shim import cuda, f32, i32
 from .maths import INFINITY, sigmoid32, softplus32, sqrt32
@@ -12,8 +12,6 @@ from .maths import INFINITY, sigmoid32, softplus32, sqrt32
 F32 = np.float32
 I32, U64 = np.int32, np.uint64
 ONE = F32(1)
-MOST_INDEX = 1 << 30
-"""Values of an array whose numbers fit int32 with room to spare."""
 FLOOR, TINY = F32(2.0**-14), F32(1e-20)
 TANGENT, CUBIC = F32(2 * np.sqrt(2 / np.pi)), F32(0.044715)
 WARP, MOST = 32, 256
@@ -129,33 +127,21 @@ def route_counted(
     )
 
 
-@cuda.jit
-def count_kernel(counts, ids, size, E):
-    """Count experts in a grid-stride loop over ids."""
+@per_value()
+def count(counts, ids, size, E):
+    """Add to counts[e] the number of times e is among ids."""
     for i in range(cuda.grid(1), size, cuda.gridsize(1)):
         e = ids[i]
         if e >= 0 and e < E:
             cuda.atomic.add(counts, e, 1)
 
 
-def count(stream, counts, ids, size, E):
-    """Add to counts[e] the number of times e is among ids."""
-    threads = threads_for(size, 256, 1)
-    count_kernel[blocks_for(size, threads), threads, stream](counts, ids, size, E)
-
-
-@cuda.jit
-def check_kernel(error, ids, size, E, code):
-    """Check one id per thread; set ``error`` if it is out of range."""
+@per_value()
+def check_ids(error, ids, size, E, code):
+    """Set ``error[0]`` to ``code`` unless all ids are in 0 .. E - 1."""
     for i in range(cuda.grid(1), size, cuda.gridsize(1)):
         if ids[i] < 0 or ids[i] >= E:
             error[0] = code
-
-
-def check_ids(stream, error, ids, size, E, code):
-    """Set ``error[0]`` to ``code`` unless all ids are in 0 .. E - 1."""
-    threads = threads_for(size, 256, 1)
-    check_kernel[blocks_for(size, threads), threads, stream](error, ids, size, E, code)
 
 
 @cuda.jit(device=True)
@@ -167,19 +153,13 @@ def gated(g, u, limit):
     return F32(F32(g * sigmoid32(g)) * u)
 
 
-@cuda.jit
-def geglu_kernel(out, gate, up, size):
-    """Compute GELU of the gate, by its tangent, times up in a grid-stride loop."""
+@per_value()
+def geglu(out, gate, up, size):
+    """Compute GELU of the gate, by its tangent, times up."""
     for i in range(cuda.grid(1), size, cuda.gridsize(1)):
         g = gate[i]
         inner = F32(g + F32(F32(F32(CUBIC * g) * g) * g))
         out[i] = F32(F32(g * sigmoid32(F32(TANGENT * inner))) * up[i])
-
-
-def geglu(stream, out, gate, up, size):
-    """Compute gelu(gate) up."""
-    threads = threads_for(size, 256, 1)
-    geglu_kernel[blocks_for(size, threads), threads, stream](out, gate, up, size)
 
 
 @cuda.jit

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..driver.grids import MOST_THREADS, blocks_for, threads_for
+from ..driver.grids import MOST_THREADS, blocks_for, per_value, threads_for
 from ..driver.shim import cuda
 from .maths import exp32
 
@@ -152,19 +152,12 @@ def pool_windows(stream, out, ring, ring2, new, new2, at, count, slots, tokens, 
     )
 
 
-@cuda.jit
-def take_kernel(out, error, table, ids, size, width, rows, code):
-    """Take rows in a grid-stride loop. An id out of range yields row 0 and sets ``error``."""
+@per_value(128)
+def take_rows(out, error, table, ids, size, width, rows, code):
+    """Take rows of an integer table. An id out of range yields row 0 and sets ``error``."""
     for i in range(cuda.grid(1), size, cuda.gridsize(1)):
         row = ids[i // width]
         if row < 0 or row >= rows:
             error[0] = code
             row = 0
         out[i] = table[row * width + i % width]
-
-
-def take_rows(stream, out, error, table, ids, count, width, rows, code):
-    """Take rows of an integer table."""
-    size = count * width
-    threads = threads_for(size, 128, 1)
-    take_kernel[blocks_for(size, threads), threads, stream](out, error, table, ids, size, width, rows, code)

@@ -82,8 +82,22 @@ class HostDriver:
         fetch: Sequence[tuple[np.ndarray, Block]], order: Schedule | None = None,
     ) -> HostGraph:  # fmt: skip
         """Branches come in another order than that of the list, which must not matter."""
-        ordered = calls if order is None else [calls[number] for number in order.sequence()]
+        ordered = calls if order is None else [calls[number] for number in another_order(order)]
         return HostGraph(self, list(refresh), list(ordered), list(fetch))
+
+
+def another_order(schedule: Schedule) -> list[int]:
+    """An allowed order of launches, as far from that of their numbers as branches allow: each branch goes on for as
+    long as it can, the last branch first."""
+    queues: dict[int, list[int]] = {}
+    for number, turn in enumerate(schedule.turns):
+        queues.setdefault(turn.branch, []).insert(0, number)
+    order: list[int] = []
+    while len(order) < len(schedule.turns):
+        for branch in sorted(queues, reverse=True):
+            while queues[branch] and {*schedule.turns[queues[branch][-1]].waits} <= {*order}:
+                order.append(queues[branch].pop())
+    return order
 
 
 class HostGraph:

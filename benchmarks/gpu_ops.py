@@ -17,7 +17,7 @@ from .gpu_check import ROOT
 if TYPE_CHECKING:
     from .gpu_check import Check
 
-FILES = ("test_ops", "test_top", "cuda/test_products", "cuda/test_recording", "cuda/test_many", "cuda/test_experts")
+FILES = ("test_ops", "test_top", "cuda/test_products", "cuda/test_recording", "cuda/test_experts")
 
 
 def measure(check: Check) -> None:

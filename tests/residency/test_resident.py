@@ -12,13 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ds4ref.archs.deepseek4.mtp import Block
 from ds4ref.archs.dense.families import QWEN3_MOE
 from ds4ref.archs.experts import dense_bytes
 from ds4ref.engine import Engine
 from ds4ref.engine_options import Drafting
 from ds4ref.errors import BackendError, DataError, ModelFileError, UsageError
-from ds4ref.nano import embedded_path, mtp_path, random_path
+from ds4ref.nano import random_path
 from ds4ref.nano.diagnostic import diagnostic_path
 from ds4ref.residency import readers, resident
 from ds4ref.residency.contents import Fading
@@ -341,30 +340,6 @@ def test_experts_that_could_not_be_read_ahead_are_counted(monkeypatch: pytest.Mo
         cache.preload([(0, 1)])
         settled(cache)
         assert cache.contents.place[0, 1] >= 0 and cache.summary()["failed"] == 2
-
-
-def test_what_is_being_read_becomes_urgent_even_for_a_chunk_that_needs_too_many(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    gate, real = threading.Event(), resident.read_pages
-    monkeypatch.setattr(resident, "read_pages", lambda *args: gate.wait(10) and real(*args))
-    monkeypatch.setattr(resident, "READERS", 1)
-    with open_cached(random_path(), LEAST) as engine:  # 8 places
-        cache = engine.model.experts.resident
-        cache.preload([(1, 0), (4, 1), (4, 2)])
-        with cache.passing(0):
-            cache.need(4, np.arange(9)[None])
-            assert {job.urgency for expert in (1, 2) for job in cache._jobs[4, expert]} == {NOW}
-            gate.set()
-            cache.wait(4, (0, 1, 2))
-
-
-@pytest.mark.parametrize("cache", ["off", 10**9])
-def test_the_file_of_a_drafting_block_is_asked_for_beside_a_cache(cache: int | str) -> None:
-    with open_cached(embedded_path(), cache) as engine:
-        block = Block.open(mtp_path(), engine.model)
-        assert block.experts.advise == (cache != "off") and block.experts.resident is None
-        block.close()
 
 
 @pytest.mark.parametrize("options", [{"drafts": Drafting("mtp")}, {}])

@@ -45,19 +45,20 @@ class Program:
         angles = normal(5, 2, 16)
         self.angles = [ops.upload(np.cos(angles)), ops.upload(np.sin(angles))]
         kinds = ("Q8_0", "a8"), ("Q8_0", "a8"), ("Q2_K", "q8k"), ("F16", "float"), ("F16", "float")
+        self.wide, self.given = ops.place(matrix("Q8_0", 5, 2 * N)), ops.upload(np.array([[7, 7, 0]] * 2, np.int32))
         self.products = [(ops.place(matrix(fmt, N, N, seed=i)), act) for i, (fmt, act) in enumerate(kinds)]
 
     def run(self, to: Any, at: list[Any], rows: list[Any]) -> list[Any]:
         rng, kept = np.random.default_rng(self.seed), []
         ring = [self.arrays["kv"], self.arrays["score"]]
         rows = [to.scale(row, 1.0) for row in rows]
-        for _ in range(12):
+        for _ in range(14):
             x, y, place = (
                 rows[-1 - rng.integers(0, 2)],
                 rows[-1 - rng.integers(0, 3) % len(rows)],
                 at[rng.integers(0, 2)],
             )
-            what = rng.integers(0, 15)
+            what = rng.integers(0, 23)
             if what == 0:
                 rows.append(to.rms_norm(x, self.weight if rng.integers(0, 2) else None, 1e-6))
             elif what == 1:
@@ -69,8 +70,9 @@ class Program:
             elif what == 4:
                 to.store_rows(x, ring[rng.integers(0, 2)], place)
             elif what == 5:
+                score = to.position_bias(y, self.ape, place)
                 to.store_rows(x, ring[0], at[0])
-                to.store_rows(to.position_bias(y, self.ape, place), ring[1], at[0])
+                to.store_rows(score, ring[1], at[0])
             elif what in (6, 7):
                 a, b = (self.products[i] for i in ((0, 1), (3, 4), (0, 2), (2, 3))[rng.integers(0, 4)])
                 rows += [to.linear(x, a[0], a[1]), to.linear(x, b[0], b[1])]
@@ -98,6 +100,35 @@ class Program:
                 to.store_rows(score, ring[1], at[0])
             elif what == 13:
                 kept.append(x)
+            elif what == 14:  # what cannot be one launch: both go to one ring
+                to.store_rows(x, ring[0], place)
+                to.store_rows(y, ring[0], at[0])
+            elif what == 15:  # rows that are read whole, as one, and in part
+                rows.append(to.rms_norm(x, None, 1e-6))
+                wholes = [rows[-1], rows[-1].reshape(1, 2 * N)] if rng.integers(0, 2) else [rows[-1][1:]]
+                kept += [to.linear(w, self.wide if w.shape[1] > N else self.products[0][0], "a8") for w in wholes]
+            elif what == 16:  # the second one reads what the first one wrote
+                to.store_rows(x, ring[0], at[1])
+                to.store_rows(ring[0][4:6], ring[1], at[1])
+            elif what == 17:
+                parts = [to.windows(r, row, at[0], 1, 4, True) for r, row in zip(ring, (x, y), strict=True)]
+                to.store_rows(x, ring[rng.integers(0, 2)], place)
+                kept.append(to.pool(*parts))
+            elif what == 18:  # stored anew between two stages, and between two products
+                y = to.rms_norm(ring[0][6:8], None, 1e-6)
+                to.store_rows(x, ring[0], at[0])
+                rows.append(to.round_f16(y))
+            elif what == 19:
+                kept.append(to.linear(ring[0][6:8], *self.products[0]))
+                to.store_rows(x, ring[0], at[0])
+                kept.append(to.linear(ring[0][6:8], *self.products[0]))
+            elif what == 20:
+                mid = to.swiglu(x, y, 1.0, None)
+                rows += [to.add(mid, mid), to.linear(mid, *self.products[0])]
+            elif what == 21:
+                _, _, weights = to.route(self.logits, None, None, 3, 1.5, True)
+                to.count(self.given, self.arrays["counts"])
+                kept.append(weights)
             else:
                 rows.append(to.add(x, to.scale(ring[rng.integers(0, 2)][2:4], 0.5)))
         return [*rows[-2:], *kept]
@@ -123,7 +154,7 @@ class Program:
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize("seeds", [range(at, at + 5) for at in range(0, 25, 5)], ids=str)
+@pytest.mark.parametrize("seeds", [range(at, at + 10) for at in range(0, 40, 10)], ids=str)
 def test_a_recording_of_any_ops_has_their_bits(seeds: range, ops: Any) -> None:
     for seed in seeds:
         Program(ops, seed).compared()

@@ -10,8 +10,6 @@ import pytest
 
 from ds4ref.test_vectors.trace.blame import Blaming
 from ds4ref.test_vectors.trace.budget import judge, limits
-from ds4ref.test_vectors.trace.dumps import Dump
-from ds4ref.test_vectors.trace.theirs import Theirs
 
 ULP = 2.0**-22
 
@@ -65,23 +63,3 @@ def test_a_rounding_that_moves_a_choice_is_measured_by_row() -> None:
     assert Blaming.flip(case, "ds4", key).tolist() == [0.5, 0, 2]  # type: ignore[arg-type]
     assert Blaming.flip(case, "exact", key) is None  # type: ignore[arg-type]
     assert Blaming.flip(case, "ds4", ("ffn_moe_topk", 4)) is None  # type: ignore[arg-type]
-
-
-def test_the_share_of_rows_within_noise_is_one_of_those_known() -> None:
-    """The limit is four times the noise of 0.1, which counts as within; a row that is not known counts neither way."""
-    key, nan = ("attn_norm", 3), math.nan
-    case = SimpleNamespace(
-        clean_pass=lambda name: SimpleNamespace(size={key: np.ones(4)}, lost={key: np.zeros(4)}),
-        noise=lambda name: {key: [np.full(4, 0.1)] * 2}, _limits={},
-    )  # fmt: skip
-    for apart, share in (([0.1, nan, 0.5, 0.4], 2 / 3), ([nan] * 4, 1), ([0.5, 0, nan, nan], 0.5), ([9.0], 1)):
-        assert Blaming.share_within(case, key, np.array(apart)) == pytest.approx(share)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(("stored", "steps"), [("float16", [2.0**-11, 2.0**-12, 2.0**-25, 2.0**-25]),
-                                               ("bfloat16", [2.0**-8, 2.0**-9, 2.0**-37, 2.0**-134])])  # fmt: skip
-def test_half_a_step_of_stored_floats(stored: str, steps: list[float]) -> None:
-    theirs = Theirs(Dump("x"), {}, None, 1)
-    theirs.stored = stored
-    found = theirs.half_step(np.array([1.0, 0.75, 2.0**-29, 0.0]))
-    np.testing.assert_array_equal(found, steps)

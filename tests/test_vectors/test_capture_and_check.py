@@ -3,13 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import random
-import shutil
-import signal
-import subprocess
-import sys
-import time
 import xml.etree.ElementTree as ET
 from math import exp, log
 
@@ -156,48 +149,6 @@ def test_damage_is_noticed(tmp_path, damage) -> None:
     with pytest.raises(DataError) as caught:
         read_cases(str(tmp_path / "v"))
     assert "\n" not in str(caught.value)
-
-
-KILLED = """
-import sys
-sys.path[:0] = {path!r}
-from tests.test_vectors.scripted import Scripted, step
-from ds4ref.test_vectors.capture import record_missing, start
-from ds4ref.test_vectors.cases import PromptCase
-target = Scripted([step(b"A", *((bytes([66 + i]) * 40, -2.0 - i) for i in range(19)))] * 50)
-prompts = [PromptCase(f"c{{i}}", "x" * 20000) for i in range(40)]
-vectors = start({folder!r}, target, prompts, max_tokens=50, repetitions=2)
-print("go", flush=True)
-record_missing(vectors, target)
-"""
-
-
-@pytest.mark.thorough
-def test_killed_at_random_moments_then_finished(tmp_path) -> None:
-    """From before the first file to after the last: whatever is there reads as whole or is refused, and running it
-    again completes it."""
-    target = Scripted([step(b"A", *((bytes([66 + i]) * 40, -2.0 - i) for i in range(19)))] * 50)
-    prompts, folder = [PromptCase(f"c{i}", "x" * 20000) for i in range(40)], str(tmp_path / "v")
-    rng, seen = random.Random(5), set()
-    for _ in range(12):
-        shutil.rmtree(folder, ignore_errors=True)
-        code = KILLED.format(path=[os.getcwd()], folder=folder)
-        with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
-            assert process.stdout is not None
-            if rng.random() < 0.7:
-                process.stdout.readline()
-            time.sleep(rng.uniform(0.0, 0.4))
-            process.send_signal(signal.SIGKILL)
-        state = "nothing"
-        if Vectors.exists(folder):
-            manifest = Vectors.open(folder).manifest
-            state = "whole" if manifest.complete else "partial"
-            assert len([e for e in manifest.cases if e.case_file]) == len(read_cases(folder, partial=True))
-        seen.add(state)
-        if state != "whole":
-            record_missing(start(folder, target, prompts, max_tokens=50, repetitions=2), target)
-        assert len(read_cases(folder)) == 40
-    assert "partial" in seen
 
 
 # ----------------------------------------------------------------------------------------------------------- verdicts

@@ -18,9 +18,9 @@ from ds4ref.runs.stats import weighted_interval
 from ds4ref.targets import Ability, Prompt, Request, Step, Token
 from ds4ref.targets.local import LocalTarget
 from ds4ref.test_vectors import cli, nll
-from ds4ref.test_vectors.nll import continuation_nll, paired
+from ds4ref.test_vectors.nll import paired
 from ds4ref.test_vectors.official import VecCase, read_vec, write_vec
-from ds4ref.test_vectors.ppl import block_error, by_depth, echo_agrees, score
+from ds4ref.test_vectors.ppl import by_depth, echo_agrees, score
 from ds4ref.test_vectors.recall import ask, grade, make
 from tests.marking import sampled
 
@@ -179,16 +179,6 @@ def test_windows_end_at_their_depth_and_leave_the_start_out() -> None:
         by_depth(nats, [512], 256)
 
 
-def test_errors_are_those_of_blocks() -> None:
-    """Their means are 1 and 3: standard deviation sqrt(2), error 1; what is left over at the end does not count."""
-    values = np.r_[np.tile([0.0, 2.0], 32), np.full(64, 3.0), np.full(63, 99.0)]
-    assert block_error(values, 64) == pytest.approx(1.0)
-    assert block_error(np.arange(16.0)) == pytest.approx(math.sqrt(24 / 8)), "a short series: eight blocks of two"
-    assert math.isnan(block_error(np.ones(1)))
-    correlated = np.repeat(np.random.default_rng(0).standard_normal(100), 64)
-    assert block_error(correlated) == pytest.approx(1 / 10, rel=0.2)
-
-
 def test_ppl_of_the_embedded_model(nano_path, capsys) -> None:
     target = f"local:{nano_path}?backend=cpu&numerics=exact"
     code, found = run(capsys, "ppl", "--depths", "64,512", "--target", target)
@@ -245,14 +235,6 @@ def test_paired_statistics() -> None:
             paired(a, wrong)
 
 
-def test_the_likelihood_of_an_answer_is_the_sum_of_its_tokens() -> None:
-    known = Scripted([], forced=[Step(Token(b"A", -0.5)), Step(Token(b"B", -1.25))])
-    assert continuation_nll(known, Prompt.chat("?"), [b"A", b"B"]) == (1.75, 2)
-    lost = Scripted([], forced=[Step(Token(b"A", -0.5)), Step(Token(b"B", None))])
-    with pytest.raises(TargetError, match="step 1"):
-        continuation_nll(lost, Prompt.chat("?"), [b"A", b"B"])
-
-
 @pytest.mark.thorough
 def test_nll_of_two_targets(nano_path, tmp_path, capsys, official) -> None:
     exact = f"local:{nano_path}?backend=cpu&numerics=exact"
@@ -262,9 +244,6 @@ def test_nll_of_two_targets(nano_path, tmp_path, capsys, official) -> None:
     code, other = run(capsys, "nll", path, "--target", exact, "--other", exact.replace("exact", "ds4"))
     assert code == 0 and other["avg_nll_a"] == same["avg_nll_a"] and other["delta"] != 0
     assert other["ci95"][0] <= other["delta"] <= other["ci95"][1]
-
-
-# ------------------------------------------------------------------------------------------------- logits of our ds4
 
 
 # ------------------------------------------------------------------------------------------------------- fact recall
@@ -371,24 +350,3 @@ def test_an_interrupted_nll_keeps_what_was_scored(tmp_path, capsys, monkeypatch,
         kept = list(reversed(store.runs()))
         assert [run.rows for run in kept] == rows
         assert [run.status for run in kept] == ["complete" if n == 4 else "stopped" for n in rows]
-
-
-# --------------------------------------------------------------------------------------------------------- usability
-
-
-@pytest.mark.parametrize("command", [*cli.COMMANDS])
-def test_help_shows_examples(command, capsys) -> None:
-    assert cli.main([command, "--help"]) == 0
-    out = capsys.readouterr().out
-    assert f"usage: ds4-vectors {command}" in out and "examples:" in out and "fmt: skip" not in out
-
-
-def test_stdout_is_for_people_or_for_machines(official, tmp_path, capsys, monkeypatch) -> None:
-    """Text unless --json asks for one line of it, which then is alone."""
-    monkeypatch.undo()
-    goal = str(tmp_path / "a.vec")
-    assert cli.main(["convert", str(official / "official.vec"), goal]) == 0
-    assert "{" not in capsys.readouterr().out
-    assert cli.main(["convert", str(official / "official.vec"), str(tmp_path / "b.vec"), "--json"]) == 0
-    (line,) = capsys.readouterr().out.splitlines()
-    assert json.loads(line)["cases"] == 5

@@ -10,15 +10,10 @@ import numpy as np
 import pytest
 
 from ds4ref.cli.quantize import main as quantize
-from ds4ref.engine import Engine
-from ds4ref.kernels.formats import FORMATS, Matrix
+from ds4ref.kernels.formats import FORMATS
 from ds4ref.nano.checkpoint import write_checkpoint
 from ds4ref.test_vectors.cli import main
 from ds4ref.test_vectors.trace.ops import OPS
-from ds4ref.variants import rowwise
-from ds4ref.variants.forced import model_of
-from ds4ref.variants.quantized import compare, distance, divergence
-from ds4ref.variants.rowwise import compared
 from ds4ref.weights import open_source
 from tests.archs import dense
 from tests.badfiles import Draft
@@ -85,29 +80,6 @@ def test_a_wrong_conversion_is_named(files, tmp_path, capsys):
     assert "blk.3.attn_kv.weight differ by more than the format's rounding" in capsys.readouterr().out
 
 
-class _Wrong:
-    """Ops of which one is off for one format: the kernel of a format that has a mistake."""
-
-    def __init__(self, ops, fmt: str):
-        self._ops, self._fmt = ops, fmt
-
-    def __getattr__(self, name):
-        return getattr(self._ops, name)
-
-    def expert_sum(self, x, ids, w, act):
-        y = self._ops.expert_sum(x, ids, w, act)
-        return y * np.float32(1.4) if w.fmt == self._fmt else y
-
-
-def test_a_wrong_kernel_is_named(files):
-    with Engine.open(files["published"], numerics="exact") as a, Engine.open(files["q4"], numerics="exact") as b:
-        model = model_of(b)
-        model.ops = _Wrong(model.ops, "Q4_K")
-        found = list(compare(a, b, IDS, POINTS, lambda layer: None))
-    assert {op.point for op in found if op.verdict == "engine"} == {"ffn_moe_out"}
-    assert not [op for op in found if op.verdict == "weights"]
-
-
 @pytest.fixture(scope="module", params=["llama", "qwen3"])
 def decoder(request, tmp_path_factory) -> dict[str, Path]:
     """A dense decoder in BF16, and quantized from there."""
@@ -140,24 +112,6 @@ def test_quantization_of_a_dense_model(decoder, recipe, backend, capsys):
     assert [op["layer"] for op in found["ops"] if op["point"] == "l_in"] == [0]
 
 
-def test_quantization_of_experts(tmp_path, capsys):
-    """Both models choose the first one's experts; each matrix of them errs as its format does."""
-    shape = dense.draw_shape(3, dense.WITH_EXPERTS["qwen3moe"], block=256, sharing=2)
-    shape = dataclasses.replace(shape, n_layers=2, dim=256, n_experts=5, n_used=2, expert_ff=256)
-    dense.write(tmp_path / "bf16.gguf", shape, dense.draw_tensors(shape, 3, tied=False), "BF16")
-    assert quantize([str(tmp_path / "bf16.gguf"), "-o", str(tmp_path / "q4.gguf"), "--recipe", "q4"]) == 0
-    (tmp_path / "ids.json").write_text(json.dumps([id % shape.vocab for id in IDS]))
-    files = {"ids": tmp_path / "ids.json"}
-    capsys.readouterr()
-    code, found = damage(files, tmp_path / "bf16.gguf", tmp_path / "q4.gguf", capsys)
-    assert (code, found["verdict"]) == (0, "quantization"), found["ops"]
-    families = {op["point"]: op["family"] for op in found["ops"] if op["verdict"] == "quantization"}
-    assert {"ffn_moe_gate": "gate", "ffn_moe_up": "up", "ffn_out": "down"}.items() <= families.items()
-    assert {op["verdict"] for op in found["ops"] if op["point"] in ("ffn_moe_weights", "ffn_moe_weighted_swiglu")} == {
-        "same"
-    }
-
-
 @pytest.mark.parametrize("recipe", sampled(["q2", "q4", "q8"], ["q4"]))
 @pytest.mark.parametrize(("name", "number"), [("blk.0.ffn_up.weight", 0), ("blk.1.ffn_down.weight", 101)])
 def test_one_row_of_zeros_is_found(decoder, tmp_path, recipe, name, number, capsys):
@@ -172,36 +126,6 @@ def test_one_row_of_zeros_is_found(decoder, tmp_path, recipe, name, number, caps
     main(["damage", str(decoder["bf16"]), str(tmp_path / "bad.gguf"), "--token-ids", str(decoder["ids"])])
     out = capsys.readouterr().out
     assert f"row {number} of {name}" in out and "the format's rounding" in out
-
-
-def matrix(values: np.ndarray) -> Matrix:
-    raw = np.ascontiguousarray(values, "<f4").view(np.uint8)
-    return Matrix("F32", raw, values.shape[-2], values.shape[-1])
-
-
-def test_rows_are_compared_one_by_one(monkeypatch):
-    x = np.random.default_rng(1).standard_normal((512, 64)).astype(np.float32)
-    assert compared(matrix(x), matrix(x)) == (0, 0, 0)
-    for row in (0, 300, 511):
-        y = x.copy()
-        y[row] = -y[row]
-        got = compared(matrix(x), matrix(y))
-        assert got.row == row and got.worst == pytest.approx(2) and 0.05 < got.error < 0.15
-    monkeypatch.setattr(rowwise, "STEP", 64 * 100)  # in pieces
-    assert compared(matrix(x), matrix(y)) == got
-    faint = x.copy()
-    faint[7] *= 1e-6
-    y = faint.copy()
-    y[7] = 0
-    assert compared(matrix(faint), matrix(y)).worst < 0.002
-    y[3, 3] = np.nan
-    assert compared(matrix(faint), matrix(y))[1:] == (np.inf, 3)
-    stack = compared(matrix(x.reshape(4, 128, 64)), matrix(np.where(np.arange(512)[:, None] == 200, 0, x)))
-    assert (stack.row, stack.worst) == (200, 1)
-    monkeypatch.setattr(rowwise, "MOST_WEIGHTS", 64 * 10)
-    y = x.copy()
-    y[-1] = 0
-    assert compared(matrix(x), matrix(y))[1:] == (1, 511)  # spread from the first row to the last
 
 
 @pytest.mark.parametrize("backend", ["cpu", "reference"])
@@ -240,14 +164,3 @@ def test_the_table(files, capsys):
 def test_wrong_usage(argv, code, says, capsys):
     assert main(["damage", *argv]) == code
     assert says in capsys.readouterr().err
-
-
-def test_distance_and_divergence():
-    assert distance(np.zeros(3), np.zeros(3)) == (0.0, 1.0)
-    assert distance(np.ones(3), np.zeros(3)) == (float("inf"), 0.0)
-    assert distance(np.array([3.0, 0]), np.array([3.0, 4.0])) == pytest.approx((0.8, 0.6))
-    a = np.log(np.array([[0.5, 0.5], [0.25, 0.75]]))
-    b = np.log(np.array([[0.25, 0.75], [0.25, 0.75]]))
-    found = divergence(a + 3, b - 1)
-    assert found["kl_max"] == pytest.approx(0.5 * np.log(2) + 0.5 * np.log(2 / 3))
-    assert found["kl_mean"] == pytest.approx(found["kl_max"] / 2) and found["same_top1"] == 0.5

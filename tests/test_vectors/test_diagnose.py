@@ -14,7 +14,7 @@ from ds4ref.engine import Engine
 from ds4ref.nano.diagnostic import DIAGNOSTIC, PROMPTS, diagnostic_path
 from ds4ref.test_vectors import cli
 from ds4ref.test_vectors.diagnose import run_diagnosis
-from ds4ref.test_vectors.diagnosis import Signatures, case, diagnose, files, search
+from ds4ref.test_vectors.diagnosis import Signatures, diagnose, files, search
 from ds4ref.test_vectors.observation import from_logits, log_softmax
 from ds4ref.variants import LIBRARY, ROUNDING, Runner
 from ds4ref.variants.families import FAMILIES
@@ -164,17 +164,6 @@ def test_a_stopped_search_answers_with_what_it_has(library) -> None:
     assert ("rounding exact", "fault in exact") == (tried[0][1], tried[-1][1]) and tried[-1][0] > tried[0][0] == 0
 
 
-def test_screening_hides_nothing_from_the_limit(library, monkeypatch) -> None:
-    """What a run of the first tokens refuses is seen, as it is by a run of all tokens."""
-    monkeypatch.setattr(search, "FAMILIES", {"sinkhorn_rounds": FAMILIES["sinkhorn_rounds"]})
-    logits = library.run("exact", [], seed=99)
-    short = verdict(library, logits)
-    monkeypatch.setattr(case, "WORTH", 0.0)
-    long = verdict(library, logits)
-    assert (short.verdict, short.limit["seen"]) == (long.verdict, long.limit["seen"])
-    assert short.limit["not_seen"] == long.limit["not_seen"]
-
-
 @pytest.mark.thorough
 def test_a_mistake_in_a_part_of_the_model(library) -> None:
     part = "compressed layers"
@@ -273,17 +262,6 @@ def test_a_tie_that_falls_the_other_way_is_no_mistake(engine, without_families) 
     assert found.verdict == "exact" and any("tie" in note and "118" in note for note in found.notes)
     found = verdict(whole, whole.run("exact", [LIBRARY["chunk_128_window_cut"], ties], seed=2))
     assert found.fault == "chunk_128_window_cut"
-
-
-def test_one_position_is_enough_to_be_heard(library) -> None:
-    """A single row is little evidence, but neither a crash nor a number that JSON does not have."""
-    logits = library.run("exact", [])
-    for row in (0, len(library.ids) - 1):
-        seen = from_logits(library.ids, logits[row : row + 1], [row])
-        for each in (seen, seen.top(1), seen.top(20)):
-            found = diagnose(library, each, bos=0)
-            assert found.fault is None
-            json.dumps(found.to_json(), allow_nan=False)
 
 
 def test_numbers_that_are_none(engine, library) -> None:

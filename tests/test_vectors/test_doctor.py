@@ -15,12 +15,12 @@ from ds4ref.archs.deepseek4.shape import FLASH
 from ds4ref.engine import Engine
 from ds4ref.errors import DataError
 from ds4ref.nano.diagnostic import diagnostic_path
-from ds4ref.targets import Completion, Prompt, Step, Token
+from ds4ref.targets import Prompt, Step, Token
 from ds4ref.test_vectors.doctor import numbers, preflight, repeat, yardstick
 from ds4ref.test_vectors.doctor.case import ExamContext
 from ds4ref.test_vectors.doctor.examination import Stage
 from ds4ref.test_vectors.doctor.prompts import fitting_mistakes
-from ds4ref.test_vectors.finding import Outcome, ShownToken, plain, row, visible
+from ds4ref.test_vectors.finding import Outcome, ShownToken, plain
 from ds4ref.text.chat import encode_chat_prompt
 
 from .examined import diagnosis, examination
@@ -85,14 +85,6 @@ def test_json_is_strict() -> None:
     assert json.loads(text) == {"a": 1.5, "b": "nan", "c": [2, "\\xff"], "3": [1], "d": [1.0, "inf"]}
     whole = examination(Outcome.WRONG, figures={"x": float("inf")}, where=[("r", [ShownToken("t", 3, True)])]).to_json()
     assert json.loads(json.dumps(whole, allow_nan=False))["stages"][0]["checks"][0]["where"][0]["tokens"][0]["marked"]
-
-
-def test_tokens_as_they_are_shown() -> None:
-    assert visible(b" a\n\t\xff") == "\u2423a\u21b5\\t\\xff"
-    tokens = [(bytes([97 + i]), i) for i in range(20)]
-    assert [p.text for p in row(tokens, 9, around=2)] == ["\u2026", "h", "i", "j", "k", "l", "\u2026"]
-    assert [p.text for p in row(tokens, 9, around=2) if p.marked] == ["j"]
-    assert [p.marked for p in row(tokens, 20, around=2)] == [False] * 3  # past the end: nothing to mark
 
 
 # ------------------------------------------------------------------------------------------------- diagnoses
@@ -227,13 +219,6 @@ def test_few_positions_say_less_where_flips_are_rare() -> None:
     assert rare.far(5) > 2 * rare.far(500) and rare.near(5) > rare.near(500)
 
 
-def test_distance_of_rows() -> None:
-    a = np.array([[0.0, 0.0], [1.0, np.nan], [-np.inf, 0.0], [np.nan, np.nan]])
-    b = np.array([[3.0, 4.0], [0.0, np.nan], [0.0, 0.0], [np.nan, np.nan]])
-    assert yardstick.distance(a, b).tolist()[:3] == [pytest.approx(12.5**0.5), 1.0, np.inf]
-    assert np.isnan(yardstick.distance(a, b)[3])
-
-
 def test_noise_is_measured_on_what_is_known_of_an_answer(engine) -> None:
     """Up to the first token whose bytes a server of texts has lost; of a prompt that is not known nothing is."""
     case = ExamContext(Scripted([]), engine, same_model=True, mode="llama.cpp")
@@ -255,20 +240,6 @@ def test_the_model_agrees_with_itself_within_the_yardstick(engine) -> None:
 
 
 # ----------------------------------------------------------------------------------------------- run to run
-
-
-def done(*steps: Step) -> Completion:
-    return Completion(b"".join(s.token.raw for s in steps).decode(), steps, "length")
-
-
-def test_where_answers_fork() -> None:
-    a = done(step(b"a", (b"b", -3.0)), step(b"c", (b"d", -0.35)), step(b"e"))
-    b = done(step(b"a", (b"b", -3.1)), step(b"d", (b"c", -0.2), logprob=-0.1), step(b"e"))
-    found = repeat.compare_answers(a, b)
-    assert found.fork == 1 and found.margin == pytest.approx(0.25) and not found.same
-    assert found.rms[0] == pytest.approx((0.01 / 2) ** 0.5) and len(found.rms) == 2
-    assert repeat.compare_answers(a, a).same and repeat.compare_answers(a, a).fork is None
-    assert repeat.compare_answers(a, done(*a.steps[:2])).fork == 2
 
 
 def test_a_fork_that_is_no_tie_is_wrong(engine) -> None:

@@ -35,20 +35,6 @@ def engine(_model_cache):
 # ----------------------------------------------------------------------------------------------- the whole run
 
 
-class Stops(Scripted):
-    """Raises what it is told at the n-th request."""
-
-    def __init__(self, at: int, error: BaseException):
-        super().__init__([step(b"a", (b"b", -3.0))])
-        self.at, self.error = at, error
-
-    def stream(self, request):
-        if len(self.asked) + 1 >= self.at:
-            self.asked.append(request)
-            raise self.error
-        yield from super().stream(request)
-
-
 @pytest.fixture
 def quiet(monkeypatch):
     """No diagnosis: these tests are about everything around it."""
@@ -71,15 +57,6 @@ def test_a_stage_that_breaks_leaves_the_others_alone(engine, quiet, monkeypatch,
     assert by_name["ways"].checks[0].says == "kept" and "ZeroDivisionError" in by_name["ways"].checks[1].says
     assert by_name["batch"].outcome is Outcome.IMPOSSIBLE and by_name["determinism"].outcome is Outcome.OK
     assert not found.passed and "7/8 One and many: not supported" in capsys.readouterr().err
-
-
-def test_only_and_skip(engine, quiet) -> None:
-    case = ExamContext(Scripted([step(b"a", (b"b", -3.0))]), engine, quick=True)
-    found = run.examine(case, only=["determinism"])
-    seen = {s.name for s in found.stages if s.outcome is not Outcome.SKIPPED}
-    assert seen == {"preflight", "determinism"}
-    assert {s.name for s in run.examine(case, skip=["determinism", "depth"]).stages
-            if s.outcome is Outcome.SKIPPED} == {"determinism", "depth"}  # fmt: skip
 
 
 def test_time_that_ran_out_is_told(engine, quiet, monkeypatch) -> None:
@@ -106,17 +83,6 @@ def test_a_key_of_the_targets_file_is_named(engine, quiet, monkeypatch, tmp_path
     assert "the target's file: metadata deepseek4.expert_weights_scale: 1.5 here, 1 there" in capsys.readouterr().out
     assert cli.main([*given, diagnostic_path()]) == 0
     assert cli.main([*given, str(tmp_path / "none.gguf")]) == 1 and "none.gguf" in capsys.readouterr().err
-
-
-def test_ctrl_c_writes_the_page_of_what_is_done(engine, quiet, monkeypatch, tmp_path, capsys) -> None:
-    doctored(monkeypatch, Stops(4, KeyboardInterrupt()))
-    assert cli.main(["doctor", "http://127.0.0.1:1/v1", "--quick", "-o", str(tmp_path)]) == 130
-    whole = json.loads((tmp_path / "doctor.json").read_text())
-    assert whole["interrupted"] and not whole["passed"] and not whole["complete"]
-    by_name = {s["name"]: s for s in whole["stages"]}
-    assert by_name["preflight"]["done"] and by_name["batch"]["checks"][0]["says"] == "interrupted before it began"
-    assert "Interrupted" in (tmp_path / "doctor.html").read_text()
-    assert json.loads(capsys.readouterr().out.splitlines()[-1])["complete"] is False
 
 
 # ------------------------------------------------------------------------------------------------- time and signals

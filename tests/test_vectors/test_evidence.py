@@ -7,12 +7,8 @@ import pytest
 
 from ds4ref.test_vectors.diagnosis.evidence import (
     FOREIGN,
-    NOTHING,
     Reference,
-    seen_through,
-    squares,
 )
-from ds4ref.test_vectors.observation import from_logits, from_top
 
 RNG = np.random.default_rng(5)
 
@@ -81,29 +77,3 @@ def test_a_stretch_that_is_off_is_seen(where) -> None:
     values[where] += 0.1 * np.random.default_rng(3).normal(0, 1, values[where].shape)
     found = ref.fit(values)
     assert found.local > 3 and found.local > found.z
-
-
-def test_one_position_that_is_off_is_seen() -> None:
-    truth, ref = made(True)
-    values = engine(truth, 0.1)
-    values[40] += 3 * np.random.default_rng(3).normal(0, 1, 64)
-    assert ref.fit(values).worst > 3
-
-
-def test_squares_of_numbers_that_are_none() -> None:
-    a = np.zeros((4, 10))
-    b = np.ones((4, 10))
-    a[1] = np.nan
-    b[2] = np.nan
-    a[3, 0] = b[3, 0] = -np.inf
-    r = squares(a, b)
-    assert r[0] == 1 and r[1] == NOTHING**2 and np.isnan(r[2]) and r[3] == pytest.approx(0.9)
-
-
-def test_predictions_are_seen_through_the_observed_tokens() -> None:
-    table = np.arange(12.0).reshape(3, 4)
-    seen = from_top([1, 2, 3], [(0, [(3, -0.5), (1, -1.0)]), (2, [(0, -0.1)])])
-    got = seen_through(seen, table)
-    assert got[0].tolist() == [3.0, 1.0] and got[1, 0] == 8.0 and np.isnan(got[1, 1])
-    whole = from_logits([1, 2, 3], np.zeros((3, 4)))
-    assert np.isnan(seen_through(whole, np.zeros((3, 7)))).all()  # another vocabulary says nothing

@@ -15,7 +15,7 @@ from ds4ref.targets.local import LocalTarget
 from ds4ref.test_vectors import cli, forced
 from ds4ref.test_vectors.forced import Answer, ask, force, of_tokens, read
 from ds4ref.test_vectors.verdicts import CaseResult, StepResult, forced_case
-from ds4ref.test_vectors.verifier import ODDS, Judgement, fit, weigh
+from ds4ref.test_vectors.verifier import ODDS, Judgement, weigh
 from ds4ref.variants.verifiers import VERIFIERS, adversary, speculate
 from tests.marking import sampled
 
@@ -63,12 +63,6 @@ def test_verdicts(leads, off, known, verdict, counts) -> None:
     assert (made.lapses.odds > ODDS) == (verdict in ("verifier", "elsewhere") and not known)
 
 
-def test_what_could_not_be_seen_is_said() -> None:
-    assert "wrong at more than 0.03 of" in judged(case("a", [2.0] * 101, [])).says
-    silent = CaseResult("a", "incomparable", [StepResult(0, "incomparable", b"a", None)])
-    assert judged(silent).verdict == "nothing"
-
-
 def noisy(seed: int, scale: float, tokens: int) -> CaseResult:
     """A right engine whose noise has a heavy tail."""
     rng = np.random.default_rng(seed)
@@ -83,15 +77,6 @@ def test_noise_is_not_accused(scale) -> None:
     found = [judged(noisy(seed, scale, 300)) for seed in range(100)]
     assert all(made.verdict in ("right", "undecided") for made in found)
     assert any(made.wrong for made in found)
-
-
-def test_the_fit_finds_what_was_drawn() -> None:
-    made = noisy(0, 0.2, 20000)
-    leads = [s.lead for s in made.steps]
-    off = np.array([s.verdict != "match" for s in made.steps]) | (np.random.default_rng(1).random(20000) < 0.05)
-    found = fit(leads, off.tolist())
-    assert found.scale == pytest.approx(0.2, rel=0.2) and found.share == pytest.approx(0.05, rel=0.2)
-    assert fit([1.0, None], [False, True]).odds == 0.0  # a gap of unknown width says nothing
 
 
 # -------------------------------------------------------------------------------------------------- forcing and reading
@@ -253,14 +238,3 @@ def test_a_file_of_ids_is_judged(run, tmp_path, trained) -> None:
         assert ("<failure" in junit.read_text()) == (verdict != "right")
         steps = json.loads(out.read_text())["results"][0]["steps"]
         assert [bytes.fromhex(s["expected"]) for s in steps] == list(map(trained.tokenizer.token_bytes, done.ids))
-
-
-@pytest.mark.parametrize("argv, why", [
-    (["--teacher-forced", "--profile", "ds4", "x"], "supports only --profile margin"),
-    (["--teacher-forced", "x.jsonl", "--committed-by", "local"], "x.jsonl and --committed-by: choose one"),
-    (["--teacher-forced", "x.jsonl", "--plain-text"], "need --committed-by"),
-    (["--teacher-forced"], "a file of an engine's answers, or --committed-by, is needed"),
-    (["x", "--committed-by", "local"], "need --teacher-forced"),
-])  # fmt: skip
-def test_wrong_usage(capsys, argv, why) -> None:
-    assert cli.main(["check", *argv]) == 2 and why in capsys.readouterr().err

@@ -26,12 +26,6 @@ def test_the_narrowest_part_comes_first(first, word) -> None:
     assert word in narrowed(SHAPE, first, True)[0]
 
 
-def test_noise_before_hides_what_begins_earlier() -> None:
-    assert len(narrowed(SHAPE, 24, True)) == 1
-    assert "anything that begins earlier" in narrowed(SHAPE, 24, False)[-1]
-    assert narrowed(SHAPE, 0, False) == narrowed(SHAPE, 0, True)
-
-
 def test_a_step_is_found_where_it_is() -> None:
     noise = np.random.default_rng(3).normal(0, 0.3, 200)
     for at in (20, 50, 170):

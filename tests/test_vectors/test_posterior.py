@@ -13,7 +13,7 @@ import pytest
 from scipy import stats
 
 from ds4ref.test_vectors.diagnosis import posterior as module
-from ds4ref.test_vectors.diagnosis.calibration import PATH, log_prior
+from ds4ref.test_vectors.diagnosis.calibration import PATH
 from ds4ref.test_vectors.diagnosis.case import CLIP, HALVES, LAYERS, Candidate, parts_of
 from ds4ref.test_vectors.diagnosis.evidence import LIMIT, Fit, limit_of, log_student
 from ds4ref.test_vectors.diagnosis.posterior import ACCUSED, NAMED, Posterior
@@ -48,17 +48,6 @@ def shape() -> Any:
     from ds4ref.nano.diagnostic import DIAGNOSTIC
 
     return DIAGNOSTIC
-
-
-def test_a_prior_is_the_share_of_its_set_and_of_its_kind(posterior) -> None:
-    assert log_prior("kinds", "fault", 4) == pytest.approx(math.log(PRIORS["kinds"]["fault"] / 4))
-    mode, other = (math.log(PRIORS["sets"][kind] / n) for kind, n in (("mode", 3), ("rounding", 10)))
-    slip = math.log(PRIORS["kinds"]["outside"] / 15)
-    assert posterior.log_prior(candidate("outside", "qat")) == pytest.approx(mode + slip)
-    assert posterior.log_prior(candidate("outside", "bf16")) == pytest.approx(other + slip)
-    order = ["mode", "fault", "family", "part", "late"]
-    priors = [posterior.log_prior(candidate(kind)) for kind in order]
-    assert priors == sorted(priors, reverse=True)
 
 
 def test_a_part_is_one_of_the_faults_and_parts_that_are_tried(posterior) -> None:
@@ -183,12 +172,3 @@ def test_a_mistake_must_move_all_of_its_engines(posterior, spread, apart) -> Non
     wrong = Candidate(kind="part", mode="qat", name="x [in layer 1]", says="", rows=np.ones((4, 2)), fit=fit())
     posterior.extend([right, wrong])
     assert posterior.told_apart(wrong) is apart
-
-
-def test_misfit_counts_by_the_nearer_noise(posterior, monkeypatch) -> None:
-    """A mistake that amplifies noise fits by its own replicas; they are computed only if its set's noise refuses it."""
-    c, asked = candidate("fault", "ds4", "a", misfit=8.0), []
-    monkeypatch.setattr(posterior, "own", lambda each: asked.append(each) or fit(misfit=2.0))
-    assert posterior.misfit(c) == 2.0 and asked == [c]
-    assert posterior.misfit(candidate("fault", "ds4", "a", misfit=2.9)) == 2.9 and asked == [c]
-    assert posterior.misfit(candidate("mode", "ds4", misfit=8.0)) == 8.0 and asked == [c]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,7 @@ from ds4ref.cli import ds4
 from ds4ref.errors import DataError, Ds4Error, UsageError
 from ds4ref.targets.local import LocalTarget
 from ds4ref.test_vectors import cli
-from ds4ref.test_vectors.observation import OtherModel, from_top, log_softmax
+from ds4ref.test_vectors.observation import OtherModel, log_softmax
 from ds4ref.test_vectors.reading import read, read_ids
 from ds4ref.text.chat import encode_chat_prompt
 
@@ -152,16 +151,6 @@ def test_damaged_bytes_are_one_line(tmp_path_factory, at, value, cut, name) -> N
         assert seen.logprobs.shape == LOGITS.shape
 
 
-def test_archives_of_other_kinds(tmp_path) -> None:
-    with zipfile.ZipFile(tmp_path / "x.npz", "w", zipfile.ZIP_LZMA) as z:
-        z.writestr("logits.npy", b"\x93NUMPY\x01\x00v\x00{'descr': '<f4', 'shape': (1 << 60,), }")
-    (tmp_path / "z.npz").mkdir()
-    for name in ("x.npz", "z.npz", "absent.npz"):
-        with pytest.raises(Ds4Error) as caught:
-            read(str(tmp_path / name), [1])
-        assert "\n" not in str(caught.value)
-
-
 @pytest.mark.parametrize("text", ["", "3", "{}", "[]", "[1.0]", "[true]", "[-1]", "[2147483648]", '["1"]', "[1,",
                                   "[[1]]", '{"ids": 3}', "[" * 5000, "\udcff",
                                   "[5, 12]\n     5  A\n    13  a piece with a break\n"], ids=range(15))  # fmt: skip
@@ -210,13 +199,6 @@ def test_the_prompts_text_through_the_tokenizer(tmp_path, nano_path) -> None:
         read(path, None, prompt=("", "The mill?"))
 
 
-def test_lists_in_any_order_and_fewer_alternatives() -> None:
-    seen = from_top([1, 2, 3, 4], [(3, [(7, -0.5)]), (1, [(9, -0.25), (4, -1.5)]), (2, [(1, -9999.0)])])
-    assert seen.rows.tolist() == [1, 3] and seen.support.tolist() == [[9, 4], [7, -1]]
-    assert seen.logprobs[0].tolist() == [-0.25, -1.5] and seen.quantum == pytest.approx(0.01)
-    assert seen.top(1).support.tolist() == [[9], [7]] and not seen.full
-
-
 @pytest.mark.thorough
 def test_dumps_of_our_ds4_are_diagnosed(tmp_path, capsys, nano_path, without_families) -> None:
     """The way of a ds4 user: dump greedy steps, then diagnose the file; the prompt is known three ways."""
@@ -238,13 +220,3 @@ def test_dumps_of_our_ds4_are_diagnosed(tmp_path, capsys, nano_path, without_fam
     dump.write_text(json.dumps(whole))  # as ds4 itself writes it
     for more in (["--prompt-file", str(text)], ["--token-ids", str(tmp_path / "ids.json")]):
         assert diagnosed(*more) == found
-
-
-def test_the_command_says_it_in_one_line(tmp_path, capsys) -> None:
-    (tmp_path / "bad.json").write_text("[1, 2")
-    saved(tmp_path / "x.npz", {"ids": NUMPY_IDS, "logits": NUMPY})
-    for argv in (["x.npz", "--token-ids", "bad.json"], ["bad.json"], ["x.npz"], ["x.npz", "-m", "bad.json"]):
-        paths = [str(tmp_path / a) if a.endswith((".npz", ".json")) else a for a in argv]
-        assert cli.main(["diagnose", "--logits", *paths]) in (1, 2)
-        out, err = capsys.readouterr()
-        assert out == "" and err.count("\n") == 1 and "internal error" not in err, err

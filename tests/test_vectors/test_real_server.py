@@ -102,12 +102,6 @@ def test_ppl_runs_and_says_that_this_echo_cannot_be_trusted(server, tmp_path, ca
     assert found["echo_agrees"] is False
 
 
-def test_facts(server, capsys) -> None:
-    argv = ["recall", "--scenes", "2", "--facts", "1", "--max-tokens", "4", "--target", server]
-    code, found = run(capsys, *argv, "--min-score", "0")
-    assert code == 0 and found["facts"] == 1 and found["prompt_tokens"] > 100
-
-
 @pytest.mark.slow
 def test_its_echo_is_off_by_one(server, capsys) -> None:
     """docs/reference/vectors.md: what this server lists for a prompt token is the distribution after that token."""

@@ -72,11 +72,6 @@ def test_steering_along_other_directions_is_not_taken_for_these(engine: Engine, 
     assert found.verdict == "unknown", found
 
 
-def test_results_are_kept_apart_by_directions(engine: Engine, rows: np.ndarray) -> None:
-    folders = {Signatures(engine, IDS, given)._folder for given in (None, rows, rows + 1)}
-    assert len(folders) == 3
-
-
 def test_the_command(engine: Engine, rows: np.ndarray, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The flags steer a local target, and name the file to try; our side stays as it is."""
     path = tmp_path / "d.f32"

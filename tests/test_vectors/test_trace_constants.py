@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ds4ref.test_vectors.trace.blame import _merit
 from ds4ref.test_vectors.trace.report import entry
-from ds4ref.variants import ROUNDING
 from ds4ref.variants.families import FAMILIES
 from tests.marking import sampled
 
@@ -60,18 +58,6 @@ def test_a_constant_across_a_gap() -> None:
     result = blamed(FAMILIES["routed_scale"].fault(0.4), (0,), {"ffn_moe_weights_scaled", "ffn_moe_weighted_swiglu"})
     assert result.wrong[0].key == ("ffn_moe_out", 0)
     assert result.causes[0].text.startswith("deepseek4.expert_weights_scale is 0.6, not 1.5")
-
-
-def test_an_op_that_is_right_at_some_rows_tells_the_rounding() -> None:
-    """What is stored may have been dumped before it was rounded: less than rows that a wrong window leaves right."""
-    points = [("kqv_out", 0), ("attn_out", 0), ("KVcompress", 2)]
-    shares = {name: dict.fromkeys(points, 0.0) | {("attn_out", 0): 1.0} for name in ROUNDING}
-    shares["llama.cpp"][("kqv_out", 0)] = 0.17
-    shares["llama.cpp_f32_cache"][("KVcompress", 2)] = 1.0
-    best = max(ROUNDING, key=lambda name: _merit(name, shares, points))
-    assert best == "llama.cpp"
-    shares["qat"] |= {("attn_out", 0): 1.0, ("kqv_out", 0): 1.0}
-    assert max(ROUNDING, key=lambda name: _merit(name, shares, points)) == "qat", "one op more is one op more"
 
 
 def test_stored_rows_alone_tell_the_rounding() -> None:

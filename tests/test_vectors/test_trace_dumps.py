@@ -13,10 +13,10 @@ from safetensors.numpy import save_file
 
 from ds4ref.errors import DataError
 from ds4ref.test_vectors.trace.dumps import Dump, DumpChunk, read
-from ds4ref.test_vectors.trace.names import NameRule, guess, parse
+from ds4ref.test_vectors.trace.names import NameRule, guess
 from ds4ref.test_vectors.trace.theirs import Theirs, Unfit, fitted
 
-from .tracing import as_dump, engine, recorded
+from .tracing import recorded
 
 X = np.random.default_rng(1).standard_normal((5, 8)).astype(np.float32)
 ROOT = Path(__file__).resolve().parents[2]
@@ -128,20 +128,6 @@ def test_hostile_manifest(tmp_path, entry):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("text", ["[]", "{", '{"name": 5}', '{"ids": ["a"]}', "5"])
-def test_manifests_that_are_none(tmp_path, text):
-    (tmp_path / "manifest.jsonl").write_text(text)
-    with pytest.raises(DataError):
-        read(str(tmp_path))
-
-
-def test_nothing_there(tmp_path):
-    (tmp_path / "printed.txt").write_text("attn_norm")
-    for path in (tmp_path / "absent.npz", tmp_path, tmp_path / "printed.txt"):
-        with pytest.raises(DataError):
-            read(str(path))
-
-
 # --- names and shapes
 
 
@@ -153,15 +139,6 @@ def test_presets_know_only_points_of_the_pass_and_are_told_apart():
     assert guess(["model.layers.0.input_layernorm.out"], 6)[0].name == "hf"
     with pytest.raises(DataError, match="--names"):
         guess(["unheard.of"], 6)
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["", "points = 5", "[points]\nnonsense = 'a'", "[points]\nQcur = 5", "[points]\nQcur = {name='a', x=1}", "[points"],
-)
-def test_tables_that_are_none(text):
-    with pytest.raises(DataError):
-        parse(text, "mine.toml")
 
 
 def test_shapes_are_brought_into_ours():
@@ -229,23 +206,6 @@ def test_experts_that_are_not_there(ids, wrong):
     assert wrong or fits[0].values.tolist() == [ids] * 5
 
 
-@pytest.mark.parametrize("stored", ["float16", "bfloat16", "float32"])
-def test_precision_is_found_from_the_values(stored):
-    tensors = {name: _as(values, stored) for name, values in recorded(layers=[2]).items()}
-    dump = as_dump(tensors)
-    _, found = guess(dump.tensors, 6)
-    assert Theirs(dump, found, engine().shape, 200).stored == stored
-
-
-def _as(values, stored):
-    if values.dtype.kind != "f" or stored == "float32":
-        return values
-    if stored == "float16":
-        return np.clip(values, -60000, 60000).astype(np.float16).astype(np.float32)
-    bits = values.view(np.uint32)
-    return ((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000).view(np.float32)
-
-
 # --- the examples of docs/reference/trace.md
 
 
@@ -275,8 +235,3 @@ int main(int argc, char **argv) {
     dump = read(str(tmp_path / "out"))
     assert loaded(dump, "attn_norm.2").tolist() == [[1, 2, 3], [4, 5, 6.5], [4, 5, 6.5]]
     assert guess(dump.tensors, 6)[1].keys() == {("attn_norm", 2), ("result_norm", -1)}
-
-
-def test_the_table_of_the_page_is_one():
-    table = parse(example("toml", "block{layer}"), "page")
-    assert table.find(["block3/q"], 6) == {("Qcur", 3): ("block3/q", NameRule("block{layer}/q", axes="HTF"))}

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ds4ref.eval import grading
 from ds4ref.eval.calls import call_parts
 from ds4ref.eval.grading import grade
 from ds4ref.eval.packs import LETTERS, Question
@@ -38,12 +36,6 @@ def test_the_corpus_states_the_rule(clause):
     for entry in CORPUS:
         if entry["clause"] == clause:
             assert graded(entry) == (entry["outcome"], entry["given"]), entry["text"]
-
-
-@pytest.mark.parametrize("name", [name for name, value in vars(grading).items() if isinstance(value, re.Pattern)])
-def test_the_corpus_notices_a_pattern_that_matches_nothing(name, monkeypatch):
-    monkeypatch.setattr(grading, name, re.compile(r"(?!)"))
-    assert any(graded(entry) != (entry["outcome"], entry["given"]) for entry in CORPUS)
 
 
 @pytest.mark.parametrize(

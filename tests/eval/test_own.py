@@ -61,11 +61,7 @@ def test_the_page_s_example_is_asked_graded_and_resumed(tmp_path, nano_path):
         ('{"Problem": "Why?", "ANSWER": "070", "year": 2025}', "integer", "70"),  # AIME
         (f'{{{Q}, "options": ["one", "two"], "answer": "two", "answer_letter": "B", "uuid": "x"}}', "choice", "B"),
         ("question,options,answer\nWhy?,\"['one', 'it''s']\",one\n", "choice", "A"),  # SuperGPQA as CSV
-        (
-            f"Question,Correct Answer,{WRONG}\nWhy?,a,b,c,d\n",
-            "choice",
-            "B",
-        ),
+        (f"Question,Correct Answer,{WRONG}\nWhy?,a,b,c,d\n", "choice", "B"),  # GPQA
     ],
 )
 def test_what_a_line_may_say(tmp_path, line, kind, answer):

@@ -78,21 +78,6 @@ def slice_path(
     return str(path)
 
 
-def published_slice_path(layers: int, experts: int, vocab: int) -> str:
-    """Return the folder of a slice as DeepSeek would publish it (FP8, FP4), built from the slice "q4" if absent."""
-    path = cache_dir() / f"slice-published-l{layers}-e{experts}-v{vocab}"
-    with building(path):
-        if not path.is_dir():
-            from ..weights import open_source
-            from .checkpoint import write_checkpoint
-
-            part = path.with_name(f".{path.name}.0.part")  # a build that dies leaves what the next one removes
-            with open_source(slice_path(layers, experts, vocab, "q4")) as source:
-                write_checkpoint(source, part)
-            part.rename(path)
-    return str(path)
-
-
 def is_complete(path: Path) -> bool:
     """Return whether ``path`` is a model file long enough for its tensors."""
     from ..weights.gguf import GGUFFile

@@ -10,11 +10,11 @@ from __future__ import annotations
 import codecs
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from ..errors import Cancelled, TargetError, UsageError
 from .answer import Completion, Delta, Finish, Step, Token
@@ -23,6 +23,7 @@ from .dialects import Dialect, called, calls_of, finish_of, likely, reasoning_of
 from .transport import Refused, Transport
 from .wire import printable, raw_bytes
 
+Answer = TypeVar("Answer")
 MAX_TOP = 20
 MOST_FOR_A_LETTER = 3
 """Tokens of a prompt of one letter: BOS, a space that SentencePiece puts first, the letter. A chat has more."""
@@ -85,9 +86,10 @@ class HttpTarget(Target):
         A cancelled request returns an empty completion.
         """
         try:
-            start, answer = self._asked(request)
+            start, reply = self._sent(request, self.transport.post, stream=False)
         except Cancelled:
             return Completion("", finish=Finish.CANCELLED)
+        answer = _dict(reply)
         self._check_model(answer)
         choice = self._choice(answer)
         steps = self._steps(choice, request.top_logprobs, None)
@@ -113,7 +115,8 @@ class HttpTarget(Target):
         whole = [codecs.getincrementaldecoder("utf-8")("replace") for _ in range(2)]
         try:
             with ExitStack() as stack:
-                start, events = self._opened(request, stack)
+                opened = lambda *asked: stack.enter_context(self.transport.events(*asked))  # noqa: E731
+                start, events = self._sent(request, opened, stream=True)
                 for event in events:
                     now, event = time.perf_counter() - start, _dict(event)
                     if "error" in event:
@@ -223,33 +226,19 @@ class HttpTarget(Target):
 
     # --- inside
 
-    def _asked(self, request: Request) -> tuple[float, dict[str, Any]]:
-        """Send a request, retrying without refused fields; return the time it was sent and the answer."""
+    def _sent(self, request: Request, send: Callable[..., Answer], stream: bool) -> tuple[float, Answer]:
+        """Send a request, again without fields that the server refuses; return when it was sent, and the answer."""
         while True:
-            path, body = self._call(request, stream=False)
+            path, body = self._call(request, stream)
             start = time.perf_counter()
             try:
-                answer = _dict(self.transport.post(path, body, request.cancel))
+                answer = send(path, body, request.cancel)
             except Refused as refused:
                 if not self.dialect.learns(body, refused.status, refused.reply):
                     raise
             else:
                 self.dialect.answered(body)
                 return start, answer
-
-    def _opened(self, request: Request, stack: ExitStack) -> tuple[float, Iterator[Any]]:
-        """Open a stream, retrying without refused fields; ``stack`` closes it."""
-        while True:
-            path, body = self._call(request, stream=True)
-            start = time.perf_counter()
-            try:
-                events = stack.enter_context(self.transport.events(path, body, request.cancel))
-            except Refused as refused:
-                if not self.dialect.learns(body, refused.status, refused.reply):
-                    raise
-            else:
-                self.dialect.answered(body)
-                return start, events
 
     def _call(self, request: Request, stream: bool) -> tuple[str, dict[str, Any]]:
         self.require(*request.needs, needed_for="this prompt")

@@ -15,9 +15,8 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self
-
-import numpy as np
+from types import SimpleNamespace
+from typing import Any
 
 from ds4ref.kernels.cpu.quantize import BLOCKED, QUANTIZERS
 from ds4ref.kernels.formats import FORMATS
@@ -123,9 +122,11 @@ class Plan:
                 sums[at] += value
         return sorted(((*key, *sums) for key, sums in rows.items()), key=lambda row: -row[4])  # type: ignore[misc]
 
-    def outcome(self, path: str) -> Outcome:
-        """Return the header of the file to be written."""
-        return Outcome(path, self)
+    def outcome(self, path: str) -> Any:
+        """Return the header of the file to be written: the part of a ``TensorSource`` that a shape is read from."""
+        specs = [item.spec for item in self.items]
+        tensors = {s.name: PublishedInfo(s.name, FORMATS[s.fmt], s.dims, 0, s.nbytes) for s in specs}
+        return SimpleNamespace(path=path, size=self.nbytes, metadata=Metadata(self.metadata), tensors=tensors)
 
     def digest(self, paths: Sequence[str | os.PathLike[str]]) -> str:
         """Return a hash of everything that the output bytes depend on; a partial file is continued only if the hash is
@@ -140,32 +141,6 @@ class Plan:
 
             parts.append(cache_key("quantize"))
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
-
-
-class Outcome:
-    """The header of a planned file: as much of a ``TensorSource`` as reading a model's shape takes."""
-
-    def __init__(self, path: str, plan: Plan):
-        self.path, self.size, self.metadata = path, plan.nbytes, Metadata(plan.metadata)
-        specs = [item.spec for item in plan.items]
-        self.tensors = {s.name: PublishedInfo(s.name, FORMATS[s.fmt], s.dims, 0, s.nbytes) for s in specs}
-
-    def raw(self, name: str) -> np.ndarray:
-        """Raise ValueError: nothing has been written."""
-        raise ValueError(f"{name} is not written yet")
-
-    def touch(self) -> Iterator[tuple[int, int]]:
-        """Yield nothing."""
-        yield from ()
-
-    def close(self) -> None:
-        """Do nothing."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Do nothing."""
 
 
 def identity(path: str | os.PathLike[str]) -> list[str]:

@@ -50,7 +50,7 @@ class Pipe(io.RawIOBase):
         return len(piece)
 
 
-@pytest.mark.parametrize(("ctx", "at"), [(CTX, 150), (100, 7), (3000, 257)])
+@pytest.mark.parametrize(("ctx", "at"), [(CTX, 150), (100, 7), (CTX, 4), (3000, 257)])
 def test_every_byte_is_what_the_layers_computed(engine: Engine, ids: list[int], ctx: int, at: int) -> None:
     shape, session = engine.shape, engine.session(ctx)
     names = Recorder("KVcur", "KVcompress", "indexer_KVcompress")

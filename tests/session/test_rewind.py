@@ -90,6 +90,20 @@ def test_no_further_than_a_restored_frontier(engine: Engine, ids: list[int], alo
         np.testing.assert_array_equal(session.logits, alone[140])
 
 
+@pytest.mark.parametrize("end", [131, 133])
+def test_snapshots_outlive_a_draft_taken_back(engine: Engine, ids: list[int], alone: dict, end: int) -> None:
+    """What was computed after the place gone back to belongs to the snapshot, too, also where the very next token
+    closes windows of both ratios."""
+    session = decoded(engine, ids[:126])
+    session.extend(ids[126:end])
+    late = session.snapshot()
+    session.rewind(127)
+    session.eval(ids[127] ^ 1)
+    session.restore(late)
+    for token in ids[end : end + 7]:
+        np.testing.assert_array_equal(session.eval(token), alone[session.pos])
+
+
 def test_back_after_a_growing_ring(engine: Engine, ids: list[int]) -> None:
     """A chunk too long for the ring of raw rows moves it: what is behind the chunk is out of reach then."""
     count = 3 * engine.shape.window + 10

@@ -93,9 +93,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if sys.stderr.isatty():
         print("\r" + " " * 30 + "\r", end="", file=sys.stderr)
     rows = [context.rows[name] for name in GOALS if name in context.rows]
-    if not args.json:
+    if args.json:
+        print(document(rows, {"threads": threads, "quick": args.quick, "seconds": round(budget.spent, 1)} | stamp()))
+    else:
         print_table(rows)
-    print(document(rows, {"threads": threads, "quick": args.quick, "seconds": round(budget.spent, 1)} | stamp()))
     return 0
 
 

@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
+from functools import partialmethod
 from pathlib import Path
 
 import pytest
@@ -15,15 +17,18 @@ import pytest
 from ds4ref.errors import TargetError
 from ds4ref.eval.log import Grade, Sample
 from ds4ref.eval.packs import Question
-from ds4ref.eval.plan import Settings
-from ds4ref.eval.tui import widgets
+from ds4ref.eval.plan import Settings, keys
+from ds4ref.eval.runner import Runner, Streamed
+from ds4ref.eval.signals import Signals
+from ds4ref.eval.tui import show, widgets
+from ds4ref.eval.tui.app import EvalApp
 from ds4ref.eval.tui.board import WINDOW, Pace
 from ds4ref.eval.tui.text import clean, one_line, split_thinking
 from ds4ref.targets import Ability, Delta
 from tests.marking import sampled
 
-from .scripted import choice, integer
-from .staged import check_widths, resized, sees, staged, until
+from .scripted import Scripted, choice, integer, log_of
+from .staged import Play, check_widths, resized, sees, staged, until
 
 QUESTIONS = [integer(i) for i in range(1, 8)]
 
@@ -69,8 +74,8 @@ async def test_every_state_is_told_by_a_word_counted_and_found(stage, pilot):
     await sees(stage, pilot, "1 failed", "1 stopped", "6/7")
     await pilot.press("home", *["down"] * 4)
     await sees(stage, pilot, "the connection was reset")
-    for keys, shown in (("ambig", [2]), ("maths 0004", [3]), ("is 7?", [6]), ("nothing", [])):
-        await pilot.press("slash", *keys)
+    for words, shown in (("ambig", [2]), ("maths 0004", [3]), ("is 7?", [6]), ("nothing", [])):
+        await pilot.press("slash", *words)
         await until(pilot, lambda shown=shown: stage.app.table.shown == shown)
         await pilot.press("enter", "enter", "o", "r", "escape", "escape")
         await until(pilot, lambda: stage.app.table.shown == list(range(7)) and len(stage.app.screen_stack) == 1)
@@ -236,6 +241,30 @@ def test_an_error_of_a_widget_ends_the_screen(tmp_path, monkeypatch):
 
     with pytest.raises(ZeroDivisionError):
         ends(tmp_path)
+
+
+@pytest.mark.parametrize("end", ["leave", "error", "over"])
+def test_the_caller_gets_what_happened(tmp_path, monkeypatch, end):
+    run = EvalApp.run_async
+    monkeypatch.setattr(EvalApp, "run_async", partialmethod(run, headless=True, size=(80, 24)))
+    play, log = Play(QUESTIONS), log_of(tmp_path / "log.jsonl", QUESTIONS)
+    play.answers = {q.id: TargetError("reset") for q in QUESTIONS} if end == "error" else {}
+    runners = []
+
+    def make(hear):
+        def listen(event):
+            hear(event)
+            if end == "leave" and isinstance(event, Streamed):
+                runners[0].leave()
+
+        runners.append(Runner(Scripted(play), log, keys(QUESTIONS, 1), settings=Settings(tokens=2000),
+                              questions=QUESTIONS, listen=listen))  # fmt: skip
+        return runners[0]
+
+    raised = {"leave": pytest.raises(KeyboardInterrupt), "error": pytest.raises(TargetError)}.get(end, nullcontext())
+    with log, raised:
+        show(make, QUESTIONS, 1, log, title="a play", signals=Signals(), pause_s=0.0, stay=False)
+    assert len(log.samples) == {"leave": 0, "error": 5, "over": 7}[end]
 
 
 # --- sizes, hostile text, odd targets

@@ -132,6 +132,7 @@ def test_a_short_prompt_fails_before_the_engine_starts(engines, capsys, tmp_path
         (["-n", "1,2"], "a list for -n needs tests"),
         (["--test", "pp8", "-n", "4"], "-n goes with -p or -d"),
         (["-p", "0"], "no test is left"),
+        (["-p", "8", "-n", "4", "-d", "16", "--ctx-alloc", "26"], "--ctx-alloc must be greater than"),
         (["-p", "8", "--test", "pp8"], "the same test is named twice"),
         (["-p", "8", "--frontiers", "8"], "choose one of --depths and tests"),
         (["-p", "8", "--csv", "x.csv", "--plot", "x.svg"], "not tests"),

@@ -152,6 +152,7 @@ def test_only_a_tests_own_part_is_timed(clock):
     ]  # fmt: skip
     assert [row["prefill_tps"] for row in rows] == [1 / PREFILL_S, 1 / PREFILL_S, 0, 0]
     assert all(row["steps_s"] == [STEP] * 4 for row in rows[2:]) and len(sessions) == 4, "each on a session of its own"
+    assert [session.log[0][1:] for session in sessions] == [(0, 10), (0, 20), (0, 1), (0, 20)], "a token to start from"
     assert [row["test"] for row in run_probes(fresh, TOKENS, probes, EOS, done=3)] == ["tg4 @ d20"]
 
 
@@ -222,11 +223,12 @@ def test_a_row_has_the_rates_of_its_times():
 def test_shares_are_bounds_over_what_was_measured():
     """Decode is judged in the middle of its tokens, prefill over its own interval."""
     costs, peaks = Costs.of_recipe(NANO, "q2"), Peaks(read_gbs=10, int8_gops=100, f32_gflops=50)
-    row = measured(96, 32, 0.5, (0.25, 0.125, 0.125), (4, 5, 6), 7000)
+    row = measured(96, 32, 0.5, (0.125,) * 512, range(512), 7000)
     found = bounds(row, costs, peaks)
-    decode, prefill = costs.decode(97), costs.prefill(64, 96)
-    assert found["decode_bytes"] == round(decode.bytes) and found["decode_gbs"] == decode.bytes * 6 / 1e9
-    assert found["decode_share"] == pytest.approx(decode.bound(peaks).seconds / (0.5 / 3))
+    decode, prefill = costs.decode(96 + 256), costs.prefill(64, 96)
+    assert decode.bytes != costs.decode(96).bytes
+    assert found["decode_bytes"] == round(decode.bytes) and found["decode_gbs"] == decode.bytes * 8 / 1e9
+    assert found["decode_share"] == pytest.approx(decode.bound(peaks).seconds / 0.125)
     assert found["prefill_share"] == pytest.approx(prefill.bound(peaks).seconds / 0.5)
     binds = found["decode_binds"], found["prefill_binds"]
     assert binds == (decode.bound(peaks).binds, prefill.bound(peaks).binds)

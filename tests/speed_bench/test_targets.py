@@ -270,6 +270,7 @@ def test_our_own_command_as_binary(capsys, monkeypatch):
     ("print('no model', file=sys.stderr); sys.exit(1)", "exited with 1: no model"),
     (f"print('{HEADER}'); print('64,64,1.00,5,1.00,1')", "wrote 1 of 3 rows"),
     ("print('hello')", "missing CSV column"),
+    (ROWS + "print('too late', file=sys.stderr); sys.exit(3)", "exited with 3: too late"),
     (f"print('{HEADER}'); print('64,64,fast,5,1.00,1')", "prefill_tps is 'fast'"),
 ])  # fmt: skip
 def test_binaries_that_fail_are_one_line(text, says, tmp_path, capsys):

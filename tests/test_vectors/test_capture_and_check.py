@@ -61,7 +61,7 @@ def test_what_is_asked_and_kept(tmp_path) -> None:
         # what comes after a fork answers another question
         ((step(b"A", (b"B", -1.0)), step(b"C", (b"D", -9.0))),
          (step(b"B", (b"A", -0.5)), step(b"C", (b"D", -1.0))), 0.9, 0),
-        ((step(b"A", (b"B", -2.5)), step(b"C")), (step(b"A", (b"B", -2.4)),), 0.1, 1),
+        ((step(b"A", (b"B", -2.5)), step(b"C")), (step(b"A", (b"B", -2.6)),), 0.1, 1),
         ((step(b"A", (b"B", -1.0)),), (), None, None),
     ],
 )  # fmt: skip

@@ -248,6 +248,7 @@ def test_a_fork_that_is_no_tie_is_wrong(engine) -> None:
         stage = Stage("determinism", "Run to run", "?")
         repeat.determinism(ExamContext(Scripted([a], [b]), engine, quick=True, kinds={"chat"}, logprobs=True), stage)
         assert stage.outcome is outcome, margin
+        assert ("between tokens that are 4 nats apart" in stage.checks[0].says) == (margin == 4.0)
         assert [[p.text for p in pieces if p.marked] for _, pieces in stage.checks[0].where[::2]] == [["a"], ["b"]]
 
 

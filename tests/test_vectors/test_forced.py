@@ -172,7 +172,8 @@ def test_what_cannot_be_judged(monkeypatch) -> None:
     with pytest.raises(TargetError, match="answered with reasoning"):
         ask(engine, "a", Prompt.chat("?"), 4, None, False)
     judge = Scripted([], forced=[step(b"A")])
-    assert len(force(judge, of_tokens("a", Prompt.chat("?"), [b"A", b"", b"B"]))) == 1
+    cut = of_tokens("a", Prompt.chat("?"), [b"A", b"", b"B"])
+    assert cut.tokens == (b"A",) and len(force(judge, cut)) == 1
     for answer in (Answer("a", Prompt.chat("?"), "text"), Answer("a", Prompt.plain("?"), ids=(1,))):
         with pytest.raises(UsageError, match="use a local target"):
             force(judge, answer)

@@ -37,6 +37,7 @@ class Program:
         self.ops, self.seed = ops, seed
         self.begin = {
             "kv": normal(8, 8, N), "score": normal(9, 8, N), "counts": np.arange(40, dtype=np.int64),
+            "streams": normal(7, 2, 4, N),
         }  # fmt: skip
         self.arrays = {name: ops.array(*value.shape, dtype=value.dtype) for name, value in self.begin.items()}
         self.ape, self.weight = ops.upload(normal(2, 4, N)), ops.upload(normal(3, N))
@@ -58,7 +59,7 @@ class Program:
                 rows[-1 - rng.integers(0, 3) % len(rows)],
                 at[rng.integers(0, 2)],
             )
-            what = rng.integers(0, 23)
+            what = rng.integers(0, 24)
             if what == 0:
                 rows.append(to.rms_norm(x, self.weight if rng.integers(0, 2) else None, 1e-6))
             elif what == 1:
@@ -125,6 +126,15 @@ class Program:
             elif what == 20:
                 mid = to.swiglu(x, y, 1.0, None)
                 rows += [to.add(mid, mid), to.linear(mid, *self.products[0])]
+            elif what == 22:  # streams before a block, or an addend after it, that are stored anew meanwhile
+                streams = self.arrays["streams"]
+                pre, post, comb = to.hc_split(*self.hyper[1:], 20, 1e-6)
+                y = to.hc_reduce(streams, pre)
+                to.store_rows(self.hyper[0].reshape(2, 4 * N), streams.reshape(2, 4 * N), at[0])
+                kept.append(to.rms_norm(y, None, 1e-6))
+                y = to.add(ring[0][4:6], x)
+                to.store_rows(x, ring[0], at[1])
+                kept.append(to.hc_expand(streams, y, post, comb))
             elif what == 21:
                 _, _, weights = to.route(self.logits, None, None, 3, 1.5, True)
                 to.count(self.given, self.arrays["counts"])

@@ -130,16 +130,3 @@ def events_of(stream: bytes) -> list[tuple[str, str]]:
 def data_of(stream: bytes) -> list[Any]:
     """The data of a stream's events, parsed; "[DONE]" as it is."""
     return [data if data == "[DONE]" else json.loads(data) for _, data in events_of(stream)]
-
-
-def tamed(value: Any, ids: dict[str, str] | None = None) -> Any:
-    """``value`` with its random ids numbered in the order in which they first occur: call_1, rs_1, ..."""
-    ids = {} if ids is None else ids
-
-    def name(match: re.Match[str]) -> str:
-        if match[0] not in ids:
-            ids[match[0]] = f"{match[1]}_{1 + sum(known.startswith(match[1] + '_') for known in ids)}"
-        return ids[match[0]]
-
-    text = re.sub(r"\b(call|toolu|resp|rs|msg|fc|ctc)_[0-9a-f]{24,32}\b", name, json.dumps(value, ensure_ascii=False))
-    return json.loads(re.sub(r"\b(chatcmpl|cmpl)-\d+", r"\1-N", text))

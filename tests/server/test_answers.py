@@ -120,6 +120,12 @@ def test_a_call_that_is_none(path, name, text, finish):
                     json.loads(arguments)
 
 
+@WITH_TOOLS
+def test_calls_without_a_call_are_a_plain_end(path):
+    said = [Delta("Hi"), Delta(finish=Finish.TOOL_CALLS, usage=Usage(1, 1))]
+    assert [understood(path, asked(path, said, stream), stream).end for stream in (False, True)] == ["stop"] * 2
+
+
 SAID = [
     Delta(reasoning="I wi"), Delta(reasoning="ll list"), Delta(reasoning=" files."), Delta(), Delta("Let me look."),
     Delta(calls=(CallDelta(0, "bash"), CallDelta(0, arguments="{"))), Delta(calls=(CallDelta(0, arguments='"z":'),)),
@@ -170,8 +176,10 @@ def test_what_ends_in_the_middle_is_no_whole_answer(path):
     with pytest.raises(Refused) as refused:
         asked(path, [Delta("x"), Delta(finish=Finish.CANCELLED)], False)
     assert (refused.value.status, refused.value.headers) == (503, {"x-should-retry": "false"})
-    late = play(read(RESPONSES, {"input": "x", "stream": True})[1], [Failed("context", "too long")])
-    assert data_of(late)[-1]["response"]["error"]["code"] == "context_length_exceeded", "so Codex does not try again"
+    late = play(read(RESPONSES, {"input": "x", "stream": True})[1], [Failed("context", "too long")], cached=9)
+    failed = data_of(late)[-1]["response"]
+    assert failed["error"]["code"] == "context_length_exceeded", "so Codex does not try again"
+    assert failed["usage"]["input_tokens_details"]["cached_tokens"] == 9
 
 
 def test_signs_of_life():

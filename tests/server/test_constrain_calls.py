@@ -110,12 +110,6 @@ def test_arguments_that_have_no_place_in_markup(parameters) -> None:
         guide_of(tool_turn(function("odd", **parameters)), TOK)
 
 
-KEYWORDS = {
-    "type": "object", "properties": {"a": {"type": "string", "enum": ["x"]}, "b": {"anyOf": [{"const": "c"}]}},
-    "required": ["a"], "additionalProperties": {"$ref": "#/$defs/d"}, "$defs": {"d": {"type": ["string", "null"]}},
-}  # fmt: skip
-
-
 def test_an_answer_that_fits_or_a_call() -> None:
     form = {"type": "object", "properties": {"word": {"enum": ["x", "y"]}}, "required": ["word"],
             "additionalProperties": False}  # fmt: skip

@@ -29,9 +29,7 @@ class StreamDecoder:
 
     def finish(self) -> str:
         """Return the pending bytes as text and reset the decoder."""
-        pending = self._decoder.decode(b"", final=True)
-        self._decoder.reset()
-        return pending
+        return self._decoder.decode(b"", final=True)
 
     def reset(self) -> None:
         """Drop pending bytes."""

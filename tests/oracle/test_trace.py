@@ -10,7 +10,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from ds4ref.nano.diagnostic import diagnostic_path
@@ -56,19 +55,12 @@ def test_hugging_face_is_clean(hf: Any, tmp_path: Path) -> None:
 
 # bug: the point to be blamed first, or to lie in the gap that is; or another one, where the mistake shows in two
 BUGS = {
-    "self_missing": "raw_window",
     "no_sink": "attn_sinks",
-    "no_inverse_rope": "kqv_back",
     "rope_half_split": "Qcur",
-    "no_yarn": "rope_tables|attn_comp_rope_tables",
     "no_previous_window": "attn_comp_candidates",
-    "row_late": "comp_count|indexer_topk",
     "indexer_recent": "indexer_topk",
     "router_not_normalised": "ffn_moe_weights_scaled",
-    "router_no_bias": "ffn_moe_topk",
     "no_clamp_shared": "ffn_shexp_mid",
-    "gelu": "ffn_shexp_mid",
-    "hc_comb_transposed": "hc_attn_post|hc_ffn_post",
     "sinkhorn_1": "hc_attn_pre_comb",
     "no_kv_norm": "KVnorm",
 }
@@ -88,32 +80,6 @@ def test_mistakes_in_its_source(hf: Any, tmp_path: Path, name: str) -> None:
     blamed = {point for point, _ in result.wrong[0].bridged}
     assert set(BUGS[name].split("|")) & blamed, f"{result.wrong[0].key} was blamed"
     assert name in names(result)
-
-
-@pytest.mark.oracle
-@pytest.mark.parametrize("stored", [np.float16, None], ids=["float16", "bfloat16"])
-def test_its_values_stored_coarsely(hf: Any, tmp_path: Path, stored: Any) -> None:
-    """Nothing is accused, and a mistake still shows."""
-    from .bugs import LIBRARY_BUGS
-
-    def coarse(dump: Dump) -> Dump:
-        tensors = {}
-        for name, pieces in dump.tensors.items():
-            values = pieces[0].load()
-            if values.dtype == np.float32:
-                bits = values.view(np.uint32)
-                bits = ((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000).view(np.float32)
-                values = bits if stored is None else np.clip(values, -6e4, 6e4).astype(stored)
-            tensors[name] = values
-        return as_dump(tensors)
-
-    clean = examined(coarse(dumped(hf, SHORT, tmp_path)), [2], ids=SHORT)
-    assert not clean.wrong, [wrong.key for wrong in clean.wrong]
-    bug = next(bug for bug in LIBRARY_BUGS if bug.name == "no_kv_norm")
-    with bug.apply(hf):
-        bent = coarse(dumped(hf, SHORT, tmp_path))
-    result = examined(bent, [2], ids=SHORT)
-    assert ("KVnorm", 2) in result.wrong[0].bridged and "no_kv_norm" in names(result)
 
 
 # --- llama.cpp
@@ -138,19 +104,12 @@ def test_llama_cpp_is_clean(llama: Any, flash: bool, f32: bool) -> None:
 METADATA: dict[str, tuple[Any, int, set[str], int, str]] = {
     # key: wrong value, layer to look at, points one of which must be in the first gap, first position, what is said
     "attention.sliding_window": (32, 0, {"raw_window"}, 16, "is 32, not 16"),
-    "rope.freq_base": (20000.0, 0, {"rope_tables"}, 1, "is 20000, not 10000"),
     "attention.compress_rope_freq_base": (10000.0, 2, {"rope_tables"}, 1, "is 10000, not 160000"),
     "attention.layer_norm_rms_epsilon": (1e-3, 0, {"hc_attn_pre_mixes"}, 0, "is 0.001, not 1e-06"),
-    "hyper_connection.epsilon": (1e-3, 0, {"hc_attn_pre_weights"}, 0, "is 0.001, not 1e-06"),
     "hyper_connection.sinkhorn_iterations": (3, 0, {"hc_attn_pre_comb"}, 0, "is 3, not 20"),
     "expert_weights_scale": (1.0, 3, {"ffn_moe_weights_scaled"}, 0, ""),  # a mistake of the library: router_no_scale
     "attention.indexer.top_k": (6, 2, {"indexer_topk"}, 27, "is 6, not 8"),
-    "rope.scaling.factor": (4.0, 2, {"rope_tables"}, 1, "is 4, not 16"),
-    "rope.scaling.original_context_length": (1024, 2, {"rope_tables"}, 1, "is 1024, not 65536"),
-    "swiglu_clamp_exp": ([7.0] * 6, 1, {"ffn_shexp_mid"}, 0, "is 7, not 10"),
     "rope.scaling.type": ("linear", 2, {"rope_tables"}, 1, ""),  # a key that this engine does not read
-    "expert_weights_norm": (False, 3, {"ffn_moe_weights_scaled"}, 0, ""),
-    "rope.dimension_count": (32, 0, {"rope_tables"}, 1, ""),
 }
 
 

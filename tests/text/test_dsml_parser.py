@@ -304,34 +304,14 @@ O, ST, SB, JS, JT = (  # noqa: E741
 
 def test_49_states():
     steps = [
-        *[(piece, O) for piece in ("ok\n\n<", "｜DSML｜", "tool", "_c", "alls")],
-        (">\n", ST),
+        *[(piece, O) for piece in ("ok\n\n<", "｜DSML｜", "tool", "_c", "alls")], (">\n", ST),
         ("<｜DSML｜invoke nam", ST),
-        ('e="e">\n<｜DSML｜parameter name="p" string="true"', ST),
-        (">", SB),
-        ("hel", SB),
-        ("lo </", ST),
-        ("div>", SB),
-        ("<", SB),
-        ("b ", SB),
-        *[(piece, ST) for piece in ("</", "｜DSML｜", "parameter", ">\n")],
-        ('<｜DSML｜parameter name="q" string="false"', ST),
-        (">", JS),
-        ("[{", JS),
-        ('"', JT),
-        ("k</", JT),
-        ("\\", JT),
-        ('"', JT),
-        ('"', JS),
-        (":1}", JS),
-        ("]", JS),
-        ("<", JS),
-        ("/｜DSML｜", ST),
-        ("parameter>", ST),
-        ("\n</｜DSML｜invoke>\n</｜DSML｜tool_calls", ST),
-        (">", O),
-        (call(), O),
-    ]
+        ('e="e">\n<｜DSML｜parameter name="p" string="true"', ST), (">", SB), ("hel", SB), ("lo </", ST), ("div>", SB),
+        ("<", SB), ("b ", SB), *[(piece, ST) for piece in ("</", "｜DSML｜", "parameter", ">\n")],
+        ('<｜DSML｜parameter name="q" string="false"', ST), (">", JS), ("[{", JS), ('"', JT), ("k</", JT), ("\\", JT),
+        ('"', JT), ('"', JS), (":1}", JS), ("]", JS), ("<", JS), ("/｜DSML｜", ST), ("parameter>", ST),
+        ("\n</｜DSML｜invoke>\n</｜DSML｜tool_calls", ST), (">", O), (call(), O),
+    ]  # fmt: skip
     assert states([piece for piece, _ in steps]) == [state for _, state in steps]
     assert [state for state in Syntax if state.greedy] == [ST, JS]
 
@@ -438,40 +418,11 @@ def test_cut_at_every_byte(text, thinking):
         assert run(list(text), thinking, tools) == whole
 
 
-ATOMS = st.sampled_from(
-    [
-        TC,
-        TC_END,
-        I("a"),
-        I_END,
-        P("s", "true"),
-        P("j", "false"),
-        '<｜DSML｜parameter name="n">',
-        P_END,
-        "<tool_calls>",
-        "</tool_calls>",
-        '<invoke name="x">',
-        "</invoke>",
-        "<think>",
-        "</think>",
-        "&lt;/｜DSML｜parameter>",
-        "&amp;",
-        "lt;",
-        "&",
-        "<",
-        "</",
-        "｜DSML｜",
-        "\n",
-        "\n\n",
-        " ",
-        "text",
-        '{"k": "v"}',
-        '"',
-        "\\",
-        "1",
-        "é",
-    ]
-)
+ATOMS = st.sampled_from([
+    TC, TC_END, I("a"), I_END, P("s", "true"), P("j", "false"), '<｜DSML｜parameter name="n">', P_END, "<tool_calls>",
+    "</tool_calls>", '<invoke name="x">', "</invoke>", "<think>", "</think>", "&lt;/｜DSML｜parameter>", "&amp;",
+    "lt;", "&", "<", "</", "｜DSML｜", "\n", "\n\n", " ", "text", '{"k": "v"}', '"', "\\", "1", "é",
+])  # fmt: skip
 
 
 @given(st.lists(ATOMS, max_size=25).map("".join), st.booleans(), st.randoms(use_true_random=False))

@@ -211,6 +211,24 @@ def test_the_one_not_used_for_longest_makes_room(fake) -> None:
         assert target.complete(Request(Prompt.tokens(ids), max_tokens=1)).usage.cached == cached
 
 
+def test_the_longest_beginning_is_gone_on_from(fake) -> None:
+    """Also where a shorter one was used later."""
+    target = LocalTarget(fake.engine, ctx=256, sessions=2)
+    for ids, cached in ((range(40, 80), 0), (range(40, 90), 40), (range(40, 50), 0), (range(40, 95), 50)):
+        assert target.complete(Request(Prompt.tokens(ids), max_tokens=1)).usage.cached == cached
+
+
+def test_of_more_at_once_than_are_kept_those_that_ended_last_stay(fake) -> None:
+    target = LocalTarget(fake.engine, ctx=256, sessions=1)
+    streams = [target.stream(Request(Prompt.tokens(ids), max_tokens=1)) for ids in (range(40, 80), range(140, 180))]
+    for stream in streams:
+        next(stream)
+    for stream in streams:
+        assert list(stream)
+    assert len(target._idle) == 1
+    assert target.complete(Request(Prompt.tokens(range(140, 190)), max_tokens=1)).usage.cached == 40
+
+
 def test_of_tokens_of_the_same_bytes_the_first_is_scored() -> None:
     """As a tokenizer that gives them for text would: llama.cpp's and ours take the lowest id."""
 

@@ -12,6 +12,7 @@ from ds4ref.text.protocol import ASSISTANT, BOS, EOS, USER
 from ds4ref.text.schemas import Schema, brought, by_name, found_in, read_schemas
 
 Q = {"role": "user", "content": "q"}
+EMPTY = '{"type":"object","properties":{}}'
 
 
 def dump(value) -> str:
@@ -243,18 +244,24 @@ def test_rebuilt_schemas():
             {"type": "function", "name": "tool_search"},
         ]
     )
-    empty = '{"type":"object","properties":{}}'
     assert read_schemas(raw) == [
         Schema('{"name":"fs.read","description":"","parameters":{"x": 1}}', "fs.read", "fs."),
-        Schema(f'{{"name":"fs.é\\n","description":"","parameters":{empty}}}', "fs.é\n", "fs."),
+        Schema(f'{{"name":"fs.é\\n","description":"","parameters":{EMPTY}}}', "fs.é\n", "fs."),
         Schema(
-            f'{{"name":"tool_search","description":"Search available tools.","parameters":{empty}}}',
+            f'{{"name":"tool_search","description":"Search available tools.","parameters":{EMPTY}}}',
             "tool_search",
             kind="tool_search",
         ),
         Schema('{"name":"tool_search","description":"D","parameters":{"q": 1}}', "tool_search", kind="tool_search"),
         Schema('{"type": "function", "name": "tool_search"}', "tool_search"),
     ]
+
+
+def test_the_function_of_a_namespace_says_whether_it_is_strict_before_its_tool_does():
+    for own, outer, strict in ((None, True, True), (True, None, True), (False, True, False), (None, None, False)):
+        tool = {"strict": outer, "function": {"name": "f"} | ({} if own is None else {"strict": own})}
+        (schema,) = read_schemas(dump([{"type": "namespace", "name": "n.", "tools": [tool]}]))
+        assert (schema.text, schema.strict) == (f'{{"name":"n.f","description":"","parameters":{EMPTY}}}', strict)
 
 
 # --- what today's clients send (docs/reference/server.md)

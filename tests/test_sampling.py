@@ -193,10 +193,7 @@ def test_against_the_plain_transcription(logits, temperature, top_k, top_p, min_
     assert sampler.rng.state == rng.state  # one number per draw, none when greedy or without a choice to make
 
 
-# --- pitfalls
-
-
-# --- odd logits
+# --- odd settings
 
 
 def test_settings():
@@ -205,6 +202,8 @@ def test_settings():
             Sampler(**bad)
     assert draws(5, temperature=1e-60, seed=1) == [1] * 5
     assert set(draws(300, temperature=1e300, min_p=0, seed=1)) == set(range(6))
+    tied = np.array([1, 2, 2], np.float32)
+    assert set(draws(30, tied, min_p=1, seed=1)) == set(draws(30, tied, min_p=1, top_k=3, seed=1)) == {1, 2}
     assert Sampler().rng.state != Sampler().rng.state and fresh_seed() > 0
 
 

@@ -221,7 +221,7 @@ def test_recordings_take_no_more_than_their_share_of_memory(engine: Engine, monk
     at, kept = 1, set()
     for count in (1, 2, 3, 4, 1, 5, 6, 7, 8, 1):
         decoder.run(ids[at : at + count])
-        session._sequence.rewind(at)
+        session._cache_ahead.rewind(at)
         kept.add(len(decoder._recordings))
         assert len(decoder._recordings) == 2 or decoder._nbytes() <= 6 * one
         assert decoder.last in [recording for recording, _ in decoder._recordings.values()]

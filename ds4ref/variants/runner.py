@@ -195,7 +195,7 @@ def code_files() -> list[Path]:
     rooms = [house / name for name in ("archs", "residency", "session", "variants", "weights")] + [
         Path(kernels.__file__ or "").parent
     ]
-    single = [house / f"{name}.py" for name in ("backends", "decode", "engine", "numerics")]
+    single = [house / f"{name}.py" for name in ("backends", "decode", "engine", "engine_options", "numerics")]
     return single + [path for room in rooms for path in sorted(room.rglob("*.py"))]
 
 

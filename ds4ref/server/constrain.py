@@ -17,7 +17,6 @@ unsupported parts, and computes the masks. An answer cut off by its token limit 
 
 from __future__ import annotations
 
-import json
 import re
 from typing import TYPE_CHECKING
 
@@ -26,7 +25,7 @@ import numpy as np
 from ..errors import Ds4Error, TextError
 from ..text.protocol import CANONICAL
 from ..text.schemas import by_name
-from .grammar import PRETTY, CallGrammar, bounded, call_grammar, check_schema, json_rule
+from .grammar import PRETTY, CallGrammar, bounded, call_grammar, check_schema, json_rule, parsed
 from .vocabulary import Vocabulary, vocabulary
 
 if TYPE_CHECKING:
@@ -82,7 +81,7 @@ def guide_of(turn: Turn, tokenizer: Tokenizer, max_reasoning: int | None = None)
 
 def _answer(text: str) -> str:
     """The expression of an answer that fits the schema ``text``; ``{}`` stands for any object."""
-    schema = bounded("the schema of the answer", json.loads(text))
+    schema = bounded("the schema of the answer", parsed(text))
     if isinstance(schema, dict):
         check_schema("the schema of the answer", schema, PRETTY)
     return json_rule({"type": "object"} if schema == {} else schema, PRETTY)

@@ -14,6 +14,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any
 from urllib.parse import unquote
 
@@ -47,12 +48,16 @@ _OF_STRINGS = frozenset(
 """JSON schema keywords that constrain a string."""
 MOST = 2**53 - 1
 """The largest integer up to which every integer is a double of its own."""
+MOST_EXPONENT = 22
+"""The largest power of ten that is a double."""
 _BOUNDS = {"maximum": (1, "maximum"), "exclusiveMaximum": (1, "maximum"),
            "minimum": (-1, "minimum"), "exclusiveMinimum": (-1, "minimum")}  # fmt: skip
 """Keywords that bound numbers: the sign of their direction, and the inclusive one."""
 _MAPS = frozenset("properties patternProperties dependentSchemas dependencies $defs definitions".split())
-_VALUES = frozenset("enum const default examples".split())
-"""JSON schema keywords whose members are names of schemas, and those whose values are no schemas."""
+_VALUES = frozenset("enum const".split())
+_ANNOTATIONS = frozenset("default examples".split())
+"""JSON schema keywords whose members are names of schemas, those whose values are no schemas, and of these those that
+constrain nothing."""
 _MOST_OF = frozenset("maxLength maxItems maxProperties maxContains".split())
 _WHOLE = frozenset(
     "$ref $dynamicRef allOf anyOf oneOf not if enum const patternProperties propertyNames minProperties maxProperties "
@@ -66,15 +71,66 @@ def literal(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
+class Number(float):
+    """A number of a schema with the digits that the client wrote (``text``)."""
+
+    text: str
+
+    @classmethod
+    def read(cls, text: str) -> Number | int:
+        """Return the number that ``text`` spells, an integer where it is one within +-MOST."""
+        number = cls(text)
+        number.text = text
+        return int(number) if -MOST <= number <= MOST and _decimal(text) == int(number) else number
+
+
+def _decimal(text: str) -> Decimal | None:
+    """Return the number that ``text`` spells, None for exponents that nobody can want."""
+    try:
+        return Decimal(text)
+    except ArithmeticError:
+        return None
+
+
+def parsed(text: str) -> Any:
+    """Parse a JSON schema; those of its numbers that are no integers are ``Number``."""
+    return json.loads(text, parse_float=Number.read)
+
+
+def _exact(number: float) -> bool:
+    """Return whether llguidance, which computes value = digits * 10^n in doubles, keeps ``number`` as it is written."""
+    if not -MOST <= number <= MOST:
+        return False
+    if isinstance(number, int):
+        return True
+    written = _decimal(getattr(number, "text", repr(number)))
+    _, digits, exponent = (read := Decimal(float.__repr__(number))).as_tuple()
+    significand = int("".join(map(str, digits)))
+    return written == read and significand <= MOST and isinstance(exponent, int) and abs(exponent) <= MOST_EXPONENT
+
+
+def _check_exact(where: str, key: str, value: Any) -> None:
+    """Raise TextError if a number at any depth of ``value``, which belongs to the keyword ``key``, is not exact."""
+    if isinstance(value, (dict, list)):
+        for one in value.values() if isinstance(value, dict) else value:
+            _check_exact(where, key, one)
+    elif isinstance(value, (int, float)) and not _exact(value):
+        raise TextError(
+            f"{where}: {key} {getattr(value, 'text', str(value))[:40]} would be changed: supported are integers up to "
+            f"{MOST} and decimals of up to 15 digits"
+        )
+
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def bounded(where: str, schema: Any, lenient: bool = False) -> Any:
-    """Return a schema with bounds that llguidance, which has doubles, keeps: those beyond +-MOST count as that.
+    """Return a schema with only those numbers that llguidance, which has doubles, keeps exactly.
 
-    What fits the result fits ``schema``. Raise TextError naming the keyword if only numbers beyond fit, or for
-    minProperties where llguidance would count repeated names; ``lenient`` ignores the last.
+    Bounds beyond +-MOST count as that, counts without an upper limit and annotations are left out. What fits the result
+    fits ``schema``. Raise TextError naming the keyword if only numbers beyond fit, if a number would be changed, or for
+    minProperties that llguidance would take repeated names for; ``lenient`` ignores the last.
     """
     if not isinstance(schema, dict):
         return [bounded(where, one, lenient) for one in schema] if isinstance(schema, list) else schema
@@ -82,12 +138,18 @@ def bounded(where: str, schema: Any, lenient: bool = False) -> Any:
     for key, value in schema.items():
         if key in _MAPS and isinstance(value, dict):
             found[key] = {name: bounded(where, one, lenient) for name, one in value.items()}
+        elif key in _ANNOTATIONS:
+            continue
+        elif key in _VALUES:
+            _check_exact(where, key, value)
+            found[key] = value
         elif key in _BOUNDS and _is_number(value):
-            sign, inclusive = _BOUNDS[key]
+            sign, least = _BOUNDS[key]
             if sign * value < -MOST or (key.startswith("exclusive") and sign * value <= -MOST):
                 raise TextError(f"{where}: {key} {value} leaves only numbers beyond {MOST}, which are not supported")
             if sign * value > MOST:
-                key, value = inclusive, sign * MOST
+                key, value = least, sign * MOST
+            _check_exact(where, key, value)
             found[key] = sign * min(sign * value, sign * found[key]) if key in found else value
         elif key in _MOST_OF and _is_number(value) and value > MOST:
             continue
@@ -95,7 +157,9 @@ def bounded(where: str, schema: Any, lenient: bool = False) -> Any:
             if not lenient:
                 raise TextError(f"{where}: minProperties {value} is not supported where members may have any name")
         else:
-            found[key] = value if key in _VALUES else bounded(where, value, lenient)
+            if _is_number(value):
+                _check_exact(where, key, value)
+            found[key] = bounded(where, value, lenient)
     return found
 
 
@@ -114,7 +178,7 @@ def inner_schemas(where: str, definition: str) -> str:
         if match.start() < at:
             continue  # inside the schema before
         try:
-            raw, end = json.JSONDecoder().raw_decode(definition, match.end())
+            raw, end = json.JSONDecoder(parse_float=Number.read).raw_decode(definition, match.end())
         except ValueError:
             raise TextError(f"{where}: %json without a JSON schema behind it") from None
         schema = bounded(where, raw)
@@ -253,7 +317,7 @@ class _Writer:
         elif lenient and not tool.strict:
             body = self.arguments(tool, {})
         else:
-            body = self.arguments(tool, json.loads(tool.parameters))
+            body = self.arguments(tool, parsed(tool.parameters))
         head = literal(f'invoke name="{escape_attribute(tool.name)}">\n')
         return self.rule("c", f"{head} {body} {self.tag('</')} {literal('invoke>' + chr(10))}")
 

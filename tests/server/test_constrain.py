@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 
 from ds4ref.errors import TextError
 from ds4ref.server.constrain import GrammarError, guide_of
+from ds4ref.server.turn import Turn
 from ds4ref.server.vocabulary import MAX_BYTES
 from ds4ref.targets.answer import Finish
 from tests.server.walk import walk
 
-from .constrained import TOK, function, json_turn, schemas, tool_turn, validate
+from .constrained import TOK, custom, function, json_turn, schemas, tool_turn, validate
 
 
 def answer(schema: object, tokens: int = 300, seed: int = 0, **more) -> str:
@@ -201,3 +202,24 @@ def test_numbers_beyond_them_are_refused_in_a_line(bounds):
             guide_of(json_turn({"type": "object", "properties": {"n": {"anyOf": [{"type": kind, **bounds}]}}}), TOK)
         with pytest.raises(TextError, match="tool f, parameter x: .* only numbers beyond 9007199254740991"):
             guide_of(tool_turn(function(strict=True, type="object", properties={"x": {"type": kind, **bounds}})), TOK)
+
+
+CHANGED = [str(B + 1), "0.12345678901234567", "1.0000000000000000001", "1e22"]
+PLACES = ['{"const": %s}', '{"enum": [{"a": [[%s]]}]}', '{"$defs": {"d": {"const": %s}}, "$ref": "#/$defs/d"}',
+          '{"items": {"multipleOf": %s}}', '{"anyOf": [{"properties": {"const": {"enum": [%s]}}}]}']  # fmt: skip
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_numbers_that_would_be_changed_are_refused_by_name(place):
+    for number in CHANGED:
+        refused = f"(const|enum|multipleOf) {re.escape(number)} would be changed"
+        with pytest.raises(TextError, match="the schema of the answer: " + refused):
+            guide_of(Turn("chat", format=place % number, thinking="none"), TOK)
+        with pytest.raises(TextError, match="tool patch: " + refused):
+            guide_of(tool_turn(custom(f"start: %json {place % number}")), TOK)
+    kept = guide_of(Turn("chat", format=place % "0.25", thinking="none"), TOK)
+    assert kept is not None
+
+
+def test_numbers_that_constrain_nothing_are_taken():
+    assert answer({"default": B + 1, "examples": [0.12345678901234567, {"const": B + 1}], "const": 7}) == "7"

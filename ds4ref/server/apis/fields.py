@@ -28,7 +28,8 @@ ON = frozenset(("true",))
 
 _NEUTRAL: Mapping[frozenset[str], str] = {
     OFF: """
-        suffix audio functions container mcp_servers thread compaction background context_management moderation
+        suffix audio functions container apply_chat_template mcp_servers thread compaction
+        background context_management moderation
         guided_json guided_regex guided_choice guided_grammar guided_whitespace_pattern structured_outputs grammar
         json_schema regex ebnf structural_tag format logits_processors custom_logit_processor custom_params vllm_xargs
         bad_words stop_token_ids stop_regex allowed_token_ids logprob_token_ids prompt_logprobs prompt_embeds input_ids

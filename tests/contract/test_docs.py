@@ -56,3 +56,17 @@ def test_options_in_examples_exist(page: Path) -> None:
                 text += nested
         for option in re.findall(r"(?<!\S)--?[a-z][\w-]*", " ".join(words)):
             assert re.search(rf"(?<![\w-]){re.escape(option)}(?![\w-])", text), f"{option} of: {' '.join(words)}"
+
+
+@EACH
+def test_files_that_are_named_exist(page: Path) -> None:
+    text = page.read_text()
+    named = set(
+        re.findall(r"(?<![\w/.:])(?:tests|ds4ref|kernels|eval|speed_bench|test_vectors|benchmarks)/[\w./]+\.\w+", text)
+    )
+    modules = {name.replace(".", "/") for name in re.findall(r"python -m ((?:benchmarks|tests|ds4ref)[\w.]+)", text)}
+    missing = [name for name in named if "NAME" not in name and not (ROOT / name).exists()]
+    missing += [
+        name for name in modules if not ((ROOT / f"{name}.py").exists() or (ROOT / name / "__main__.py").exists())
+    ]
+    assert not missing

@@ -250,7 +250,8 @@ def moved(wrong: np.ndarray, right: np.ndarray, library: Signatures, mode: str) 
 def kept_as(logits: np.ndarray, stored: str) -> np.ndarray:
     """Return logits rounded as by storing them in a file of precision ``stored``."""
     if stored == "float16":
-        return logits.astype(np.float16).astype(np.float32)
+        with np.errstate(over="ignore"):
+            return logits.astype(np.float16).astype(np.float32)
     if stored == "bfloat16":
         return ((logits.view(np.uint32) + 0x8000) & 0xFFFF0000).view(np.float32)
     if stored.endswith("decimals"):

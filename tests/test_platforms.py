@@ -20,6 +20,7 @@ ALLOWED = {
     "kernels/system.py": "the place for calls that kernels need",
     "ds4ref/environment.py": "the place for facts about machine and process",
     "kernels/cuda/driver/gpu.py": "CUDA devices are in Linux machines",
+    "benchmarks/gpu_check.py": "names the driver of NVIDIA where there is one",
     "benchmarks/experts.py": "needs a control group, and says so where there is none",
     "benchmarks/load.py": "watches a server under load, by hand, on Linux",
 }

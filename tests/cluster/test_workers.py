@@ -111,7 +111,7 @@ def test_streams_in_bfloat16(nano_path: str, workers: str) -> None:
     with Engine.open(nano_path, numerics="exact", threads=1) as engine:
         with clustered(nano_path, workers, 2, "exact", streams="bf16", tell=said.append) as far:
             ids = ids_of(engine, 30)
-            near = np.abs(far.logits(ids) - engine.logits(ids)).max()
+            near = np.median(np.abs(far.logits(ids) - engine.logits(ids)).max(axis=1))
             far.session(40).eval(3)
             assert far.model.timing.hop_bytes == 2 * 4 * engine.shape.dim
     assert 1e-4 < near < 1 and any("rounded to bf16" in line for line in said)

@@ -65,7 +65,7 @@ def test_servers_with_mistakes_of_their_own(engine, wrong, echo, chat, prompt) -
     found = asked(engine, wrong, echo, chat, prompt)
     names = {"": ("exact", None), "early": ("fault", "rows_early")}
     assert (found.verdict, found.fault) == names.get(wrong, ("fault", wrong)) and found.confidence > 0.8
-    assert found.positions >= (100 if echo else 20)
+    assert found.positions >= (100 if echo and wrong != "space_added" else 20)  # whose echo is not the text
 
 
 def test_places_are_those_with_the_same_text_behind(engine) -> None:

@@ -30,7 +30,8 @@ class Computes:
             value = part.tap(name, layer, value, chunk)
         parts = value if isinstance(value, tuple) else (value,)
         parts = tuple(
-            kept_as(part, self.kind) if getattr(part, "dtype", None) == np.float32 else part for part in parts
+            kept_as(part.clip(-65504, 65504), self.kind) if getattr(part, "dtype", None) == np.float32 else part
+            for part in parts
         )
         return parts if isinstance(value, tuple) else parts[0]
 
@@ -75,7 +76,9 @@ def test_an_engine_that_computes_in_16_bits(trained, computes, fault, clean) -> 
     logits = kept_as(np.asarray(session.extend(signatures.ids.tolist())), computes)
     found = diagnose(signatures, from_logits(signatures.ids, logits))
     assert found.clean is clean, (found.verdict, found.notes)
-    if clean:
+    if clean and found.verdict == "llama.cpp_f32_cache":
+        assert computes == "float16"  # which rounds the inputs of F16 matrices, all of this model's, in the same way
+    elif clean:
         assert found.verdict == computes and 0.002 < found.limit["size"] < 0.5
         wide = logits + np.random.default_rng(0).normal(0, 1e-5, logits.shape)  # no longer of that type
         assert not diagnose(signatures, from_logits(signatures.ids, wide)).clean

@@ -30,7 +30,7 @@ TIMES, FLOOR = 2.0, {"exact": 1e-7, "qat": 1e-4, "ds4": 0.0068}
 """Bar for the median divergence of CPU and GPU: TIMES that of the CPU's decode from its prefill, at least FLOOR.
 
 In mode qat roundings that flip are so rare that the CPU may have none; in ds4 a CPU without AVX-512 sums in one order
-for prefill and decode, and its floor is twice the divergence measured on a CPU with AVX-512 (docs/LOG.md).
+for prefill and decode, and its floor is twice the divergence measured on a CPU with AVX-512.
 """
 ENOUGH = 16
 """Minimum number of tokens for a meaningful median."""

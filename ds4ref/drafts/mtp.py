@@ -25,7 +25,7 @@ MOST_DRAFTED, MOST_MARGIN = 16, 1000.0
 
 SURE = 2.0
 """A good ``sure`` where a row of a pass costs 0.1 to 0.4 of a token: 2 to 5 % more than the best fixed number of drafts
-would give, on the embedded model (docs/LOG.md)."""
+would give, on the embedded model."""
 
 MOST_RECORDED = 8
 """Maximum number of pairs in a recorded pass: the rows of a pass that verifies drafts. More come only after a

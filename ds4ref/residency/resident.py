@@ -3,7 +3,7 @@
 Each matrix of experts has a table of addresses, which kernels look up (``ops.scattered``). An expert in memory has its
 place's address there; any other one that of the mapped file, so that a chunk of many tokens, whose experts are more
 than there are places, is computed all the same. Reading into a place that was used before is cheap; fresh pages cost
-more than the reading (docs/LOG.md, 2026-11-27).
+more than the reading.
 
 A pass calls ``need`` for a layer as soon as its experts are chosen, and ``wait`` before it reads them. Both are called
 from compiled code, and leave an error to ``passing``, around the whole pass, to raise. An address is entered when its
@@ -31,7 +31,7 @@ from .contents import Contents, Fading, Move
 from .readers import NOW, SOMETIME, SOON, Job, Readers, read_pages
 
 READERS = 4
-"""Threads that read: more gain little on one disk (docs/LOG.md, 2026-11-27)."""
+"""Threads that read: more gain little on one disk."""
 
 PAGE = mmap.PAGESIZE
 PARTS = "gate", "up", "down"

@@ -33,7 +33,7 @@ REST = 28
 """Number of phases, about two layers of them, for which freed memory is not reused.
 
 Reused at once, its lines would still be in the cache of the core that wrote them last, and fetching them from there
-takes twice as long as from the shared cache, into which the weights of a layer evict them (docs/LOG.md).
+takes twice as long as from the shared cache, into which the weights of a layer evict them.
 """
 T = TypeVar("T")
 

@@ -1,7 +1,7 @@
 """Memory of large results, used again within a pass: fresh pages cost more than the small ops that fill them.
 
 The arrays of a chunk of tokens are tens of megabytes. Given back to the system after each op, their pages are cleared
-again for the next: a twelfth of a prefill (docs/LOG.md, 2026-11-27). Small arrays stay with malloc, which keeps their
+again for the next: a twelfth of a prefill. Small arrays stay with malloc, which keeps their
 pages by itself.
 """
 

@@ -23,7 +23,7 @@ MOST_STEPS = 24
 """Maximum number of steps of a group: buffers that a phase uses lie beside each other."""
 
 MEETING = 0.2
-"""Time that threads lose between two phases, in times of a chunk, of which each takes 5 to 15 us (docs/LOG.md)."""
+"""Time that threads lose between two phases, in times of a chunk, of which each takes 5 to 15 us."""
 
 SMALL = 0.5
 """Chunks that a tail may have for another one to be appended to it rather than run beside it."""

@@ -32,7 +32,7 @@ INDEX_ROWS = 4
 
 RANK_BLOCK = 512
 """Values per block of which ``top`` keeps the maximum. A block is rescanned for each chosen value in it, and the maxima
-of all blocks are compared for each rank (docs/LOG.md)."""
+of all blocks are compared for each rank."""
 
 WIDENED = 4 * HEAD_GROUP * (ROW_BLOCK + 2)
 """Offset of the widened rows in an attention work area: behind the scores and two numbers per head."""

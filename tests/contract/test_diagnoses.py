@@ -1,4 +1,4 @@
-"""The verdicts of ``ds4-vectors diagnose`` as they were before the code was halved: ``diagnoses.json``.
+"""The verdicts of ``ds4-vectors diagnose`` as they were at commit 085224ef: ``diagnoses.json``.
 
 On faults of the library, on right engines, and on another engine's C code with one bug at a time (golden files).
 """

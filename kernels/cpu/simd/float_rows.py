@@ -183,7 +183,7 @@ def block_kernel(fmt: Format) -> RowKernel:
     lines, offset = -(-fmt.block_bytes // 64), fmt.minimum is not None and fmt.minima is None
     add = _offset_step(fmt) if offset else _block_step(fmt)
     if fmt.minima is None:
-        # 8-bit codes in 16 registers: four inputs take 3.0 to 3.8 x the time of one, two 1.35 to 1.65 x (docs/LOG.md)
+        # 8-bit codes in 16 registers: four inputs take 3.0 to 3.8 x the time of one, two 1.35 to 1.65 x
         counts = TWO_AT_MOST if fmt.name == "Q8_0" and TIER != "A" else _COUNTS
         part = Part(fmt.block_elems, add, fmt.block_bytes, 4 * fmt.block_elems)
         rows = make_rows(_SUMS_KIND, lines, part, counts=counts)

@@ -29,8 +29,6 @@ COMMANDS = {
     "trace": "record intermediate tensors, and find the first wrong op in another engine's",
     "model": "print the file of the diagnostic model, or write its prompts",
     "ppl": "perplexity at several depths, with standard errors",
-    "nll": "compare the NLL of recorded continuations under two engines (paired)",
-    "recall": "recall of facts hidden in a long story, by depth (needle in a haystack)",
     "damage": "quantization error by op, and whether quantization explains it",
     "doctor": "is my engine right? run all checks, write a report",
 }

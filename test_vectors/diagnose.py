@@ -44,9 +44,7 @@ Verdicts: a rounding set (exact, qat, ds4, llama.cpp, bfloat16, ...): no mistake
 mistake; "unknown": nothing known explains the numbers; "broken": some numbers are missing or not finite.
 Exit code 0 only for a rounding set (--allow-undecided: also for "undecided").
 
-DeepSeek V4 is compared with all known mistakes; dense models with rounding sets and mistakes of prompt and output.
---dir-steering-file also tests whether that engine is steered along these directions, and at which scale; the
-other steering flags apply to --target local."""
+DeepSeek V4 is compared with all known mistakes; dense models with rounding sets and mistakes of prompt and output."""
 
 
 def run(argv: Sequence[str]) -> int:
@@ -87,7 +85,6 @@ def run(argv: Sequence[str]) -> int:
     given = None if args.token_ids is None else read_ids(args.token_ids)
     if args.prompt_file is not None and args.logits is None:
         raise UsageError("--prompt-file goes with --logits")
-    from ds4ref.archs.steering import read_directions
     from ds4ref.engine import Engine
     from ds4ref.nano.diagnostic import diagnostic_path
     from ds4ref.variants import ROUNDING
@@ -96,20 +93,19 @@ def run(argv: Sequence[str]) -> int:
 
     options = engine_options(args)
     options.pop("numerics", None)  # of the target
-    steering = options.pop("steering", None)  # of theirs, if of any
+    options.pop("steering", None)
     with Engine.open(args.model or diagnostic_path(), **options) as engine:
-        directions = None if steering is None else read_directions(args.dir_steering_file, engine.shape)
         if args.logits is not None:
             seen = read_given(args, engine, given)
         else:
             from .elicit import elicit
 
-            with target_of(args, args.target, steers=False) as target:
+            with target_of(args, args.target) as target:
                 seen = elicit(target, engine, given, args.prompt, args.chat)
                 report_notes("ds4-vectors", target)
         with Interrupt(signal.SIGTERM) as interrupt:
             result = run_diagnosis(engine, seen if args.top is None else seen.top(args.top), args.their_model,
-                                   interrupt, directions, args.computes)  # fmt: skip
+                                   interrupt, args.computes)  # fmt: skip
         sure = result.mode in ROUNDING and not ROUNDING[result.mode].coarse
         plan = (
             planned(engine.shape, seen.ids.tolist(), result.first_position, sure)
@@ -162,14 +158,12 @@ def run_diagnosis(
     seen: Observation,
     their_model: str | None = None,
     cancel: Callable[[], bool] | None = None,
-    directions: np.ndarray | None = None,
     computes: str | None = None,
 ) -> Diagnosis:
     """Check that the observation is valid and of this model, then diagnose it; DataError for an invalid observation.
 
     ``their_model``: the file that the other engine reads, if it is not ours; ``cancel``: polled, ends the search with
-    the best answer so far; ``directions`` (layers, width): along which the other engine may be steered; ``computes``:
-    the 16-bit type in which it computes, if that is known.
+    the best answer so far; ``computes``: the 16-bit type in which it computes, if that is known.
     """
     from .diagnosis import Signatures
     from .diagnosis import diagnose as explain
@@ -180,7 +174,7 @@ def run_diagnosis(
         raise DataError(useless.says)
     broken = [finding for finding in findings if finding.outcome is BROKEN]
     with Trying() as trying:
-        library = Signatures(engine, seen.ids.tolist(), directions)
+        library = Signatures(engine, seen.ids.tolist())
 
         def explained(part: Observation) -> Diagnosis:
             return explain(library, part, bos_of(engine), progress=trying, cancel=cancel,

@@ -68,11 +68,10 @@ def add_target(parser: Parser, default: str | None = "local") -> None:
     add(parser, "--timeout", help="HTTP, command: seconds to wait for a response (120; 3600)")
 
 
-def target_of(args: Namespace, spec: str, steers: bool = True) -> Target:
-    """Open the target ``spec`` with the options that apply to its kind; ``steers``: those of steering must apply."""
+def target_of(args: Namespace, spec: str) -> Target:
+    """Open the target ``spec`` with the options that apply to its kind."""
     kind = spec.partition(":")[0].partition("?")[0]
-    if steers:
-        only_local(args, kind)
+    only_local(args, kind)
     options: dict[str, Any] = {}
     if kind in ("http", "https"):
         options = {

@@ -130,7 +130,7 @@ class _Judge:
         over, (rival, gap) = self.posterior.over(c), self.posterior.rival(c)
         misfit, residue = self.posterior.misfit(c), self.posterior.residue(c)
         if c.kind == "family" and c.parameter is None:
-            sized = fitting.refined(self.case, c.mode, self.case.library.family(c.family), fitting.value_of(c))
+            sized = fitting.refined(self.case, c.mode, self.case.library.families[c.family], fitting.value_of(c))
             c = sized if sized.fit.score >= c.fit.score else replace(c, parameter=sized.parameter)
         result = self.result("fault", self.posterior.clean(c.mode), c.says)
         result.fault = c.parameter["name"] if c.parameter is not None else c.name.partition(" [")[0]

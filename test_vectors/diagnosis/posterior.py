@@ -186,7 +186,7 @@ class Posterior:
             missing = [mode for mode in modes if mode not in {o.mode for o in same}]
             value = value_of(c)
             same += self.case.computed(
-                self.case.member(mode, self.case.library.family(c.family), value) for mode in missing
+                self.case.member(mode, self.case.library.families[c.family], value) for mode in missing
             )
         if not c.clean and c.mode not in MODE_NAMES and modes and not same:
             return False

@@ -296,7 +296,7 @@ class Search:
                 self._computed(self.case.fault(mode, name) for name in names if name in self._names(mode))
             if mode not in self.fitted:
                 self._computed(
-                    self.case.member(mode, self.case.library.family(c.family), fitting.value_of(c)) for c in constants
+                    self.case.member(mode, self.case.library.families[c.family], fitting.value_of(c)) for c in constants
                 )
         for c in constants[:1]:
             # fitted beside a rounding the value is a little off: once more in the sets that are nearest with it
@@ -314,8 +314,7 @@ class Search:
         self.fitted.add(mode)
         clean, coarse = self._clean(mode), ROUNDING[mode].coarse
         library = self.case.library
-        able = [library.families[name] for name in (*FAMILIES, *library.more) if name in library.families]
-        families = able if only is None else [library.family(name) for name in only]
+        families = [library.families[name] for name in (FAMILIES if only is None else only) if name in library.families]
         self._say(f"constants in {mode}")
         tried = self._add(fitting.nearest(self.case, mode, families))
         best: dict[str, Candidate] = {}
@@ -338,7 +337,7 @@ class Search:
         self._add(
             [
                 self.case.untied(
-                    fitting.refined(self.case, c.mode, self.case.library.family(c.family), fitting.value_of(c))
+                    fitting.refined(self.case, c.mode, self.case.library.families[c.family], fitting.value_of(c))
                 )
             ]
         )

@@ -27,9 +27,7 @@ from ds4ref.engine import Engine
 from ds4ref.files import file_digest
 from ds4ref.nano.cache import cache_dir
 from ds4ref.variants import LIBRARY, MODE_NAMES, Fault, Runner, code_digest
-from ds4ref.variants.families import Family
 from ds4ref.variants.runner import AnyFault
-from ds4ref.variants.steered import steering_families
 
 from ..observation import log_softmax
 
@@ -83,25 +81,18 @@ class Pass:
 
 
 class Signatures:
-    """Cached runs of one model on one token list.
+    """Cached runs of one model on one token list."""
 
-    directions: (layers, width) along which the other engine may be steered; None if nothing is known of any.
-    """
-
-    def __init__(self, engine: Engine, ids: Sequence[int], directions: np.ndarray | None = None):
+    def __init__(self, engine: Engine, ids: Sequence[int]):
         self.engine, self.ids = engine, np.asarray(ids, np.int32)
         self.runner = Runner(engine)
-        self.more = {} if directions is None else steering_families(directions)
-        """Families beside those of ``FAMILIES``, by name."""
-        self.families = self.runner.families() | self.more
+        self.families = self.runner.families()
         """Families of faults that this engine can have, by name."""
         self.sets = self.runner.sets()
         """Names of the rounding sets that differ for this model."""
         self.modes = [name for name in MODE_NAMES if name in self.sets]
         key = hashlib.sha256()
         key.update(f"{_model(engine)} {code_digest()} {engine.backend}".encode() + self.ids.tobytes())
-        if directions is not None:
-            key.update(directions.tobytes())
         self._folder = cache_dir() / "signatures" / key.hexdigest()[:24]
         self._memory: dict[str, Signature] = {}
         self._bytes = 0
@@ -111,10 +102,6 @@ class Signatures:
     def faults(self, mode: str) -> list[Fault]:
         """Return the library's faults that can change the numbers on these tokens in rounding set ``mode``."""
         return self.runner.faults(mode, len(self.ids))
-
-    def family(self, name: str) -> Family:
-        """Return a family of faults by name."""
-        return self.families[name]
 
     def get(self, mode: str, fault: str | None = None) -> Signature:
         """Return the result without a fault, or with one of the library by name."""

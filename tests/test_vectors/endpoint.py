@@ -19,7 +19,6 @@ from ds4ref.engine import Engine
 from ds4ref.sampling import top_logprobs
 from ds4ref.test_vectors.diagnosis.prompts import MISTAKES
 from ds4ref.text.chat import encode_chat_prompt
-from ds4ref.variants.verifiers import VERIFIERS, adversary, speculate
 
 MISBEHAVIOURS = {
     "": "nothing: it is right",
@@ -44,9 +43,20 @@ MISBEHAVIOURS = {
     "texts": "alternatives as llama-cpp-python lists them: a dict by text, bytes that are no text left out of it",
     "early": "an echo lists each token with the distribution after it, as llama-cpp-python's does",
     "verifier": "passes of 4 rows, drafts held against the runners-up of row 0, the worst drafts for that",
-    "drafts": "the same drafts, each held against the best token of its own row: right",
     "parses": "control strings in plain prompts become control tokens",
 } | {m.name: m.says for m in MISTAKES}
+
+
+def runners_up(engine: Engine, ids: list[int], tokens: int) -> list[int]:
+    """What ds4 once committed in passes of 4 rows: the top-k of one row, where the best of each of k rows was meant."""
+    session = engine.session(len(ids) + tokens + 8)
+    row, out = session.extend(ids)[-1], []
+    while len(out) < tokens:
+        first = int(np.argmax(row))
+        drafts = np.argsort(-session.extend([first])[0], kind="stable")[:3].tolist()
+        out += [first, *drafts]
+        row = session.extend(drafts)[-1]
+    return out[:tokens]
 
 
 class Endpoint:
@@ -183,11 +193,7 @@ class Endpoint:
 
     def committed(self, ids: list[int], tokens: int) -> list[int]:
         """What it commits in passes of drafts; nothing where it has none."""
-        name = {"verifier": "runners-up of row 0", "drafts": "each row"}.get(self.wrong)
-        if name is None:
-            return []
-        session = self.engine.session(len(ids) + tokens + 8)
-        return speculate(session, ids, tokens, 4, adversary, VERIFIERS[name]).ids
+        return runners_up(self.engine, ids, tokens) if self.wrong == "verifier" else []
 
     def step(self, token: int, row: np.ndarray | None, top: int) -> dict[str, Any]:
         if row is None:

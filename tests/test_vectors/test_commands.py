@@ -1,4 +1,4 @@
-"""The commands as a user runs them: ds4's five official cases by path, perplexity, likelihoods, fact recall."""
+"""The commands as a user runs them: ds4's five official cases by path, perplexity."""
 
 from __future__ import annotations
 
@@ -7,21 +7,16 @@ import math
 import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from scipy.stats import binomtest
 
-from ds4ref.errors import TargetError, UsageError
-from ds4ref.runs.stats import weighted_interval
+from ds4ref.errors import TargetError
 from ds4ref.targets import Ability, Prompt, Request, Step, Token
 from ds4ref.targets.local import LocalTarget
-from ds4ref.test_vectors import cli, nll
-from ds4ref.test_vectors.nll import paired
+from ds4ref.test_vectors import cli
 from ds4ref.test_vectors.official import VecCase, read_vec, write_vec
 from ds4ref.test_vectors.ppl import by_depth, echo_agrees, score
-from ds4ref.test_vectors.recall import ask, grade, make
 from tests.marking import sampled
 
 from .scripted import Scripted
@@ -145,8 +140,7 @@ def test_partial_captures_are_no_vectors(nano_path, tmp_path, capsys) -> None:
     manifest["complete"] = False
     del manifest["cases"][1]["case_file"], manifest["cases"][1]["sha256"]
     (folder / "manifest.json").write_text(json.dumps(manifest))
-    for argv in (["check", str(folder), "--target", target], ["convert", str(folder), str(tmp_path / "x.vec")],
-                 ["nll", str(folder), "--target", target, "--other", target]):  # fmt: skip
+    for argv in (["check", str(folder), "--target", target], ["convert", str(folder), str(tmp_path / "x.vec")]):
         assert run(capsys, *argv)[0] == 1
     assert not (tmp_path / "x.vec").exists()
     assert run(capsys, "check", str(folder), "--target", target, "--allow-partial")[0] == 0
@@ -219,64 +213,6 @@ def test_an_echo_that_is_off_by_one_is_noticed(shift, agrees) -> None:
     assert echo_agrees(Echo([]), [Step(Token(c.encode())) for c in text]) is None
 
 
-# ------------------------------------------------------------------------------------------------------ likelihoods
-
-
-def test_paired_statistics() -> None:
-    a, b = [(8.0, 4), (9.0, 3), (10.0, 2)], [(6.0, 4), (9.0, 3), (11.0, 2)]
-    found = paired(a, b)
-    assert (found.a, found.b, found.delta) == pytest.approx((27 / 9, 26 / 9, -1 / 9))
-    assert (found.cases, found.tokens, found.wins, found.sign_p) == (3, 9, (1, 1, 1), 1.0)
-    assert found.interval == weighted_interval([-2.0, 0.0, 1.0], [4, 3, 2]), "the one that ds4-report uses"
-    assert paired(a[:2], b[:2]).to_json()["ci95"] is None and paired(a[:2], a[:2]).to_json()["ci95"] == [0, 0]
-    assert paired([(1.0, 1)] * 10, [(0.5, 1)] * 8 + [(1.5, 1)] * 2).sign_p == pytest.approx(binomtest(8, 10).pvalue)
-    for wrong in ([(6.0, 4)], [(6.0, 4), (9.0, 3), (11.0, 3)]):
-        with pytest.raises(UsageError, match="same tokens of the same cases"):
-            paired(a, wrong)
-
-
-@pytest.mark.thorough
-def test_nll_of_two_targets(nano_path, tmp_path, capsys, official) -> None:
-    exact = f"local:{nano_path}?backend=cpu&numerics=exact"
-    path = str(official / "official.vec")
-    code, same = run(capsys, "nll", path, "--target", exact, "--other", exact, "--fail-above", "0.001")
-    assert code == 0 and same["delta"] == 0 and same["cases"] == 5 and same["tokens"] == 17
-    code, other = run(capsys, "nll", path, "--target", exact, "--other", exact.replace("exact", "ds4"))
-    assert code == 0 and other["avg_nll_a"] == same["avg_nll_a"] and other["delta"] != 0
-    assert other["ci95"][0] <= other["delta"] <= other["ci95"][1]
-
-
-# ------------------------------------------------------------------------------------------------------- fact recall
-
-
-def test_facts_are_graded_by_depth() -> None:
-    story = make(5, 60, 12)
-    right = {fact.name: fact.number for fact in story.facts}
-    late = [fact.name for fact in story.facts if fact.position * 2 >= len(story.text)]
-    answer = "\n".join(f"{n}={v + (1 if n == late[-1] else 0)}" for n, v in right.items() if n != late[0])
-    found = grade(story, answer)
-    assert found.right == 10 and found.missing == [late[0]] and list(found.wrong) == [late[-1]]
-    assert (found.score, found.facts) == (10 / 12, 12)
-    assert sum(n for n, _ in found.by_depth) == 12 and sum(ok for _, ok in found.by_depth[:2]) == 12 - len(late)
-    low, high = found.interval()
-    assert low < found.score < high
-
-
-def test_facts_ask_a_target_and_set_the_exit_code(tmp_path, capsys, monkeypatch) -> None:
-    story = make(0, 20, 4)
-    answer = "".join(f"{fact.name}={fact.number}\n" for fact in story.facts[:3])
-    target = Scripted([Step(Token(b"x"))])
-    assert ask(target, story, 10).right == 0 and target.asked[0].prompt.user == story.text
-    path = tmp_path / "answer.txt"
-    path.write_text(answer)
-    argv = ["recall", "--scenes", "20", "--facts", "4", "--answer", str(path)]
-    code, unjudged = run(capsys, *argv)
-    assert (code, unjudged["passed"], unjudged["right"]) == (0, None, 3), "without a bar there is nothing to pass"
-    assert run(capsys, *argv, "--fail-below", "0.7") == (0, {**unjudged, "passed": True})
-    code, found = run(capsys, *argv, "--fail-below", "0.8")
-    assert code == 1 and found["score"] == 0.75 and not found["passed"]
-
-
 # ------------------------------------------------------------------------------------------------ interrupted, cut
 
 
@@ -319,34 +255,3 @@ def test_an_interrupted_ppl_keeps_the_depths_it_reached(nano_path, capsys, monke
     assert [d["nll"] for d in found["depths"]] == pytest.approx([d["nll"] for d in whole["depths"][:2]], rel=1e-5)
     with Store.open(private_data / "runs.sqlite") as store:
         assert [(r.status, r.rows) for r in store.runs()] == [("stopped", 2), ("complete", 3)]
-
-
-def four_cases():
-    return [SimpleNamespace(case=SimpleNamespace(id=f"c{i}"), prompt=f"prompt {i}", system="", tokens=[b"a", b"b"],
-                            chat=Prompt.chat(f"prompt {i}")) for i in range(4)]  # fmt: skip
-
-
-@pytest.mark.parametrize(("at", "code", "rows"), [(3, 130, [2]), (6, 130, [4, 1]), (9, 0, [4, 4])])
-def test_an_interrupted_nll_keeps_what_was_scored(tmp_path, capsys, monkeypatch, private_data, at, code, rows) -> None:
-    """Of four cases under two engines; the interruption is at the ``at``-th scoring."""
-    from ds4ref.runs.store import Store
-
-    class Counting(Scripted):
-        def score(self, prompt, continuation, top_logprobs=0):
-            calls.append(prompt)
-            if len(calls) == at:
-                raise KeyboardInterrupt
-            return [Step(Token(raw, -0.5 if len(calls) < 5 else -0.375)) for raw in continuation]
-
-    calls: list = []
-    monkeypatch.setattr(nll, "read_cases", lambda path: four_cases())
-    monkeypatch.setattr(nll, "target_of", lambda args, spec: Counting([Step(Token(b"x"))], forced=()))
-    found_code, found = run(capsys, "nll", "vectors", "--target", "one", "--other", "two")
-    assert found_code == code
-    if len(rows) > 1:
-        assert found["cases"] == rows[1] and found["delta"] == pytest.approx(-0.125)
-        assert found["stopped"] == (code == 130)
-    with Store.open(private_data / "runs.sqlite") as store:
-        kept = list(reversed(store.runs()))
-        assert [run.rows for run in kept] == rows
-        assert [run.status for run in kept] == ["complete" if n == 4 else "stopped" for n in rows]

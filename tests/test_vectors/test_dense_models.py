@@ -80,10 +80,8 @@ TABLE: list[tuple[str, int, str]] = [
     ("diff {right} local:{model}", 0, "max"),
     ("diff local:{model} local:{q8} --token-ids {ids}", 0, "rms"),
     ("ppl --target local:{model}", 1, NO_TOKENIZER),
-    ("recall --target local:{model}", 1, NO_TOKENIZER),
     ("capture {folder}/v --target local:{model}", 1, NO_TOKENIZER),
     ("check {folder} --target local:{model}", 1, ""),
-    ("nll {folder} --target local:{model} --other local:{q8}", 1, ""),
 ]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import cache
 
 import numpy as np
 import pytest
@@ -11,7 +10,8 @@ import pytest
 from ds4ref.engine import Engine
 from ds4ref.errors import TargetError
 from ds4ref.nano.diagnostic import diagnostic_path
-from ds4ref.targets import Ability, open_target
+from ds4ref.nano.prose import tell
+from ds4ref.targets import Ability, Completion, open_target
 from ds4ref.targets.local import LocalTarget
 from ds4ref.test_vectors import cli
 from ds4ref.test_vectors.doctor import numbers, repeat
@@ -131,23 +131,27 @@ def test_a_mistake_of_the_library_is_named(engine) -> None:
 
 def test_recall(engine, monkeypatch) -> None:
     """Right answers in a short story and none in the long one; right in both; right in none."""
-    from ds4ref.test_vectors import recall as module
     from ds4ref.test_vectors.doctor import depth
-
-    @cache
-    def recall(right: int, of: int):
-        return module.Recall(of, right, {}, [], [(of, right)], "", "stop", 100)
 
     for short, long, outcome in (
         (4, 16, Outcome.OK), (4, 1, Outcome.UNEXPLAINED), (4, 11, Outcome.UNSURE), (1, 16, Outcome.UNSURE),
     ):  # fmt: skip
-        answers = [recall(short, 4), recall(long, 16)]
-        monkeypatch.setattr(module, "ask", lambda *args, answers=answers: answers.pop(0))
+        answers = [depth.Recall(right, of, [], Completion("")) for right, of in ((short, 4), (long, 16))]
+        monkeypatch.setattr(depth, "recalled", lambda *args, answers=answers: answers.pop(0))
         stage = Stage("depth", "Depth", "?")
         case = ExamContext(Scripted([step(b"a")]), engine, kinds={"chat"})
-        depth._recall(case, stage, 24, "again")
+        depth._facts(case, stage, 24)
         assert stage.outcome is outcome, (short, long)
     assert len(answers) == 1, "nothing is asked at length of a model that fails on a short story"
+    story = tell(5, scenes=60, facts=12)
+    late = [fact.name for fact in story.facts if fact.position * 2 >= len(story.text)]
+    text = "\n".join(f"{f.name}={f.number + (f.name == late[-1])}" for f in story.facts if f.name != late[0])
+    monkeypatch.undo()
+    target = Scripted([step(b"a")])
+    monkeypatch.setattr(target, "complete", lambda request: Completion(text if request.max_tokens == 7 else ""))
+    found = depth.recalled(target, story, 7)
+    assert (found.right, found.facts) == (10, 12), "one is wrong, one missing"
+    assert sum(n for _, n in found.quarters) == 12 and sum(ok for ok, _ in found.quarters[:2]) == 12 - len(late)
 
 
 # ---------------------------------------------------------------------------------------------------- a server

@@ -16,10 +16,9 @@ from ds4ref.test_vectors import cli, forced
 from ds4ref.test_vectors.forced import Answer, ask, force, of_tokens, read
 from ds4ref.test_vectors.verdicts import CaseResult, StepResult, forced_case
 from ds4ref.test_vectors.verifier import ODDS, Judgement, weigh
-from ds4ref.variants.verifiers import VERIFIERS, adversary, speculate
 from tests.marking import sampled
 
-from .endpoint import Endpoint
+from .endpoint import Endpoint, runners_up
 from .scripted import Scripted, step
 
 FLOOR = 0.3
@@ -207,8 +206,7 @@ def run(capsys, both):
     return command
 
 
-@pytest.mark.parametrize("wrong, verdict", [("verifier", "verifier"), ("drafts", "right"), ("", "right"),
-                                            ("greedy", "elsewhere")])  # fmt: skip
+@pytest.mark.parametrize("wrong, verdict", [("verifier", "verifier"), ("", "right"), ("greedy", "elsewhere")])
 @pytest.mark.parametrize("judge, how", sampled([("ours", "chat"), ("ours", "plain"), ("itself", "plain")], 3))
 def test_a_server_is_asked_and_judged(run, tmp_path, trained, wrong, verdict, judge, how) -> None:
     """By our engine, and by the log probabilities of its own echo."""
@@ -230,12 +228,12 @@ def test_a_file_of_ids_is_judged(run, tmp_path, trained) -> None:
     prompt = [trained.tokenizer.bos, *trained.tokenizer.encode("The miller counted the sacks, and")]
     file = tmp_path / "theirs.jsonl"
     target = f"local:{trained.path}?numerics=exact&threads=1"
-    for name, verdict in (("each row", "right"), ("runners-up of row 0", "verifier")):
-        done = speculate(trained.session(128), prompt, 40, 4, adversary, VERIFIERS[name])
-        file.write_text(json.dumps({"id": "a", "prompt_ids": prompt, "ids": done.ids}))
+    right = LocalTarget(trained).complete(Request(Prompt.tokens(prompt), 40))
+    for ids, verdict in (([s.token.id for s in right.steps], "right"), (runners_up(trained, prompt, 40), "verifier")):
+        file.write_text(json.dumps({"id": "a", "prompt_ids": prompt, "ids": ids}))
         out, junit = tmp_path / "out.json", tmp_path / "j.xml"
         code, found = run(str(file), "--target", target, "-o", str(out), "--junit", str(junit))
         assert (found["verdict"], found["tokens"], code) == (verdict, 40, int(verdict != "right"))
         assert ("<failure" in junit.read_text()) == (verdict != "right")
         steps = json.loads(out.read_text())["results"][0]["steps"]
-        assert [bytes.fromhex(s["expected"]) for s in steps] == list(map(trained.tokenizer.token_bytes, done.ids))
+        assert [bytes.fromhex(s["expected"]) for s in steps] == list(map(trained.tokenizer.token_bytes, ids))

@@ -34,10 +34,8 @@ RUNS = {
         "check --teacher-forced --plain-text --committed-by {url} --prompts {prompts} -n 12 --target local:{model}",
         "check --teacher-forced --committed-by {url} --prompts {prompts} -n 12 --target local:{model}",
     ],
-    "nll": ["nll {dir}/v --target {url} --other local:{model} --prefill deepseek"],
     "ppl": ["ppl --text {text} --depths 64,128 --target {url}"],
     "diagnose": ["diagnose -m {model} --prompt short --target {url}"],
-    "recall": ["recall --scenes 4 --facts 2 --target {url}"],
     "doctor": ["doctor {url} -m {model} --quick -o {dir}/report"],
 }
 

@@ -10,7 +10,6 @@ from functools import cached_property
 from ds4ref.engine import Engine
 from ds4ref.errors import Ds4Error, TextError
 from ds4ref.targets import Ability, Completion, Prompt, Request, Target
-from ds4ref.targets.local import LocalTarget
 from ds4ref.text.tokenizer import Tokenizer
 from ds4ref.text.vocabulary import ids_by_bytes
 from ds4ref.variants import ROUNDING
@@ -91,29 +90,14 @@ class ExamContext:
         return self.mode or self.declared or self.hint
 
     @property
-    def local(self) -> LocalTarget | None:
-        """Return the target if it runs in this process, where sessions can be driven chunk by chunk; else None."""
-        return self.target if isinstance(self.target, LocalTarget) else None
-
-    @property
-    def can_logits(self) -> bool:
-        """Return whether the target returns logits of the whole vocabulary."""
-        return self.target.can(Ability.FULL_LOGITS)
-
-    @property
     def top(self) -> int:
         """Return the number of alternatives to request per token; 0 if the target gives no log probabilities."""
         return min(TOP, self.target.max_top_logprobs) if self.logprobs else 0
 
     @property
-    def seconds_left(self) -> float:
-        """Return the seconds left in the stage's budget; negative once it is used up."""
-        return self.limit.seconds_left
-
-    @property
     def out_of_time(self) -> bool:
         """Return whether the stage's budget is used up."""
-        return self.seconds_left <= 0
+        return self.limit.seconds_left <= 0
 
     def ask(self, prompt: Prompt, tokens: int = 1, top: int | None = None) -> Completion:
         """Request a greedy answer of up to ``tokens`` tokens with ``top`` alternatives (None: self.top).
@@ -121,7 +105,7 @@ class ExamContext:
         Raise OutOfTime if the stage ends before the answer does.
         """
         top = self.top if top is None else top
-        answer = self.target.complete(Request(prompt, tokens, top_logprobs=top, cancel=self.limit.cancel))
+        answer = self.target.complete(Request(prompt, tokens, top_logprobs=top, cancel=self.limit))
         self.limit.check()
         return answer
 

@@ -61,7 +61,6 @@ def run(argv: Sequence[str]) -> int:
         help="write doctor.html, doctor.md and doctor.json there",
     )
     add(flags, "--only", metavar="A,B", type=stages, default=[], help="run only these stages, after pre-flight")
-    add(flags, "--skip", metavar="A,B", type=stages, default=[], help="skip these stages")
     flags.add_argument("--quick", action="store_true", help="fewer and shorter requests, no long context")
     flags.add_argument(
         "--long", action="store_true", help="also test long prompts: chunk boundaries at 2048, recall in 110 KB"
@@ -120,7 +119,7 @@ def _examine(args: Namespace, spec: str, command: str) -> int:
         with Engine.open(args.model or own, **options) as engine:
             case = ExamContext(target, engine, quick=args.quick, long=args.long, budget=args.budget, spec=spec,
                                their_model=args.their_model)  # fmt: skip
-            examination = examine(case, args.only, args.skip, command)
+            examination = examine(case, args.only, command)
     written = write(examination, args.out, secret) if args.out else []
     table = [(stage.title, stage.outcome.words, line(stage.says)) for stage in examination.stages]
     lines = [examination.verdict, "", _left_aligned(("stage", "result", "finding"), table)]

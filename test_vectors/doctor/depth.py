@@ -89,9 +89,9 @@ def _facts(case: ExamContext, stage: Stage, scenes: int) -> None:
                   limit="long prompts were not tested")  # fmt: skip
         return
     # prefill grows with the square of the length in the worst case, with the length in the best
-    while scenes > 2 * SHORT and took * (scenes / SHORT) > max(case.seconds_left, 0.0):
+    while scenes > 2 * SHORT and took * (scenes / SHORT) > max(case.limit.seconds_left, 0.0):
         scenes //= 2
-    if took * (scenes / SHORT) > max(case.seconds_left, 0.0):
+    if took * (scenes / SHORT) > max(case.limit.seconds_left, 0.0):
         stage.add("facts, long", Outcome.SKIPPED, "out of time", figures=figures)
         return
     case.progress(f"facts in a story of {scenes} scenes")

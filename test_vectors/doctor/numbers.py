@@ -44,7 +44,7 @@ def numbers(case: ExamContext, stage: Stage) -> None:
     chosen = PROMPTS[:1] if case.quick else PROMPTS if case.long else PROMPTS[:3]
     took = 0.0
     for name in chosen:
-        if name != "mixed" and case.seconds_left < took:
+        if name != "mixed" and case.limit.seconds_left < took:
             stage.add(name, Outcome.SKIPPED, "out of time", next=[_command(case, name)])
             continue
         start = time.monotonic()
@@ -92,7 +92,7 @@ def _command(case: ExamContext, prompt: str, chat: bool = False) -> str:
 def _diagnose_prompt(case: ExamContext, stage: Stage, prompt: str, chat: bool) -> Finding:
     name = f"after a chat ({prompt})" if chat else prompt
     case.progress(f"diagnosis of {name}")
-    cancel = case.limit.cancel
+    cancel = case.limit
     try:
         observation = elicit(case.target, case.engine, None, prompt, chat, case.echo_early, cancel)
         diagnosis = run_diagnosis(case.engine, observation, case.their_model, cancel)

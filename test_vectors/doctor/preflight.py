@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-
-import numpy as np
 
 from ds4ref.archs.deepseek4.shape import ModelShape, nearest, unlike_published
 from ds4ref.errors import DataError, Ds4Error
@@ -16,8 +13,7 @@ from ..diagnosis.files import metadata
 from ..finding import Outcome, ShownToken, distinct, visible
 from ..observation import DEGENERATE, from_top
 from ..preflight import preflight as defects
-from ..tables import WARN, of_table
-from .case import KINDS, ExamContext
+from .case import KINDS, TOP, ExamContext
 from .examination import Stage
 
 STEPS = 8
@@ -35,6 +31,8 @@ FAULTS = {
 """Defects of the table of a step, by the name of their finding."""
 NO_LOGPROBS = ("Start the server so that it returns log probabilities, dump logits from the engine "
                "(ds4-vectors diagnose --logits FILE), or, of ds4, examine 'command:./ds4 -m MODEL.gguf'")  # fmt: skip
+SHARED = (": tokens that share a text, such as '' for bytes that are no text, are one entry, and which of them its "
+          "value belongs to cannot be told")  # fmt: skip
 BY_TEXT = "Dump logits instead (docs/reference/doctor.md, llama.cpp): ds4-vectors diagnose --logits FILE"
 
 
@@ -44,11 +42,8 @@ def preflight(case: ExamContext, stage: Stage) -> None:
     answers = _reach(case, stage)
     if answers:
         _names(case, stage, answers)
-        _logprobs(stage, case, answers)
+        _logprobs(case, stage, answers)
         _vocabulary(case, stage, answers)
-    if case.can_logits:
-        _full(case, stage)
-    if answers:
         _echo(case, stage)
 
 
@@ -71,23 +66,21 @@ def _file(case: ExamContext, stage: Stage) -> None:
         stage.add("model file", Outcome.OK, says)
 
 
-def _prompts(case: ExamContext) -> Iterator[tuple[str, Prompt]]:
-    prompts = {"chat": Prompt.chat("Name three rivers."), "text": Prompt.plain("The old mill by the"),
-               "ids": Prompt.tokens(PROMPTS["short"]())}  # fmt: skip
-    yield from ((kind, prompts[kind]) for kind, ability in KINDS.items() if case.target.can(ability))
-
-
 def _reach(case: ExamContext, stage: Stage) -> dict[str, Completion]:
     """Send a small request for each kind of prompt, first with log probabilities; return the answers by kind."""
     target = case.target
+    prompts = {"chat": Prompt.chat("Name three rivers."), "text": Prompt.plain("The old mill by the"),
+               "ids": Prompt.tokens(PROMPTS["short"]())}  # fmt: skip
     answers: dict[str, Completion] = {}
     refused: dict[str, str] = {}
-    requested = min(20, target.max_top_logprobs) if target.can(Ability.TOP_LOGPROBS) else 0
-    for kind, prompt in _prompts(case):
-        case.progress(f"asking with {KINDS[kind].value}")
-        answer, why = case.try_ask(prompt, STEPS, requested)
+    requested = min(TOP, target.max_top_logprobs) if target.can(Ability.TOP_LOGPROBS) else 0
+    for kind, ability in KINDS.items():
+        if not target.can(ability):
+            continue
+        case.progress(f"asking with {ability.value}")
+        answer, why = case.try_ask(prompts[kind], STEPS, requested)
         if answer is None and requested:
-            answer, _ = case.try_ask(prompt, STEPS, 0)
+            answer, _ = case.try_ask(prompts[kind], STEPS, 0)
             if answer is not None:
                 stage.add(f"log probabilities, {kind}", Outcome.IMPOSSIBLE, f"the target answers but gives none: {why}",
                           next=[NO_LOGPROBS])  # fmt: skip
@@ -98,22 +91,22 @@ def _reach(case: ExamContext, stage: Stage) -> dict[str, Completion]:
             stage.add("text prompts", Outcome.IMPOSSIBLE, why)
         else:
             answers[kind] = answer
-            case.kinds.add(kind)
-            case.logprobs |= bool(answer.steps and answer.steps[0].top)
+    case.kinds |= answers.keys()
+    case.logprobs |= any(answer.steps and answer.steps[0].top for answer in answers.values())
     if answers:
         says = f"answers {', '.join(KINDS[kind].value for kind in answers)}"
         stage.add("reached", Outcome.OK, says, figures={"abilities": sorted(a.value for a in target.abilities)})
         for kind, why in refused.items():
             stage.add(f"{kind} prompts", Outcome.IMPOSSIBLE, why)
         return answers
-    why = next(iter(refused.values()), "it takes no prompts at all")
-    if case.can_logits:
-        stage.add("prompts", Outcome.IMPOSSIBLE, f"only logits can be asked for: {why}")
-        return {}
     steps = ["Run the target's command by hand and read its message"]
     if target.kind == "http":
         steps = [f"Does the server run, and is the address right? curl {target.name}/models shows what it serves",
                  "--model-name NAME if it serves several models; its key is in DS4_API_KEY (--key-env)"]  # fmt: skip
+    why = next(iter(refused.values()), "it takes no prompts at all")
+    if target.can(Ability.FULL_LOGITS):
+        stage.add("prompts", Outcome.IMPOSSIBLE, f"only logits can be asked for: {why}")
+        return {}
     stage.add("reached", Outcome.FAILED, f"no request was answered: {why}", next=steps)
     return {}
 
@@ -127,9 +120,9 @@ def _names(case: ExamContext, stage: Stage, answers: dict[str, Completion]) -> N
     stage.add("model", outcome, says, figures=case.target.identity())
 
 
-def _logprobs(stage: Stage, case: ExamContext, answers: dict[str, Completion]) -> None:
+def _logprobs(case: ExamContext, stage: Stage, answers: dict[str, Completion]) -> None:
     """Check that alternatives are numbers, sorted, complete, sum to at most 1, and that the best token is taken."""
-    requested = min(20, case.target.max_top_logprobs)
+    requested = min(TOP, case.target.max_top_logprobs)
     steps = [(f"{kind} step {at}", step) for kind, answer in answers.items() for at, step in enumerate(answer.steps)]
     shown = [(place, step) for place, step in steps if step.top]
     if not shown:
@@ -142,8 +135,8 @@ def _logprobs(stage: Stage, case: ExamContext, answers: dict[str, Completion]) -
     for place, step in shown:
         for fault in faults(step, requested - len(step.top)):
             places.setdefault(fault, []).append((place, step))
+    figures |= {fault: f"at {len(at)} of {len(steps)} steps, first {at[0][0]}" for fault, at in places.items()}
     if places:
-        figures |= {fault: f"at {len(at)} of {len(steps)} steps, first {at[0][0]}" for fault, at in places.items()}
         where = [(f"{at[0][0]}: {fault}", alternatives_row(at[0][1])) for fault, at in places.items()]
         says = f"{'; '.join(places)}: these are no log probabilities to rely on"
         stage.add("log probabilities", Outcome.WRONG, says, figures=figures, where=where[:4],
@@ -153,15 +146,11 @@ def _logprobs(stage: Stage, case: ExamContext, answers: dict[str, Completion]) -
                   figures=figures)  # fmt: skip
     few = [step for _, step in shown if len(step.top) < requested]
     if few:
-        says = (
-            f"{len(few)} of {len(steps)} steps list fewer than the {requested} alternatives asked for (fewest {fewest})"
-        )
-        shared = any(not distinct(t.raw) for step in few for t in step.top)
-        if shared:
-            says += (": tokens that share a text, such as '' for bytes that are no text, are one entry, and which of "
-                     "them its value belongs to cannot be told")  # fmt: skip
-        limit = "Raise the server's limit of top_logprobs: with fewer alternatives small mistakes cannot be seen"
-        stage.add("alternatives", Outcome.UNSURE, says, next=[BY_TEXT if shared else limit])
+        says = f"{len(few)} of {len(steps)} steps list fewer than {requested} alternatives (at least {fewest})"
+        advice = "Raise the server's limit of top_logprobs: with fewer alternatives small mistakes cannot be seen"
+        if any(not distinct(t.raw) for each in few for t in each.top):
+            says, advice = says + SHARED, BY_TEXT
+        stage.add("alternatives", Outcome.UNSURE, says, next=[advice])
     if len(shown) < len(steps):
         says = f"{len(steps) - len(shown)} of {len(steps)} steps have no alternatives at all"
         stage.add("silent steps", Outcome.UNSURE, says)
@@ -182,7 +171,10 @@ def faults(step: Step, missing: int = 0) -> list[str]:
     finite = [v for _, v in entries if v is not None and math.isfinite(v)]
     if any(v > SLACK for v in finite):
         out = ["a log probability above 0"]
-    if _out_of_order(finite) > max(missing, 0):
+    sorted_up_to: list[int] = []  # length of the longest sorted list that ends at each value
+    for i, value in enumerate(finite):
+        sorted_up_to.append(1 + max((sorted_up_to[j] for j in range(i) if finite[j] >= value - 1e-6), default=0))
+    if len(finite) - max(sorted_up_to, default=0) > max(missing, 0):
         out.append("alternatives not sorted")
     own = step.token.logprob
     if own is not None and finite and math.isfinite(own) and own < max(finite) - SLACK:
@@ -190,22 +182,11 @@ def faults(step: Step, missing: int = 0) -> list[str]:
     return out
 
 
-def _out_of_order(values: Sequence[float]) -> int:
-    """Return how many of ``values`` must be left out for the others to be sorted, best first."""
-    longest: list[int] = []
-    for i, value in enumerate(values):
-        longest.append(1 + max((longest[j] for j in range(i) if values[j] >= value - 1e-6), default=0))
-    return len(values) - max(longest, default=0)
-
-
-def alternatives_row(step: Step, most: int = 8) -> list[ShownToken]:
-    """Return a step's alternatives with their values; the token taken is marked."""
-    return [
-        ShownToken(
-            f"{visible(t.raw)} {'none' if t.logprob is None else f'{t.logprob:.4g}'}", t.id, t.raw == step.token.raw
-        )
-        for t in step.top[:most]
-    ]
+def alternatives_row(step: Step) -> list[ShownToken]:
+    """Return a step's best alternatives with their values; the token taken is marked."""
+    values = ["none" if t.logprob is None else f"{t.logprob:.4g}" for t in step.top]
+    return [ShownToken(f"{visible(t.raw)} {value}", t.id, t.raw == step.token.raw)
+            for t, value in zip(step.top[:8], values[:8], strict=True)]  # fmt: skip
 
 
 def _vocabulary(case: ExamContext, stage: Stage, answers: dict[str, Completion]) -> None:
@@ -220,23 +201,19 @@ def _vocabulary(case: ExamContext, stage: Stage, answers: dict[str, Completion])
     share, name = 1 - len(odd) / len(raws), case.engine.shape.name or case.engine.path
     figures = {"tokens seen": len(raws), "in the vocabulary": f"{100 * share:.0f} %"}
     where = [("not in the vocabulary", [ShownToken(visible(raw)) for raw in odd[:12]])] if odd else []
-    if share >= SAME_MODEL:
-        case.same_model = True
+    case.same_model = True if share >= SAME_MODEL else False if share < OTHER_MODEL else None
+    if case.same_model:
         stage.add("vocabulary", Outcome.OK, f"the tokens are those of {name}", figures=figures, where=where)
         return
-    case.same_model = False if share < OTHER_MODEL else None
-    says = (
-        f"{100 - 100 * share:.0f} % of the tokens are not in the vocabulary of {name}: another model, or tokens that "
-    )
-    stage.add("vocabulary", Outcome.UNSURE, f"{says}the server garbles", figures=figures, where=where,
+    says = (f"{100 - 100 * share:.0f} % of the tokens are not in the vocabulary of {name}: another model, or tokens "
+            "that the server garbles")  # fmt: skip
+    stage.add("vocabulary", Outcome.UNSURE, says, figures=figures, where=where,
               next=["Give the model that the target has loaded with -m MODEL.gguf, or load the diagnostic model into "
                     "it: ds4-vectors model prints its file"])  # fmt: skip
 
 
 def _echo(case: ExamContext, stage: Stage) -> None:
     """Check whether the target returns a prompt's own log probabilities, which shows all positions at once."""
-    if case.local is not None:
-        return
     if not (case.target.can(Ability.SCORE) and "text" in case.kinds and case.logprobs):
         says = "no log probabilities of a prompt: only what is generated can be looked at"
         stage.add("echo", Outcome.IMPOSSIBLE, says)
@@ -264,24 +241,8 @@ def _echo(case: ExamContext, stage: Stage) -> None:
 
 
 def _same(a: Step, b: Step) -> bool:
-    """Whether two steps list the same distribution, but for what another order of sums makes."""
+    """Whether most alternatives of two steps are the same tokens, with the same values."""
     first, second = ({t.raw: t.logprob for t in step.top if distinct(t.raw)} for step in (a, b))
     shared = [(first[raw], second[raw]) for raw in first if raw in second]
     near = [x is not None and y is not None and abs(x - y) < SAME for x, y in shared]
     return 2 * len(shared) > len(first) and sum(near) > 0.8 * len(near)
-
-
-def _full(case: ExamContext, stage: Stage) -> None:
-    """Check logits of the whole vocabulary: shape, and all finite."""
-    ids, vocab = PROMPTS["short"](), case.engine.shape.vocab
-    case.progress("full logits")
-    logits = case.target.logits(ids)
-    case.same_model = True if case.same_model is None else case.same_model
-    if logits.shape != (len(ids), vocab):
-        stage.add("full logits", Outcome.WRONG, f"of shape {logits.shape}, not ({len(ids)}, {vocab})")
-        return
-    found = [f for f in of_table(logits, np.arange(len(ids)), np.array(ids)) if f.outcome is not WARN]
-    for finding in found:
-        stage.add("full logits", Outcome.WRONG, finding.says, positions=finding.positions)
-    if not found:
-        stage.add("full logits", Outcome.OK, "all finite")

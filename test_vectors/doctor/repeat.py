@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -18,11 +17,9 @@ from ds4ref.errors import Ds4Error
 from ds4ref.nano.diagnostic import PROMPTS
 from ds4ref.nano.prose import prose
 from ds4ref.targets import Completion, Prompt, Step
-from ds4ref.targets.local import LocalTarget
 from ds4ref.text.chat import encode_chat_prompt
 
-from ..finding import Finding, Outcome, ShownToken, counted, distinct, row
-from ..observation import log_softmax
+from ..finding import Finding, Outcome, counted, distinct, row
 from .case import ExamContext
 from .examination import Stage
 from .preflight import alternatives_row
@@ -33,8 +30,6 @@ FEWEST_PLACES = 4
 """Fewest positions that must be comparable before agreement is reported."""
 EDGES = (512, 1024, 2048)
 """Usual chunk sizes of prefill, in tokens."""
-CHUNK_SIZES = (7, 16, 100)
-"""Chunk sizes for a local engine: below and above the size where it switches kernels, and no power of two."""
 FLIP = 8.0
 """A best token that leads by more than so many times the differences elsewhere does not change by rounding. The rms is
 over some 20 tokens, of which two may differ by 3 to 6 times as much."""
@@ -128,16 +123,20 @@ class AnswerComparison:
 def compare_answers(a: Completion, b: Completion) -> AnswerComparison:
     """Compare two answers step by step, up to the first different token."""
     pairs = list(zip(a.steps, b.steps, strict=False))
-    ends = min(len(a.steps), len(b.steps)) if len(a.steps) != len(b.steps) else None
-    fork = next((at for at, (x, y) in enumerate(pairs) if x.token.raw != y.token.raw), ends)
+    fork = next((at for at, (x, y) in enumerate(pairs) if x.token.raw != y.token.raw), None)
     margin = None
-    if fork is not None and fork < len(pairs):
-        best = {t.raw: t.logprob for t in pairs[fork][0].top}
-        values = [best.get(step.token.raw) for step in pairs[fork]]
-        margin = None if None in values else abs(values[0] - values[1])  # type: ignore[operator]
+    if fork is not None:
+        listed = {t.raw: t.logprob for t in pairs[fork][0].top}
+        own, other = (listed.get(step.token.raw) for step in pairs[fork])
+        margin = None if own is None or other is None else abs(own - other)
+    elif len(a.steps) != len(b.steps):
+        fork = len(pairs)
     rms = np.array([gap(x, y) for x, y in pairs[: None if fork is None else fork + 1]], np.float64)
-    values_ = [[(t.raw, t.logprob) for s in each.steps for t in (s.token, *s.top)] for each in (a, b)]
-    return AnswerComparison(rms, fork, margin, a.text == b.text and fork is None and values_[0] == values_[1])
+    return AnswerComparison(rms, fork, margin, a.text == b.text and _values(a) == _values(b))
+
+
+def _values(answer: Completion) -> list[tuple[object, ...]]:
+    return [(step.token, step.top) for step in answer.steps]
 
 
 def batch_effect(answer: AnswerComparison, others: Sequence[AnswerComparison]) -> float | None:
@@ -147,24 +146,25 @@ def batch_effect(answer: AnswerComparison, others: Sequence[AnswerComparison]) -
     None if it is larger than what check allows an unknown engine, or if the best token changed where it led by
     ``FLIP`` times what other positions differ.
     """
-    before = [each.rms[: each.fork] for each in others]
-    noise = max((float(np.nanmax(rms)) for rms in before if np.isfinite(rms).any()), default=0.0)
-    known = answer.rms[np.isfinite(answer.rms)]
-    if not len(known) or known.max() > UNKNOWN or len(known) < len(answer.rms):
+    before = np.concatenate([each.rms[: each.fork] for each in others])
+    noise = float(np.nanmax(before)) if np.isfinite(before).any() else 0.0
+    if not len(answer.rms) or not np.isfinite(answer.rms).all() or answer.rms.max() > UNKNOWN:
         return None
     if answer.fork is not None and (answer.margin is None or answer.margin > FLIP * max(noise, FLOAT)):
         return None
-    return float(known.max())
+    return float(answer.rms.max())
 
 
-def depends(check: Finding, comparison: AnswerComparison, nats: float, says: str, why: str) -> None:
-    """Turn a check that found a difference into "depends on its batch or cache"."""
-    fork = f"; token {comparison.fork} becomes another one, as close as that" if comparison.fork is not None else ""
-    check.outcome, check.next, check.says = Outcome.DEPENDS, [why], f"{says} by at most {nats:.2g} nats rms{fork}"
+def excuse(check: Finding, answer: AnswerComparison, others: Sequence[AnswerComparison], says: str, why: str) -> None:
+    """Turn a check that found a difference into "depends on its batch or cache", if that may have made it."""
+    nats = batch_effect(answer, others) if check.outcome in UNEQUAL else None
+    if nats:
+        fork = "" if answer.fork is None else f"; token {answer.fork} becomes another one, as close as that"
+        check.outcome, check.next, check.says = Outcome.DEPENDS, [why], f"{says} by at most {nats:.2g} nats rms{fork}"
 
 
 def determinism(case: ExamContext, stage: Stage) -> None:
-    """Send one request several times, and compute full logits twice."""
+    """Send one request several times."""
     prompt = prompt_of(case)
     if prompt is None:
         stage.add("run to run", Outcome.IMPOSSIBLE, "no request was answered")
@@ -175,81 +175,72 @@ def determinism(case: ExamContext, stage: Stage) -> None:
             break
         case.progress(f"run {i + 1} of the same request")
         runs.append(case.ask(prompt, TOKENS))
-    comparisons = [compare_answers(runs[0], run) for run in runs[1:]]
-    check = add_comparison(case, stage, "run to run", prompt, runs[0], comparisons, runs[1:],
-                           {"requests": len(runs), "tokens": len(runs[0].steps)})  # fmt: skip
-    cached = len(runs) > 2 and all(compare_answers(runs[1], run).same for run in runs[2:])
-    nats = batch_effect(comparisons[0], comparisons) if cached and check.outcome in UNEQUAL else None
-    if nats is not None:
+    check, comparisons = add_comparison(case, stage, "run to run", prompt, runs, {"tokens": len(runs[0].steps)})
+    if len(runs) > 2 and all(compare_answers(runs[1], run).same for run in runs[2:]):
         says = "the later answers are identical; the first differs from them"
-        depends(check, comparisons[0], nats, says, NO_CACHE_PROMISE)
-    if case.local is not None:
-        ids = PROMPTS["short"]()
-        same = np.array_equal(case.target.logits(ids), case.target.logits(ids), equal_nan=True)
-        stage.add("full logits, twice", Outcome.OK if same else Outcome.UNSURE, "identical" if same else "they differ")
+        excuse(check, comparisons[0], comparisons, says, NO_CACHE_PROMISE)
 
 
 def add_comparison(
-    case: ExamContext, stage: Stage, name: str, prompt: Prompt, first: Completion,
-    comparisons: Sequence[AnswerComparison], others: Sequence[Completion], figures: dict[str, Any],
-) -> Finding:  # fmt: skip
-    """Add a check: the answers are identical, within noise, or not, with the place where they fork."""
-    if any(answer.reasoning for answer in (first, *others)):
+    case: ExamContext,
+    stage: Stage,
+    name: str,
+    prompt: Prompt,
+    answers: Sequence[Completion],
+    figures: dict[str, object],
+) -> tuple[Finding, list[AnswerComparison]]:
+    """Add a check: the answers are identical, within noise, or not, with the place where they fork.
+
+    Return it with the comparison of each later answer with the first.
+    """
+    first, later = answers[0], answers[1:]
+    comparisons = [compare_answers(first, other) for other in later]
+    if any(answer.reasoning for answer in answers):
         says = "it thinks although it was asked not to, and a server that thinks may sample at temperature 0, too"
-        return stage.add(name, Outcome.UNSURE, says, figures=figures, next=[THINKING])
+        return stage.add(name, Outcome.UNSURE, says, figures=figures, next=[THINKING]), comparisons
     if all(each.same for each in comparisons):
         how = "with all log probabilities" if first.steps else "by their text: there are no log probabilities"
-        return stage.add(name, Outcome.OK, f"{len(comparisons) + 1} answers are identical {how}", figures=figures)
+        return stage.add(name, Outcome.OK, f"{len(answers)} answers are identical {how}", figures=figures), comparisons
     if not first.steps:
-        return stage.add(name, Outcome.UNSURE, "the answers differ; by how much, log probabilities would say",
-                         figures=figures)  # fmt: skip
+        says = "the answers differ; by how much, log probabilities would say"
+        return stage.add(name, Outcome.UNSURE, says, figures=figures), comparisons
     yard = yard_for(case, prompt, first.steps)
-    worst, other = max(
-        zip(comparisons, others, strict=True),
-        key=lambda pair: (pair[0].fork is not None, float(np.nanmax(pair[0].rms, initial=0.0))),
-    )
     rms = np.concatenate([each.rms for each in comparisons])
     outcome, says = yard.judge(rms)
-    where: list[tuple[str, list[ShownToken]]] = []
-    figures = {**figures, "different": f"{sum(not each.same for each in comparisons)} of {len(comparisons)}",
+    figures = {**figures, "different": f"{sum(not each.same for each in comparisons)} of {len(later)}",
                "largest difference (nats rms)": float(np.nanmax(rms)) if np.isfinite(rms).any() else None}  # fmt: skip
-    if worst.fork is not None:
-        at, margin = worst.fork, worst.margin
-        figures |= {"fork": at, "margin there": margin}
+    where = []
+    at = max(
+        range(len(later)), key=lambda i: (comparisons[i].fork is not None, np.nanmax(comparisons[i].rms, initial=0))
+    )
+    fork, margin = comparisons[at].fork, comparisons[at].margin
+    if fork is not None:
+        figures |= {"fork": fork, "margin there": margin}
         if margin is not None and margin > yard.apart:
-            outcome = Outcome.WRONG
-            says = f"forks at token {at}, between tokens that are {margin:.2g} nats apart; {says}"
+            outcome, near = Outcome.WRONG, f"between tokens that are {margin:.2g} nats apart"
         else:
             outcome = outcome if outcome is Outcome.WRONG else Outcome.UNSURE
             near = "by how much is not known" if margin is None else f"a near-tie of {margin:.2g} nats"
-            says = f"forks at token {at}, {near}; {says}"
-        for label, run in (("one answer", first), ("another", other)):
-            where.append((label, row([(s.token.raw, s.token.id) for s in run.steps], at)))
-            if at < len(run.steps):
-                where.append((f"alternatives there, {label}", alternatives_row(run.steps[at])))
+        says = f"forks at token {fork}, {near}; {says}"
+        for label, run in (("one answer", first), ("another", later[at])):
+            where.append((label, row([(s.token.raw, s.token.id) for s in run.steps], fork)))
+            if fork < len(run.steps):
+                where.append((f"alternatives there, {label}", alternatives_row(run.steps[fork])))
     if outcome is Outcome.OK:
         says = f"not identical: {says}"
-    return stage.add(name, outcome, says, figures=figures, where=where, limit=yard.limit(len(rms)),
-                     next=[] if outcome is Outcome.OK else [ORDER])  # fmt: skip
+    check = stage.add(name, outcome, says, figures=figures, where=where, limit=yard.limit(len(rms)),
+                      next=[] if outcome is Outcome.OK else [ORDER])  # fmt: skip
+    return check, comparisons
 
 
 def batch(case: ExamContext, stage: Stage) -> None:
-    """Compare requests sent alone and concurrently, or, for a local target, a prompt in chunks of several sizes."""
-    if case.local is not None:
-        ids = PROMPTS["mixed"]()[: 48 if case.quick else 200]
-        whole = chunked_logits(case.local, ids, None)
-        chunked = {size: chunked_logits(case.local, ids, size) for size in CHUNK_SIZES}
-        differ = any(not np.array_equal(part, whole, equal_nan=True) for part in chunked.values())
-        yard = measure(case.engine, ids, case.rounding) if differ else fallback()
-        hint = "Look at the first and last rows of a chunk: window, compressors, cache slots"
-        for size, part in chunked.items():
-            compare_rows(case, stage, f"chunks of {size}", ids, part, whole, hint, yard)
-        return
+    """Compare requests sent alone and concurrently."""
     if case.target.kind != "http":
         stage.add("many at once", Outcome.IMPOSSIBLE, f"a {case.target.kind} target takes one request at a time")
         return
-    chosen = [prompt_of(case, 120 + 90 * i, seed=20 + i) for i in range(2 if case.quick else 4)]
-    prompts = [prompt for prompt in chosen if prompt is not None]
+    prompts = [
+        p for i in range(2 if case.quick else 4) if (p := prompt_of(case, 120 + 90 * i, seed=20 + i)) is not None
+    ]
     if not prompts:
         stage.add("many at once", Outcome.IMPOSSIBLE, "no request was answered")
         return
@@ -261,13 +252,13 @@ def batch(case: ExamContext, stage: Stage) -> None:
         together = list(pool.map(lambda prompt: case.ask(prompt, TOKENS), prompts))
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
-    figures = {"one after another, s": round(sum(done.seconds for done in alone), 2),
-               "at once, s": round(max(done.seconds for done in together), 2)}  # fmt: skip
-    comparisons = [compare_answers(*pair) for pair in zip(alone, together, strict=True)]
-    for i, (prompt, comparison) in enumerate(zip(prompts, comparisons, strict=True)):
-        check = add_comparison(case, stage, f"request {i + 1}", prompt, alone[i], [comparison], [together[i]], figures)
-        if check.outcome in UNEQUAL and (nats := batch_effect(comparison, comparisons)):
-            depends(check, comparison, nats, f"alone and among {len(prompts)} it differs", NO_BATCH_PROMISE)
+    figures: dict[str, object] = {"one after another, s": round(sum(done.seconds for done in alone), 2),
+                                  "at once, s": round(max(done.seconds for done in together), 2)}  # fmt: skip
+    made = [add_comparison(case, stage, f"request {i + 1}", prompt, [alone[i], together[i]], figures)
+            for i, prompt in enumerate(prompts)]  # fmt: skip
+    every = [comparison for _, (comparison,) in made]
+    for check, (comparison,) in made:
+        excuse(check, comparison, every, f"alone and among {len(prompts)} it differs", NO_BATCH_PROMISE)
     if stage.outcome is Outcome.OK:
         stage.checks[0].limit += " a server that takes one request after another cannot fail this"
 
@@ -277,72 +268,11 @@ def batch(case: ExamContext, stage: Stage) -> None:
 
 def ways(case: ExamContext, stage: Stage) -> None:
     """Compare the logits of the same positions evaluated as one prompt and token by token."""
-    if case.local is not None:
-        ids = PROMPTS["mixed"]()[: 48 if case.quick else 200]
-        case.progress("prompt against token by token")
-        whole = chunked_logits(case.local, ids, None)
-        session = case.local.engine.session(len(ids) + 1)
-        single = np.array([session.eval(token).copy() for token in ids])
-        compare_rows(case, stage, "prompt against token by token", ids, whole, single, DECODE)
-        return
-    chosen = [prompt_of(case, 400, seed=11 + i) for i in range(5)]
-    prompts = [prompt for prompt in chosen if prompt is not None]
+    prompts = [prompt for i in range(5) if (prompt := prompt_of(case, 400, seed=11 + i)) is not None]
     if not prompts or not case.logprobs:
         stage.add("prompt against continuation", Outcome.IMPOSSIBLE, "the target gives no log probabilities")
         return
     compare_continuations(case, stage, "prompt against continuation", prompts, TOKENS, 4 if case.quick else 12)
-
-
-def chunked_logits(target: LocalTarget, ids: Sequence[int], chunk: int | None) -> np.ndarray:
-    return target.engine.session(len(ids) + 1).extend(ids, chunk=chunk or len(ids))
-
-
-def compare_rows(
-    case: ExamContext, stage: Stage, name: str, ids: Sequence[int], a: np.ndarray, b: np.ndarray, hint: str,
-    yard: Yardstick | None = None,
-) -> Finding:  # fmt: skip
-    """Add a check that compares two computations of the same rows of logits (T, V)."""
-    rms = distance(log_softmax(a), log_softmax(b))
-    if yard is None:
-        case.progress("measuring what float noise makes")
-        yard = measure(case.engine, ids, case.rounding) if np.any(rms) else fallback()
-    outcome, says = yard.judge(rms)
-    figures: dict[str, Any] = {
-        "positions": len(rms), "largest, nats": float(rms.max()), "identical positions": int((rms == 0).sum()),
-        "other best token": int((a.argmax(axis=1) != b.argmax(axis=1)).sum()),
-    }  # fmt: skip
-    if np.isinf(rms).any():
-        outcome, says = Outcome.WRONG, f"not finite in one of them at {counted(int(np.isinf(rms).sum()), 'position')}"
-    where = []
-    if outcome in UNEQUAL and np.any(rms):
-        beyond = np.flatnonzero(rms > yard.apart)
-        at = int(beyond[0]) if len(beyond) else int(np.nanargmax(rms))
-        figures["first position beyond noise" if len(beyond) else "farthest position"] = at
-        where = [(f"after token {at}", row([case.token(int(i)) for i in ids], at))]
-    limit = yard.limit(len(rms)) if np.any(rms) else ""
-    return stage.add(name, outcome, says, figures=figures, where=where, limit=limit,
-                     next=[hint] if outcome is Outcome.WRONG else [])  # fmt: skip
-
-
-@dataclass
-class RepeatedStep:
-    """A generated step, and the same step requested after a prompt that ends there.
-
-    at      index of the step
-    one     the generated step
-    other   the step after the prompt
-    tokens  all tokens of the answer
-    """
-
-    at: int
-    one: Step
-    other: Step
-    tokens: list[tuple[bytes, int | None]]
-
-    @property
-    def rms(self) -> float:
-        """Return the difference of both, nats."""
-        return gap(self.one, self.other)
 
 
 def compare_continuations(
@@ -350,61 +280,50 @@ def compare_continuations(
 ) -> None:
     """Compare generated steps with the same positions evaluated as a prompt.
 
-    The prompt's steps come from one echo of the whole, or from prompts that end after some of the tokens. Further
-    prompts follow until enough positions can be compared: generated bytes that are not UTF-8, or that a tokenizer would
-    split differently, cannot be sent back as text.
+    The prompts end after some of the tokens. Further ones follow until enough positions can be compared: generated
+    bytes that are not UTF-8, or that a tokenizer would split differently, cannot be sent back as text.
     """
-    repeats: list[RepeatedStep] = []
+    places: list[tuple[Sequence[Step], int, Step]] = []  # an answer, index of a step, and this step after a prompt
     yard = fallback()
     for i, prompt in enumerate(prompts):
-        if i and (len(repeats) >= FEWEST_PLACES or case.out_of_time):
+        if i and (len(places) >= FEWEST_PLACES or case.out_of_time):
             break
         case.progress(f"{name}: generating")
-        generated = case.ask(prompt, tokens)
-        shown = [(s.token.raw, s.token.id) for s in generated.steps]
-        again = [RepeatedStep(at, generated.steps[at], step, shown)
-                 for at, step in _ask_again(case, prompt, generated.steps, probes)]  # fmt: skip
-        if again and not repeats:
-            yard = yard_for(case, prompt, generated.steps)
-        repeats += again
-    if not repeats:
+        steps = case.ask(prompt, tokens).steps
+        again = _ask_again(case, prompt, steps, probes)
+        if again and not places:
+            yard = yard_for(case, prompt, steps)
+        places += [(steps, at, step) for at, step in again]
+    if not places:
         stage.add(name, Outcome.IMPOSSIBLE, "no tokens could be sent back as they were", next=[IDS])
         return
-    rms = np.array([each.rms for each in repeats])
+    rms = np.array([gap(steps[at], step) for steps, at, step in places])
     outcome, says = yard.judge(rms)
-    figures = {
-        "positions": len(repeats),
-        "largest, nats rms": float(np.nanmax(rms)) if np.isfinite(rms).any() else None,
-    }
-    if outcome is Outcome.OK and len(repeats) < FEWEST_PLACES:
-        outcome, says = Outcome.UNSURE, f"only {counted(len(repeats), 'place')} could be compared; {says}"
+    largest = float(np.nanmax(rms)) if np.isfinite(rms).any() else None
+    if outcome is Outcome.OK and len(places) < FEWEST_PLACES:
+        outcome, says = Outcome.UNSURE, f"only {counted(len(places), 'place')} could be compared; {says}"
     where = []
-    if outcome is Outcome.WRONG and np.isfinite(rms).any():
-        worst = next((each for each in repeats if each.rms > yard.apart), max(repeats, key=lambda each: each.rms))
-        where = [(f"at token {worst.at}", row(worst.tokens, worst.at)), ("generating", alternatives_row(worst.one)),
-                 ("as a prompt", alternatives_row(worst.other))]  # fmt: skip
-    stage.add(name, outcome, says, figures=figures, where=where, limit=yard.limit(len(rms)),
-              next={Outcome.WRONG: [DECODE], Outcome.UNSURE: [IDS]}.get(outcome, []))  # fmt: skip
+    if outcome is Outcome.WRONG and largest is not None:
+        beyond = np.flatnonzero(rms > yard.apart)
+        said, at, other = places[int(beyond[0] if len(beyond) else np.nanargmax(rms))]
+        where = [(f"at token {at}", row([(s.token.raw, s.token.id) for s in said], at)),
+                 ("generating", alternatives_row(said[at])), ("as a prompt", alternatives_row(other))]  # fmt: skip
+    steps_next = {Outcome.WRONG: [DECODE], Outcome.UNSURE: [IDS]}.get(outcome, [])
+    stage.add(name, outcome, says, figures={"positions": len(places), "largest, nats rms": largest}, where=where,
+              limit=yard.limit(len(rms)), next=steps_next)  # fmt: skip
 
 
 def _ask_again(case: ExamContext, prompt: Prompt, steps: Sequence[Step], probes: int) -> list[tuple[int, Step]]:
     """Return (index in the answer, step after a prompt up to there) of places at which the tokens are the same."""
-    if prompt.text is not None and case.echo:
-        try:
-            return _echo_again(case, prompt.text, steps)
-        except Ds4Error:
-            pass  # the echo of generated bytes may be unreadable; go on with prompts
     # requests are slow, tokenizing is not: request only what is split into the same tokens
-    longer = {at: _longer(case, prompt, steps[:at]) for at in range(1, len(steps))}
-    places = [at for at, other in longer.items() if other is not None]
-    chosen = {places[int(i)] for i in np.linspace(0, len(places) - 1, probes)} if places else set()
+    longer = [(at, other) for at in range(1, len(steps)) if (other := _longer(case, prompt, steps[:at])) is not None]
+    chosen = sorted({int(i) for i in np.linspace(0, len(longer) - 1, probes)}) if longer else []
     out = []
-    for at in sorted(chosen):
+    for at, other in (longer[i] for i in chosen):
         if case.out_of_time:
             break
         case.progress(f"as a prompt: token {at}")
-        other = longer[at]
-        answer = None if other is None else case.try_ask(other, 1)[0]
+        answer = case.try_ask(other, 1)[0]
         if answer is not None and answer.steps:
             out.append((at, answer.steps[0]))
     return out
@@ -426,30 +345,6 @@ def _longer(case: ExamContext, prompt: Prompt, steps: Sequence[Step]) -> Prompt 
     return longer if before is not None and ids_of(case, longer) == before + after else None
 
 
-def _echo_again(case: ExamContext, text: str, steps: Sequence[Step]) -> list[tuple[int, Step]]:
-    """Return the places as ``_ask_again`` does, from one echo of prompt and answer."""
-    raws = [s.token.raw for s in steps]
-    size, answer = len(text.encode()), b"".join(raws).decode("utf-8", "ignore")
-    at, starts = 0, {}
-    for step in case.target.score_text(text + answer, case.top):
-        starts[at] = step
-        at += len(step.token.raw)
-    out, place, borders = [], size, {size}
-    for i, raw in enumerate(raws):
-        # token boundaries before this one must be those of the answer, or it was computed on other tokens
-        echoed = starts.get(place)
-        if (
-            i
-            and echoed is not None
-            and echoed.token.raw == raw
-            and {k for k in starts if size <= k <= place} == borders
-        ):
-            out.append((i, echoed))
-        place += len(raw)
-        borders.add(place)
-    return out
-
-
 # --------------------------------------------------------------------------------------------------- chunk edges
 
 
@@ -459,31 +354,11 @@ def edges(case: ExamContext, stage: Stage) -> None:
         name = f"around {edge} tokens"
         if case.out_of_time:
             stage.add(name, Outcome.SKIPPED, "out of time")
-        elif case.local is not None:
-            _local_edge(case, case.local, stage, name, edge)
         else:
-            _target_edge(case, stage, name, edge)
+            _edge(case, stage, name, edge)
 
 
-def _local_edge(case: ExamContext, local: LocalTarget, stage: Stage, name: str, edge: int) -> None:
-    if edge + 2 > local.ctx:
-        stage.add(name, Outcome.IMPOSSIBLE, f"the context is {local.ctx}")
-        return
-    case.progress(name)
-    ids = np.random.default_rng(edge).integers(0, min(512, case.engine.shape.vocab), edge + 1).tolist()
-    whole = chunked_logits(local, ids, None)[edge - 2 :]
-    ends = []
-    for length in (edge - 1, edge, edge + 1):
-        session = local.engine.session(edge + 2)
-        session.sync(ids[:length])
-        ends.append(session.logits.copy())
-    last = np.array(ends)
-    yard = measure(case.engine, ids, case.rounding) if not np.array_equal(whole, last) else fallback()
-    compare_rows(case, stage, name, ids[edge - 2 :], last, whole,
-                 "Look at the last row of a chunk and the first of the next", yard)  # fmt: skip
-
-
-def _target_edge(case: ExamContext, stage: Stage, name: str, edge: int) -> None:
+def _edge(case: ExamContext, stage: Stage, name: str, edge: int) -> None:
     ours = case.tokenizer
     if not case.logprobs or ours is None or case.same_model is not True or not case.kinds & {"ids", "text"}:
         stage.add(name, Outcome.IMPOSSIBLE, "needs plain prompts of known length, and log probabilities")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import time
 import traceback
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from ds4ref.console.common import CYAN, is_tty, tint
 from ds4ref.errors import Ds4Error
 from ds4ref.runs.provenance import stamp
+from ds4ref.targets import Ability
 from ds4ref.version import __version__
 
 from ..finding import Outcome
@@ -56,70 +56,61 @@ class StageProgress:
     def __init__(self) -> None:
         self.live, self.stage, self.line = is_tty(sys.stderr), "", ""
 
-    def begin(self, number: int, total: int, step: StageSpec) -> None:
+    def begin(self, stage: str) -> None:
         """Show that a stage begins."""
-        self.stage, self.line = f"{number}/{total} {step.title}", ""
-        if self.live:
-            self("")
+        self.stage = stage
+        self("")
 
     def __call__(self, line: str) -> None:
-        self.line = line
+        self.line = f"{self.stage}{': ' if line else ''}{line}"
         if self.live:
-            text = f"{self.stage}{': ' if line else ''}{line}"[:110]
-            sys.stderr.write("\r" + tint(text, CYAN, sys.stderr) + "\x1b[K")
-            sys.stderr.flush()
+            self._write("\r" + tint(self.line[:110], CYAN, sys.stderr) + "\x1b[K")
 
     def beat(self, seconds: float) -> None:
         """Where there is no terminal, say what the stage is at; called now and then while it runs."""
         if not self.live:
-            sys.stderr.write(f"{self.stage}{': ' if self.line else ''}{self.line} ({seconds:.0f} s)\n")
-            sys.stderr.flush()
+            self._write(f"{self.line} ({seconds:.0f} s)\n")
 
     def end(self, stage: Stage) -> None:
         """Show that a stage has ended."""
         start = "\r\x1b[K" if self.live else ""
-        sys.stderr.write(f"{start}{self.stage}: {stage.outcome.words} ({stage.seconds:.0f} s)\n")
+        self._write(f"{start}{self.stage}: {stage.outcome.words} ({stage.seconds:.0f} s)\n")
+
+    @staticmethod
+    def _write(text: str) -> None:
+        sys.stderr.write(text)
         sys.stderr.flush()
 
 
-def examine(case: ExamContext, only: Collection[str] = (), skip: Collection[str] = (), command: str = "",
-            progress: StageProgress | None = None) -> Examination:  # fmt: skip
-    """Run the chosen stages and return their findings.
+def examine(case: ExamContext, only: Collection[str] = (), command: str = "") -> Examination:
+    """Run all stages, or those of ``only``, and return their findings.
 
     Pre-flight always runs, as the others need its results. After Ctrl-C or SIGTERM the examination so far is returned,
     with ``signum`` set.
     """
-    progress = progress or StageProgress()
-    case.progress = progress
+    case.progress = progress = StageProgress()
     examination = Examination(case.spec or case.target.name, command=command)
     for number, step in enumerate(STEPS, 1):
-        stage = Stage(step.name, step.title, step.asks)
+        stage, first = Stage(step.name, step.title, step.asks), step.name == "preflight"
         examination.stages.append(stage)
-        why = _skip_reason(step, only, skip, case.quick)
+        why = ""
+        if only and step.name not in only and not first:
+            why = "not selected (--only)"
+        elif case.quick and not step.quick and step.name not in only:
+            why = "not with --quick"
         if examination.signum or why:
             stage.add(step.name, Outcome.SKIPPED, why or "interrupted before it began")
             stage.done = bool(why)
-            continue
-        if step.name != "preflight" and not case.kinds and not case.can_logits:
+        elif not first and not case.kinds and not case.target.can(Ability.FULL_LOGITS):
             stage.add(step.name, Outcome.IMPOSSIBLE, "target unreachable")
             stage.done = True
-            continue
-        progress.begin(number, len(STEPS), step)
-        examination.signum = _run_stage(case, step, stage, progress.beat)
-        progress.end(stage)
+        else:
+            progress.begin(f"{number}/{len(STEPS)} {step.title}")
+            examination.signum = _run_stage(case, step, stage, progress.beat)
+            progress.end(stage)
     examination.identity = _identity(case)
     examination.facts = provenance(case, examination)
     return examination
-
-
-def _skip_reason(step: StageSpec, only: Collection[str], skip: Collection[str], quick: bool) -> str:
-    if step.name == "preflight":
-        return ""
-    if only and step.name not in only:
-        return "not selected (--only)"
-    if step.name in skip:
-        return "skipped (--skip)"
-    return "not with --quick" if quick and not step.quick and step.name not in only else ""
 
 
 def _run_stage(case: ExamContext, step: StageSpec, stage: Stage, beat: Callable[[float], None]) -> int:
@@ -132,13 +123,12 @@ def _run_stage(case: ExamContext, step: StageSpec, stage: Stage, beat: Callable[
         case.limit = limit
         try:
             step.run(case, stage)
-            stage.done = not limit.cancel.requested
+            stage.done = not limit.requested
         except OutOfTime:
             says = "interrupted" if limit.signum else "out of time"
             stage.add("rest of the stage", Outcome.SKIPPED, says, next=[] if limit.signum else [MORE_TIME])
         except KeyboardInterrupt:
             stage.add("rest of the stage", Outcome.SKIPPED, "interrupted")
-            limit.signum = signal.SIGINT
         except (Ds4Error, OSError, MemoryError) as error:
             stage.add("rest of the stage", Outcome.FAILED, " ".join(str(error).split()) or type(error).__name__)
         except Exception as error:

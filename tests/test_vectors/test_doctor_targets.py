@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 
-import numpy as np
 import pytest
 
 from ds4ref.engine import Engine
@@ -14,7 +13,7 @@ from ds4ref.nano.prose import tell
 from ds4ref.targets import Ability, Completion, open_target
 from ds4ref.targets.local import LocalTarget
 from ds4ref.test_vectors import cli
-from ds4ref.test_vectors.doctor import numbers, repeat
+from ds4ref.test_vectors.doctor import numbers
 from ds4ref.test_vectors.doctor.case import ExamContext
 from ds4ref.test_vectors.doctor.examination import Examination, Stage
 from ds4ref.test_vectors.doctor.run import examine
@@ -68,58 +67,12 @@ class Broken:
 def test_this_engine_agrees_with_itself_in_every_mode(engine, mode) -> None:
     with open_target(f"local:{diagnostic_path()}?numerics={mode}", ctx=600) as target:
         found = examine(
-            ExamContext(target, engine, quick=True), only=["tokenizer", "template", "determinism", "ways", "batch"]
+            ExamContext(target, engine, quick=True), ["tokenizer", "template", "determinism", "ways", "batch"]
         )
-    assert set(outcomes(found).values()) == {Outcome.OK, Outcome.SKIPPED}
-    ways = check(found, "ways", "prompt against token by token")
-    # 48 tokens one by one may be other kernels than 48 at once: no further apart than noise
-    if ways.figures["largest, nats"]:  # a processor whose kernels add in one order has no noise
-        assert "within float noise" in ways.says and f"of the model in {mode}" in ways.limit
-    else:
-        assert "identical at" in ways.says
-    assert 0 <= ways.figures["largest, nats"] < (1e-3 if mode == "exact" else 4.0)
-
-
-def test_a_decode_that_is_not_the_prefill(engine) -> None:
-    target = LocalTarget(Broken(engine, "row_early"), 600)
-    found = examine(ExamContext(target, engine, quick=True), only=["determinism", "ways", "batch"])
-    assert outcomes(found) | {"determinism": Outcome.OK, "ways": Outcome.WRONG, "batch": Outcome.WRONG} == outcomes(
-        found
+    seen = outcomes(found)
+    assert seen.pop("batch") is Outcome.IMPOSSIBLE and set(seen.values()) == {Outcome.OK, Outcome.SKIPPED}, (
+        found.verdict
     )
-    ways = check(found, "ways", "prompt against token by token")
-    first = ways.figures["first position beyond noise"]
-    # the row of a window becomes visible a token early: nothing can show before the first window closes
-    assert 2 <= first <= 8 and [p.marked for p in ways.where[0][1]].count(True) == 1
-    assert check(found, "batch", "chunks of 16").outcome is Outcome.OK, (
-        "larger chunks take the rows that the whole does"
-    )
-    assert not found.passed
-
-
-def test_chunk_edges(engine, monkeypatch) -> None:
-    """A session that says something else after a whole chunk is found there; one that does not is not."""
-    monkeypatch.setattr(repeat, "EDGES", (96,))
-
-    class Edged(Broken):
-        def session(self, ctx: int):
-            made = self._engine.session(ctx)
-            whole = made.sync
-
-            def sync(ids, *args, **options):
-                whole(ids, *args, **options)
-                if len(ids) == 96:
-                    made._logits = made.logits + np.linspace(0, 9, len(made.logits), dtype=np.float32)
-
-            made.sync = sync
-            return made
-
-    for cls, outcome in ((Edged, Outcome.WRONG), (None, Outcome.OK)):
-        target = LocalTarget(engine if cls is None else cls(engine, "no_sink"), 600)
-        case, stage = ExamContext(target, engine, quick=True, kinds={"chat"}), Stage("depth", "Depth", "?")
-        repeat.edges(case, stage)
-        assert [c.outcome for c in stage.checks] == [outcome] and stage.checks[0].name == "around 96 tokens"
-    repeat.edges(ExamContext(LocalTarget(engine, 90), engine, quick=True), stage)
-    assert stage.checks[-1].outcome is Outcome.IMPOSSIBLE, "a context that is too short is no mistake"
 
 
 def test_a_mistake_of_the_library_is_named(engine) -> None:
@@ -305,7 +258,7 @@ def test_alternatives_that_share_a_text_are_not_called_wrong(engine, capsys) -> 
 def test_a_server_that_shows_little_is_not_accused(engine, capsys) -> None:
     with Endpoint(engine, "cut") as server:
         code, line, text = doctor(capsys, server.url, "--quick", "--only", "determinism")
-    assert code == 0 and line["stages"]["preflight"] == "unsure" and "fewest 5" in text
+    assert code == 0 and line["stages"]["preflight"] == "unsure" and "at least 5" in text
     with Endpoint(engine, "no_logprobs") as server:
         code, line, text = doctor(capsys, server.url, "--quick", "--only", "numbers,determinism,ways")
     assert code == 1 and line["verdict"].startswith("No verdict") and line["stages"]["determinism"] == "ok"

@@ -20,7 +20,7 @@ from ds4ref.kernels.cpu.build import ALLOWED_EXTERNALS, symbol
 ROOT = Path(__file__).resolve().parents[2]
 MACHINES = "arm64-apple-macosx:apple-m1", "aarch64-unknown-linux-gnu:neoverse-n1"
 FEW = (
-    "advise_experts pool_run pool_work round_e4m3 route attention gemm_decode.IQ2_XXS.q8k gemm_multiply.Q4_K.q8k.3 "
+    "advise_experts pool_run pool_work round_e4m3 route attention gemm_decode.IQ2_XXS.float gemm_multiply.floats.3 "
     "hc_split pack.Q2_K.q8k read_ticks round_f16 rows.F16.float select_rows"
 ).split()
 CROSS = """

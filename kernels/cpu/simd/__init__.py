@@ -9,39 +9,22 @@ from __future__ import annotations
 from ...formats import APART, FORMATS
 from . import (
     fp4,
-    fp4_neon,
     fp8,
     iq2_xxs,
     iq2_xxs_ahead,
     iq2_xxs_avx2,
-    iq2_xxs_neon,
     q2_k,
     q2_k_avx2,
-    q2_k_neon,
     q4_k,
     q4_k_avx2,
-    q4_k_neon,
     q8_0,
-    q8_0_neon,
 )
 from .float_rows import PLAIN, apart_kernel, block_kernel
 from .gemm import APART_GEMMS, GEMMS, Gemm, gemm_rows
 from .integer_rows import integer_kernel
 from .quantize import quantize_a8, quantize_q8k
 from .row_kernel import RowKernel
-from .tiers import NEON_TIER, TIER, TierError
-
-_NEON = {
-    ("Q8_0", "a8"): q8_0_neon.A8,
-    ("Q8_0", "float"): q8_0_neon.FLOAT,
-    ("Q4_K", "q8k"): q4_k_neon.Q8K,
-    ("Q4_K", "float"): q4_k_neon.FLOAT,
-    ("Q2_K", "q8k"): q2_k_neon.Q8K,
-    ("Q2_K", "float"): q2_k_neon.FLOAT,
-    ("IQ2_XXS", "q8k"): iq2_xxs_neon.Q8K,
-    ("IQ2_XXS", "float"): iq2_xxs_neon.FLOAT,
-    ("MXFP4", "float"): fp4_neon.JOINED,
-}
+from .tiers import TIER, TierError
 
 OVERRIDES: dict[str, dict[tuple[str, str], RowKernel]] = {
     "A": {
@@ -64,10 +47,8 @@ OVERRIDES: dict[str, dict[tuple[str, str], RowKernel]] = {
         ("IQ2_XXS", "q8k"): iq2_xxs_avx2.Q8K,
         ("IQ2_XXS", "float"): iq2_xxs_avx2.FLOAT,
     },
-    "N": _NEON,
-    "C": {},
 }
-"""Hand-written kernels of each tier; all others are generated."""
+"""Hand-written kernels by tier; all others are generated."""
 
 WITH_INTEGERS = (("Q8_0", "a8"), ("Q4_K", "q8k"), ("Q2_K", "q8k"), ("IQ2_XXS", "q8k"))
 """Pairs with rounded inputs that have integer kernels, in every tier; other formats round their inputs and multiply
@@ -83,7 +64,7 @@ def generated(fmt: str, act: str) -> RowKernel:
 
 def _all() -> dict[tuple[str, str], RowKernel]:
     pairs = [(fmt.name, "float") for fmt in FORMATS.values() if fmt.multiplies]
-    written = OVERRIDES[TIER]
+    written = OVERRIDES.get(TIER, {})
     return {pair: written[pair] if pair in written else generated(*pair) for pair in [*pairs, *WITH_INTEGERS]}
 
 
@@ -91,8 +72,6 @@ KERNELS = _all()
 APART_KERNELS = {name: apart_kernel(layout) for name, layout in APART.items()}
 if TIER == "A":
     APART_KERNELS |= {"MXFP4.apart": fp4.APART, "F8_E4M3.apart": fp8.APART}
-if NEON_TIER:
-    APART_KERNELS |= {"MXFP4.apart": fp4_neon.APART}
 """Kernels for float inputs of each layout of codes and scales that lie apart: they take a pair of addresses."""
 
 

@@ -12,8 +12,6 @@ from numba import types
 from ...formats import Format
 from ...formats.format import Codebook, Half, Levels, Numbers, Plane, SmallFloat
 from .helpers import broadcast_half, look_up_16
-from .neon import entry
-from .tiers import NEON_TIER
 from .vec import Emit, Float, Int, Val, Vec
 
 
@@ -120,11 +118,8 @@ def octets(k: Emit, fmt: Format, block: Val, first: int, lanes: int) -> tuple[Va
     )
     planes, words = (book.index.planes[0], book.signs.planes[0]), Vec("i64", lanes // 8)
 
-    def load(table: Val, n: Val) -> Val:
-        return entry(k, Int, table, n) if NEON_TIER else k.load(Int, table + n * 8)
-
     magnitudes, masks = (
-        k.gather(words, [load(table, n) for n in _scalars(k, plane, block, first // 8, lanes // 8)])
+        k.gather(words, [k.load(Int, table + n * 8) for n in _scalars(k, plane, block, first // 8, lanes // 8)])
         for table, plane in zip(tables, planes, strict=True)
     )
     return magnitudes.bits(Vec("i8", lanes)), masks.bits(Vec("i8", lanes))

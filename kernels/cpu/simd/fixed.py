@@ -1,24 +1,23 @@
-"""Float activations for integer dot products: fixed point in three int8 limbs (tiers A, B, N and I).
+"""Float activations for integer dot products: fixed point in three int8 limbs (tiers A and B).
 
-An integer dot instruction multiplies 64 weights at once (32 in tier B, 16 in N), a float one 16 (8, 4), and only after
-two conversions. So the float kernels of the K and IQ formats write x = scale * (B^2 high + B middle + low), with one
+An integer dot instruction multiplies 64 weights at once (32 in tier B), a float one 16 (8), and only after two
+conversions. So the float kernels of the K and IQ formats write x = scale * (B^2 high + B middle + low), with one
 scale for 16 to 64 inputs, and take three integer dot products, exact in int32. The error is at most 2^-23 of the
 largest of those inputs (2^-22 in Q2_K of tier A), the size of one float32 rounding of it.
 
-In tier B, B is 254, so that no limb is -128, which ``vpsignb`` cannot negate, elsewhere 256. In tiers B, N and I the
-inputs that share a scale, 32 or 64, are those whose products add up in one int32 lane (``LaneLimbs``).
+In tier B, B is 254, so that no limb is -128, which ``vpsignb`` cannot negate, in tier A
+256. In tier B the 32 inputs that share a scale are those whose products add up in one int32 lane.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numba import njit, types
 
 from .quantize import largest_and_poison, largest_of_32
-from .vec import JIT, Emit, F32x4, F32x8, F32x32, Float, I8x16, I8x32, I32x32, Int, Val, Vec, inline
+from .vec import JIT, Emit, F32x8, F32x32, Float, I8x32, I32x32, Int, Val, inline
 
 LARGEST = 8_355_000
 """Greatest |x / scale|: 127 * 65536 + 127 * 256 + 127, less some room for rounding."""
@@ -61,82 +60,55 @@ def _even_limbs(k: Emit, x: Val, inverse: Val) -> tuple[Val, Val, Val]:
     return high, middle, low
 
 
-class LaneLimbs(NamedTuple):
-    """How 256 inputs become limbs, four of which a lane of an integer dot product adds up.
+BLOCK_BYTES = LIMBS_BYTES + 4 * 8
+"""Bytes of 256 packed inputs: per 32 of them 32 high, 32 middle and 32 low limbs, then the scales of the lanes."""
 
-    Packed: per 32 inputs 32 high, 32 middle and 32 low limbs; after 256 of them the scales of the lanes.
+_LARGEST_EVEN = 8_225_000  # 127 * (254^2 + 254 + 1), less some room for rounding
 
-    kind        of the lane sums as floats: of 32 inputs in order, lane i takes the fours i, i + lanes, ...
-    base        of the limbs, which ``split(k, x, inverse)`` makes of F32x32
-    largest     greatest |x / scale|: 127 * (base^2 + base + 1), less some room for rounding
+
+def store_lane_limbs(k: Emit, target: Val, scales: Val, runs: list[Val]) -> None:
+    """Store 256 inputs, given as eight F32x32 in the order of the weight decoder: limbs and lane scales.
+
+    Of 32 inputs in order, lane i of a dot product takes the fours i and i + 8.
     """
-
-    kind: Vec
-    base: int
-    largest: int
-    split: Callable[[Emit, Val, Val], tuple[Val, Val, Val]]
-
-    @property
-    def block_bytes(self) -> int:
-        """Bytes of 256 packed inputs."""
-        return LIMBS_BYTES + 4 * self.kind.lanes
-
-    def store(self, k: Emit, target: Val, scales: Val, runs: list[Val]) -> None:
-        """Store 256 inputs, given as eight F32x32 in the order of the weight decoder: limbs and lane scales."""
-        largest, poison = largest_and_poison(k, runs)
-        for distance in (1, 2) if self.kind.lanes == 8 else (1, 2, 16):
-            largest = k.maximum(largest.shuffle([i ^ distance for i in range(32)]), largest)
-        inverse = k.const(F32x32, float(self.largest)) / largest
-        inverse = k.select(largest.compare(">", float(SMALLEST)), inverse, k.zero(F32x32))
-        for i, run in enumerate(runs):
-            for limb, codes in enumerate(self.split(k, run, inverse)):
-                k.store(target + 32 * (3 * i + limb), codes)
-        scale = largest * (1 / self.largest) + k.hsum(poison).splat(F32x32)
-        k.store(scales, scale.shuffle(range(0, 4 * self.kind.lanes, 4)))
-
-    def total(self, k: Emit, sums: list[Val], scales: Val) -> Val:
-        """Return the lane sums of products with 256 inputs, from those of the three limbs."""
-        high, middle, low = (part.to_float(self.kind) for part in sums)
-        whole = k.fma(k.fma(high, k.const(self.kind, self.base), middle), k.const(self.kind, self.base), low)
-        return whole * k.load(self.kind, scales)
+    largest, poison = largest_and_poison(k, runs)
+    for distance in (1, 2):
+        largest = k.maximum(largest.shuffle([i ^ distance for i in range(32)]), largest)
+    inverse = k.const(F32x32, float(_LARGEST_EVEN)) / largest
+    inverse = k.select(largest.compare(">", float(SMALLEST)), inverse, k.zero(F32x32))
+    for i, run in enumerate(runs):
+        for limb, codes in enumerate(_even_limbs(k, run, inverse)):
+            k.store(target + 32 * (3 * i + limb), codes)
+    scale = largest * (1 / _LARGEST_EVEN) + k.hsum(poison).splat(F32x32)
+    k.store(scales, scale.shuffle(range(0, 32, 4)))
 
 
-FOUR = LaneLimbs(F32x4, 256, LARGEST, limbs)
-EIGHT = LaneLimbs(F32x8, 254, 8_225_000, _even_limbs)
+def total_of_limbs(k: Emit, sums: list[Val], scales: Val) -> Val:
+    """Return the lane sums (F32x8) of products with 256 inputs, from those of the three limbs."""
+    high, middle, low = (part.to_float(F32x8) for part in sums)
+    base = k.const(F32x8, 254)
+    return k.fma(k.fma(high, base, middle), base, low) * k.load(F32x8, scales)
 
 
-def inputs_16(k: Emit, x: Val, register: int, count: int) -> list[Val]:
-    """Load inputs 16 * register .. 16 * register + 15 of a block: the codes, or ``count`` = 3 limbs of them."""
-    at = 32 * count * (register // 2) + 16 * (register % 2)
-    return [k.load(I8x16, x + (at + 32 * limb)) for limb in range(count)]
-
-
-def make_lanes_pack(
-    lanes: LaneLimbs, packed: int, store_sums: Any = None, sums_bytes: int = 0, order: Sequence[int] = range(32)
-) -> Any:
-    """Make ``pack`` of a RowKernel of blocks of 256 inputs: ``lanes``, then sums for the block's minima.
+def make_lanes_pack(packed: int, store_sums: Any, sums_bytes: int) -> Any:
+    """Make ``pack`` of a RowKernel of blocks of 256 inputs: limbs, then sums for the block's minima.
 
     packed      bytes of a packed block
-    store_sums  function (target, x) that stores those of 32 inputs, ``sums_bytes`` of them; None: there are no minima
-    order       which of 32 inputs comes at each place
+    store_sums  function (target, x) that stores those of 32 inputs, ``sums_bytes`` of them
     """
 
     @inline(types.none, Int, Int)
     def pack_block(k, x, target):
         """Pack the 256 inputs at ``x``."""
         runs = [k.load(F32x32, x + 128 * i) for i in range(8)]
-        lanes.store(k, target, target + LIMBS_BYTES, [run.shuffle(order) for run in runs])
-
-    at, with_sums = lanes.block_bytes, store_sums is not None
-    add_sums = store_sums or pack_block
+        store_lane_limbs(k, target, target + LIMBS_BYTES, runs)
 
     @njit(**JIT)
     def pack(x, n, buffer):
         for _ in range(n >> 8):
             pack_block(x, buffer)
-            if with_sums:
-                for sub in range(8):
-                    add_sums(buffer + at + sums_bytes * sub, x + 128 * sub)
+            for sub in range(8):
+                store_sums(buffer + BLOCK_BYTES + sums_bytes * sub, x + 128 * sub)
             buffer += packed
             x += 1024
 

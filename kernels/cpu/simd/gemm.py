@@ -1,9 +1,9 @@
 """GEMM for many tokens (tiers A and N): raw rows of a weight matrix times a panel of packed inputs.
 
-``GEMMS[fmt, act]`` holds the parts for a weight format. Those of ``_DECODERS`` run int8 tiles: in tier A of 3 rows x 4
-tokens (``gemm_tile``), in tier N, for rounded inputs, of 12 x 4 (``gemm_tile_neon``). All others run float tiles
-of 6 x 4 (``gemm_float``), whose decoders are generated. The other tiers use the row kernels, four tokens at a time on
-rows that stay in the L2 cache.
+``GEMMS[fmt, act]`` holds the parts for a weight format. Those of ``_DECODERS`` run int8 tiles of 3 rows x 4 tokens in
+tier A (``gemm_tile``). All others run float tiles of 6 x 4 (``gemm_float``), whose decoders are generated; tier N has
+those alone. The other tiers, and tier N with rounded inputs, use the row kernels, four tokens at a time on rows that
+stay in the L2 cache.
 
 One call of ``gemm_rows`` decodes each block of rows once and multiplies it with all tokens, so threads split the work
 by rows (multiples of ``ROWS_AT_ONCE`` are best), each with its own scratch. A token's result does not depend on the
@@ -20,7 +20,7 @@ from numba import njit, types
 from ...formats import APART, FORMATS, Format
 from ...formats.apart import Apart
 from ..sizes import ROWS_AT_ONCE, SPARE_BYTES, SUMS_BYTES
-from . import gemm_blocks_neon, gemm_float, gemm_weights
+from . import gemm_float, gemm_weights
 from .gemm_inputs import ORDERS, chunk_bytes, make_clear, make_pack
 from .gemm_tile import (
     CHUNK,
@@ -313,24 +313,10 @@ def apart_gemm(layout: Apart) -> Gemm:
     return floats._replace(decode_row=decode_row)
 
 
-# -- int8 tiles of tier N
-@cache
-def neon_gemm(fmt: Format) -> Gemm:
-    """Make the parts of a format for its rounded inputs."""
-    tile = gemm_blocks_neon.tile_of(fmt)
-    chunk, size, record = tile.group, tile.input_record, tile.weight_record
-    decode_row = _row_decoder(chunk, fmt.block_bytes, fmt, record, gemm_blocks_neon.make_decode(fmt, tile))
-    pack, multiply = gemm_blocks_neon.make_pack(fmt, tile), gemm_blocks_neon.multiply_blocks(tile)
-    return Gemm(pack, decode_row, multiply, chunk, size, record, ROWS_AT_ONCE, 2048 // chunk, 128)
-
-
 def _all() -> dict[tuple[str, str], Gemm]:
     gemms = {(fmt.name, "float"): float_gemm(fmt) for fmt in FORMATS.values() if fmt.multiplies}
-    for fmt in (FORMATS[name] for name in _DECODERS):
-        if NEON_TIER:
-            gemms[fmt.name, fmt.activation] = neon_gemm(fmt)
-        else:
-            gemms |= {(fmt.name, act): _tile_gemm(fmt, act) for act in ("float", fmt.activation)}
+    for fmt in (FORMATS[name] for name in _DECODERS if TIER == "A"):
+        gemms |= {(fmt.name, act): _tile_gemm(fmt, act) for act in ("float", fmt.activation)}
     return gemms
 
 

@@ -133,7 +133,7 @@ def look_up_16(k: Emit, values: Sequence[int], index: Val) -> Val:
     if X86_TIER and kind.lanes in x86.SHUFFLES:
         return x86.shuffle_bytes(k, k.const(kind, [*values] * (kind.lanes // 16)), index)
     if NEON_TIER and kind.lanes % 16 == 0:
-        return neon.by_registers(lambda part: neon.look_up(k, k.const(I8x16, values), part), index)
+        return neon.look_up(k, k.const(I8x16, values), index)
     chosen = [k.const(kind, value) for value in values]
     for bit in range(4):  # halve the candidates by each bit of the index
         odd = (index & (1 << bit)).compare("!=", 0)

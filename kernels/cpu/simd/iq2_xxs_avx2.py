@@ -11,7 +11,7 @@ pairs of groups, (0, 2), (1, 3), (4, 6), (5, 7): where one ``vshufps`` puts thei
     4. ``vpmaddwd`` multiplies them by 2 ls + 1; all pairs add up in the same eight int32 lanes.
 
 Packed buffer, per 256 inputs: 256 codes in the order of pairs | 64 i16 (offsets) | 8 f32 (d_x / 8); for float inputs
-the limbs of ``fixed.EIGHT`` in the order of pairs | 3 * 64 i16 (offsets) | 8 f32 (lane scales).
+the limbs of ``fixed`` in the order of pairs | 3 * 64 i16 (offsets) | 8 f32 (lane scales).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from numba import njit, types
 from ...formats import FORMATS
 from ...formats.iq2_xxs import GRID, MAGNITUDES
 from . import x86
-from .fixed import EIGHT
+from .fixed import store_lane_limbs, total_of_limbs
 from .helpers import broadcast_half
 from .quantize import make_q8k_pack
 from .row_kernel import LANES_8, rows_of_256
@@ -126,7 +126,7 @@ def _finish(k, target, half, scale):
 def _add_float(k, total, weights, x):
     """Return total + the lane sums of one block."""
     d = broadcast_half(k, weights, F32x8) * 0.125
-    return k.fma(EIGHT.total(k, _lane_sums(k, weights, x, 3), x + _PACKED_FLOAT - 32), d, total)
+    return k.fma(total_of_limbs(k, _lane_sums(k, weights, x, 3), x + _PACKED_FLOAT - 32), d, total)
 
 
 @inline(types.none, Int, Int)
@@ -134,7 +134,7 @@ def _pack_block(k, x, target):
     """Pack 256 inputs in the order of pairs."""
     octets = [[k.load(F32x16, x + 128 * group + 64 * half) for half in range(2)] for group in range(8)]
     runs = [octets[a][half].cat(octets[b][half]) for a, b in _PAIRS for half in range(2)]
-    EIGHT.store(k, target, target + _PACKED_FLOAT - 32, runs)
+    store_lane_limbs(k, target, target + _PACKED_FLOAT - 32, runs)
     _store_offsets(k, target, 3)
 
 

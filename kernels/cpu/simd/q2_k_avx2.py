@@ -5,7 +5,7 @@ codes and inputs, ``vpmaddwd`` the sums of two by the 4-bit scales, which ``vpsh
 groups of a block add up in the same eight int32 lanes.
 
 Packed buffer, per 256 inputs: 256 codes | 8 f32 (d_x) | 16 i16 (negated sums of the codes of each group); for float
-inputs ``fixed.EIGHT``, then 16 f32 (negated sums of the inputs of each group).
+inputs the limbs of ``fixed``, then 16 f32 (negated sums of the inputs of each group).
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from numba import types
 
 from ...formats import FORMATS
 from . import x86
-from .fixed import EIGHT, LIMBS_BYTES, make_lanes_pack, store_two_sums
+from .fixed import BLOCK_BYTES, LIMBS_BYTES, make_lanes_pack, store_two_sums, total_of_limbs
 from .quantize import make_q8k_pack, store_negated_sums
 from .row_kernel import LANES_8, rows_of_256
 from .vec import F32x8, Float, I8x16, I8x32, I16x8, I16x16, I32x8, Int, Val, inline
 
 BLOCK = FORMATS["Q2_K"].block_bytes
 _PACKED = 256 + 32 + 32
-_PACKED_FLOAT = EIGHT.block_bytes + 64
+_PACKED_FLOAT = BLOCK_BYTES + 64
 
 
 def _planes(k, weights: Val) -> Iterator[Val]:
@@ -69,15 +69,14 @@ def _add_float(k, total, weights, x):
     sums = x86.scaled_dots_256(k, _planes(k, weights), _scales(k, header), x, 3)
     mins = (header.bits(I16x8) >> 4).bits(I8x16) & 0x0F
     low, high = (
-        mins.shuffle(range(8 * i, 8 * i + 8)).zext(I32x8).to_float(F32x8)
-        * k.load(F32x8, x + EIGHT.block_bytes + 32 * i)
+        mins.shuffle(range(8 * i, 8 * i + 8)).zext(I32x8).to_float(F32x8) * k.load(F32x8, x + BLOCK_BYTES + 32 * i)
         for i in range(2)
     )
     d, dmin = x86.two_halves_256(k, weights + 80)
-    return k.fma(low + high, dmin, k.fma(EIGHT.total(k, sums, x + LIMBS_BYTES), d, total))
+    return k.fma(low + high, dmin, k.fma(total_of_limbs(k, sums, x + LIMBS_BYTES), d, total))
 
 
-_PACK_FLOAT = make_lanes_pack(EIGHT, _PACKED_FLOAT, store_two_sums, 8)
+_PACK_FLOAT = make_lanes_pack(_PACKED_FLOAT, store_two_sums, 8)
 
 FLOAT = rows_of_256(LANES_8, 2, _add_float, BLOCK, _PACK_FLOAT, _PACKED_FLOAT)
 Q8K = rows_of_256(LANES_8, 2, _add, BLOCK, make_q8k_pack(_PACKED, lambda sub: 32 * sub, _finish), _PACKED)

@@ -5,7 +5,7 @@ the 6-bit scale, which ``vpshufb`` spreads from the unpacked header; all sub-blo
 lanes.
 
 Packed buffer, per 256 inputs: 256 codes | 8 f32 (d_x) | 8 i16 (negated sums of the codes of each sub-block); for float
-inputs ``fixed.EIGHT``, then 8 f32 (negated sums of the inputs of each sub-block).
+inputs the limbs of ``fixed``, then 8 f32 (negated sums of the inputs of each sub-block).
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from numba import types
 
 from ...formats import FORMATS
 from . import x86
-from .fixed import EIGHT, LIMBS_BYTES, make_lanes_pack, store_sum
+from .fixed import BLOCK_BYTES, LIMBS_BYTES, make_lanes_pack, store_sum, total_of_limbs
 from .quantize import make_q8k_pack, store_negated_sums
 from .row_kernel import LANES_8, rows_of_256
 from .vec import F32x8, Float, I8x16, I8x32, I16x8, I16x16, I32x4, I32x8, Int, Val, inline
 
 BLOCK = FORMATS["Q4_K"].block_bytes
 _PACKED = 256 + 32 + 16
-_PACKED_FLOAT = EIGHT.block_bytes + 32
+_PACKED_FLOAT = BLOCK_BYTES + 32
 _SCALES = [0, 1, 2, 3, 8, 9, 10, 11]  # bytes of the unpacked header
 _MINS = [4, 5, 6, 7, 12, 13, 14, 15]
 
@@ -76,12 +76,12 @@ def _add_float(k, total, weights, x):
     """Return total + the lane sums of one block."""
     header = _unpack_header(k, weights)
     sums = x86.scaled_dots_256(k, _codes(k, weights), _scales(k, header), x, 3)
-    mins = header.shuffle(_MINS).zext(I32x8).to_float(F32x8) * k.load(F32x8, x + EIGHT.block_bytes)
+    mins = header.shuffle(_MINS).zext(I32x8).to_float(F32x8) * k.load(F32x8, x + BLOCK_BYTES)
     d, dmin = x86.two_halves_256(k, weights)
-    return k.fma(mins, dmin, k.fma(EIGHT.total(k, sums, x + LIMBS_BYTES), d, total))
+    return k.fma(mins, dmin, k.fma(total_of_limbs(k, sums, x + LIMBS_BYTES), d, total))
 
 
-_PACK_FLOAT = make_lanes_pack(EIGHT, _PACKED_FLOAT, store_sum, 4)
+_PACK_FLOAT = make_lanes_pack(_PACKED_FLOAT, store_sum, 4)
 
 FLOAT = rows_of_256(LANES_8, 3, _add_float, BLOCK, _PACK_FLOAT, _PACKED_FLOAT)
 Q8K = rows_of_256(LANES_8, 3, _add, BLOCK, make_q8k_pack(_PACKED, lambda sub: 32 * sub, _finish), _PACKED)

@@ -16,9 +16,7 @@ from typing import Any
 import numpy as np
 from numba import njit, types
 
-from . import neon
 from .helpers import load_float, store_float
-from .tiers import NEON_TIER
 from .vec import JIT, Emit, F32x32, Float, I8x32, I16x32, I32x8, I32x16, I32x32, Int, Val, inline
 
 # Adding 1.5 * 2^23 leaves the nearest integer (ties to even) in the low bits of the float.
@@ -32,9 +30,6 @@ def round_to_codes(k: Emit, x: Val, inverse: Val) -> Val:
 
 def sixteen_sums(k: Emit, codes: Val) -> tuple[Val, Val]:
     """Return the sums of the lower and the upper 16 of 32 codes, as i16."""
-    if NEON_TIER:
-        low, high = (neon.sum_of_bytes(k, part) for part in neon.registers(codes))
-        return low, high
     wide = codes.sext(I16x32)
     low, high = wide.shuffle(range(16)), wide.shuffle(range(16, 32))
     return k.fold(low, lambda a, b: a + b), k.fold(high, lambda a, b: a + b)
@@ -43,13 +38,9 @@ def sixteen_sums(k: Emit, codes: Val) -> tuple[Val, Val]:
 def largest_and_poison(k: Emit, runs: Sequence[Val]) -> tuple[Val, Val]:
     """Return max|x| and a sum of zeros, lane by lane of ``runs``; a lane of the latter is NaN if one was not finite.
 
-    The former may be NaN there. In tier N it is, and infinities stay, so that it tells the latter.
+    The former may be NaN there.
     """
     largest = k.abs(runs[0])
-    if NEON_TIER:
-        for run in runs[1:]:
-            largest = neon.larger(k, k.abs(run), largest)
-        return largest, largest * 0.0
     poison = runs[0] * 0.0
     for run in runs[1:]:
         largest = k.maximum(k.abs(run), largest)
@@ -61,9 +52,6 @@ def largest_and_poison(k: Emit, runs: Sequence[Val]) -> tuple[Val, Val]:
 def largest_of_32(k, x):
     """Return max|x| of 32 floats; NaN if one is not finite."""
     values = k.load(F32x32, x)
-    if NEON_TIER:
-        largest = neon.largest(k, k.abs(values))
-        return largest + largest * 0.0
     return k.fold(k.abs(values), k.maximum) + k.hsum(values * 0.0)
 
 
@@ -90,25 +78,16 @@ def store_sums(k, target, codes):
     k.store(target + 2, high)
 
 
-def _extremes(k: Emit, x: Val) -> tuple[Val, Val, Val]:
+@inline(types.UniTuple(Float, 3), Int)
+def extremes_of_256(k, x):
+    """Return (largest, smallest, 0 or NaN) of 256 floats."""
     blocks = [k.load(F32x32, x + 128 * i) for i in range(8)]
     high = low = blocks[0]
-    if NEON_TIER:
-        for block in blocks[1:]:
-            high, low = neon.larger(k, block, high), neon.smaller(k, block, low)
-        high, low = neon.largest(k, high), neon.smallest(k, low)
-        return high, low, high * 0.0 + low * 0.0
     poison = blocks[0] * 0.0
     for block in blocks[1:]:
         high, low = k.maximum(block, high), k.minimum(block, low)
         poison = poison + block * 0.0
     return k.fold(high, k.maximum), k.fold(low, k.minimum), k.hsum(poison)
-
-
-@inline(types.UniTuple(Float, 3), Int)
-def extremes_of_256(k, x):
-    """Return (largest, smallest, 0 or NaN) of 256 floats."""
-    return _extremes(k, x)
 
 
 @njit(**JIT)

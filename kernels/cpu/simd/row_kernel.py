@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from numba import njit, types
 
 from .helpers import prefetch_lines, store_float
-from .vec import JIT, F32x4, F32x8, F32x16, F32x32, Float, Int, Many, Vec, inline, several
+from .vec import JIT, F32x8, F32x16, F32x32, Float, Int, Many, Vec, inline, several
 
 COUNTS = (1, 2, 4)
 """Numbers of inputs that row kernels multiply a row with at once: it is decoded once for all of them."""
@@ -54,25 +55,17 @@ def _lanes(kind: Vec) -> Lanes:
     return Lanes(kind, inline(kind)(lambda k: k.zero(kind)), inline(Float, kind)(lambda k, sums: k.hsum(sums)))
 
 
-LANES_4, LANES_8, LANES_16, LANES_32 = _lanes(F32x4), _lanes(F32x8), _lanes(F32x16), _lanes(F32x32)
+LANES_8, LANES_16, LANES_32 = _lanes(F32x8), _lanes(F32x16), _lanes(F32x32)
 
 
-def _pair(kind: Vec) -> Lanes:
-    """Make two alternating accumulators, so that one multiply-add need not wait for the other."""
-    both = types.UniTuple(kind, 2)
+PAIR = types.UniTuple(F32x16, 2)
+"""Two alternating accumulators, so that one multiply-add need not wait for the other."""
 
-    zero = inline(both)(lambda k: (k.zero(kind), k.zero(kind)))
-
-    @inline(Float, both)
-    def total(k, sums):
-        even, odd = k.members(sums)
-        return k.hsum(even + odd)
-
-    return Lanes(both, zero, total)
-
-
-LANES_PAIR_4, LANES_PAIR = _pair(F32x4), _pair(F32x16)
-PAIR = LANES_PAIR.kind
+LANES_PAIR = Lanes(
+    PAIR,
+    inline(PAIR)(lambda k: (k.zero(F32x16), k.zero(F32x16))),
+    inline(Float, PAIR)(lambda k, sums: k.hsum(operator.add(*k.members(sums)))),
+)
 
 
 class Part(NamedTuple):

@@ -66,12 +66,11 @@ class Vec(types.Type):
 register_primitive(Vec)
 
 
-I8x8, I8x16, I8x32, I8x64 = (Vec("i8", lanes) for lanes in (8, 16, 32, 64))
-I16x4, I16x8, I16x16, I16x32 = Vec("i16", 4), Vec("i16", 8), Vec("i16", 16), Vec("i16", 32)
-I32x4, I32x8, I32x16, I32x32 = Vec("i32", 4), Vec("i32", 8), Vec("i32", 16), Vec("i32", 32)
-I64x8 = Vec("i64", 8)
-F32x2, F32x4, F32x8, F32x16, F32x32 = (Vec("f32", lanes) for lanes in (2, 4, 8, 16, 32))
-F64x4 = Vec("f64", 4)
+I8x16, I8x32, I8x64 = (Vec("i8", lanes) for lanes in (16, 32, 64))
+I16x8, I16x16, I16x32 = (Vec("i16", lanes) for lanes in (8, 16, 32))
+I32x4, I32x8, I32x16, I32x32 = (Vec("i32", lanes) for lanes in (4, 8, 16, 32))
+F32x8, F32x16, F32x32 = (Vec("f32", lanes) for lanes in (8, 16, 32))
+I64x8, F64x4 = Vec("i64", 8), Vec("f64", 4)
 Int = types.int64
 Float = types.float32
 

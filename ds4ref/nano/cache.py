@@ -38,22 +38,32 @@ def cache_dir() -> Path:
         raise DataError(str(error)) from None
 
 
+def kept(path: Path, intact: Callable[[Path], bool], make: Callable[[Path], None], wait: float = LOCK_SECONDS) -> str:
+    """Return ``path``, made first by one process if it is not ``intact``; raise DataError if that fails."""
+    if not intact(path):
+        with building(path, wait):
+            if not intact(path):  # no other process was faster
+                make(path)
+    return str(path)
+
+
+def reproduced(name: str, sha256: str, write: Callable[[Path], None]) -> str:
+    """Return the path of a generated model whose bytes have this digest; raise DataError if they come out otherwise."""
+
+    def make(path: Path) -> None:
+        write(path)
+        if (digest := file_sha256(path)) != sha256:
+            path.unlink(missing_ok=True)
+            raise DataError(f"the {name} model came out as {digest}, expected {sha256}: please report this")
+
+    return kept(cache_dir() / f"{name}-{sha256[:12]}.gguf", lambda path: file_sha256(path) == sha256, make)
+
+
 def random_path() -> str:
     """Return the path of the random model, built first if it is absent or damaged; raise DataError if that fails."""
-    path = cache_dir() / f"nano-{NANO_SHA256[:12]}.gguf"
-    if file_sha256(path) == NANO_SHA256:
-        return str(path)
-    with building(path):
-        if file_sha256(path) == NANO_SHA256:  # another process was faster
-            return str(path)
-        from .recipe import NANO, write_model
+    from .recipe import NANO, write_model
 
-        write_model(path, NANO)
-        digest = file_sha256(path)
-        if digest != NANO_SHA256:
-            path.unlink(missing_ok=True)
-            raise DataError(f"the random model came out as {digest}, expected {NANO_SHA256}: please report this")
-    return str(path)
+    return reproduced("nano", NANO_SHA256, lambda path: write_model(path, NANO))
 
 
 def slice_path(
@@ -72,10 +82,7 @@ def slice_path(
     check_recipe(recipe)
     of = "" if model == "flash" else f"{model}-"
     path = cache_dir() / f"slice-{of}{recipe}-l{layers}-e{experts}-v{vocab}.gguf"
-    with building(path):
-        if not is_complete(path):
-            write_model(path, shape, recipe, progress=progress)
-    return str(path)
+    return kept(path, is_complete, lambda path: write_model(path, shape, recipe, progress=progress))
 
 
 def is_complete(path: Path) -> bool:

@@ -1,4 +1,4 @@
-"""Writes the model of a GGUF in DeepSeek's published layout: safetensors in FP8 and FP4 with JSON files.
+"""Writes models in DeepSeek's published layout, safetensors with JSON files: that of a GGUF, or trained weights.
 
 Weights are rounded to the formats that DeepSeek publishes: E4M3 with an E8M0 scale per 128 x 128 block in attention and
 shared experts, E2M1 with an E8M0 scale per 32 inputs in routed experts, BF16 and F32 in the rest (weights.md). The
@@ -11,15 +11,17 @@ result serves as a test folder of any size for readers of such checkpoints.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..archs.deepseek4.published import EXPERT_NAMES, LAYER_NAMES, MODEL_NAMES
-from ..archs.deepseek4.shape import MERGES_KEY, TOKENS_KEY, ModelShape
+from ..archs.deepseek4.published import EXPERT_NAMES, FLOATS, INTS, LAYER_NAMES, MODEL_NAMES
+from ..archs.deepseek4.shape import MERGES_KEY, PREFIX, TOKENS_KEY, ModelShape
+from ..archs.deepseek4.tensors import MTP
 from ..errors import DataError, UsageError
 from ..text.protocol import SPECIALS
 from ..text.published import TOKENIZER
@@ -35,6 +37,9 @@ BF16 = ("token_embd", "output", "output_norm", "attn_norm", "ffn_norm", "attn_q_
         "attn_compressor_norm", "indexer_compressor_norm", "indexer.proj", "ffn_gate_inp")  # fmt: skip
 """Tensors stored as BF16, named without "blk.N." and ".weight"; others are F32, FP4 (routed experts) or I64 (hash
 routing)."""
+
+_TINY = re.compile(r".*(?:hc_\w+_(?:base|scale)|attn_sink|gate\.bias)")
+"""Trained tensors that stay F32."""
 
 SPLITS = (
     r"\p{N}{1,3}",
@@ -66,40 +71,31 @@ def write_checkpoint(source: TensorSource, folder: str | os.PathLike[str], shard
     write_json(Path(folder) / CONFIG, config(shape))
 
 
-def config(shape: ModelShape) -> dict[str, Any]:
+def config(shape: ModelShape, quantized: bool = True) -> dict[str, Any]:
     """Return the contents of config.json, with DeepSeek's keys."""
+    values = {key: value for key, _, value in shape.metadata()}
+    stored = {
+        "expert_dtype": "fp4",
+        "quantization_config": {
+            "quant_method": "fp8",
+            "fmt": "e4m3",
+            "scale_fmt": "ue8m0",
+            "activation_scheme": "dynamic",
+            "weight_block_size": [BLOCK, BLOCK],
+        },
+    }
     return {
         "architectures": ["DeepseekV4ForCausalLM"],
         "model_type": "deepseek_v4",
         "_name_or_path": shape.name,
-        "vocab_size": shape.vocab,
-        "hidden_size": shape.dim,
-        "num_hidden_layers": shape.n_layers,
-        "num_attention_heads": shape.n_heads,
+        **{theirs: values[PREFIX + ours] for ours, theirs in (*INTS, *FLOATS)},
         "num_key_value_heads": 1,
-        "head_dim": shape.head_dim,
         "qk_rope_head_dim": shape.rope_dim,
-        "q_lora_rank": shape.q_rank,
-        "o_lora_rank": shape.o_rank,
-        "o_groups": shape.o_groups,
-        "n_routed_experts": shape.n_experts,
-        "n_shared_experts": shape.n_shared,
-        "num_experts_per_tok": shape.n_used,
-        "moe_intermediate_size": shape.expert_ff,
         "num_hash_layers": shape.n_hash_layers,
-        "routed_scaling_factor": shape.route_scale,
         "norm_topk_prob": shape.norm_weights,
         "scoring_func": "sqrtsoftplus",
         "swiglu_limit": shape.swiglu_limit[0],
-        "sliding_window": shape.window,
         "compress_ratios": list(shape.ratios),
-        "index_n_heads": shape.index_heads,
-        "index_head_dim": shape.index_dim,
-        "index_topk": shape.index_topk,
-        "hc_mult": shape.hc,
-        "hc_sinkhorn_iters": shape.sinkhorn_iters,
-        "hc_eps": shape.hc_eps,
-        "rms_norm_eps": shape.rms_eps,
         "rope_theta": shape.rope_theta,
         "compress_rope_theta": shape.compress_theta,
         "rope_scaling": {
@@ -115,15 +111,32 @@ def config(shape: ModelShape) -> dict[str, Any]:
         "tie_word_embeddings": False,
         "hidden_act": "silu",
         "torch_dtype": "bfloat16",
-        "expert_dtype": "fp4",
-        "quantization_config": {
-            "quant_method": "fp8",
-            "fmt": "e4m3",
-            "scale_fmt": "ue8m0",
-            "activation_scheme": "dynamic",
-            "weight_block_size": [BLOCK, BLOCK],
-        },
+        **(stored if quantized else {}),
     }
+
+
+def write_trained(
+    folder: str | os.PathLike[str], shape: ModelShape, tensors: Mapping[str, np.ndarray], tokenizer: dict[str, Any]
+) -> None:
+    """Write trained weights as a folder: matrices and norms BF16, nothing quantized; config.json comes last.
+
+    tensors: float32 by published name; tables of hash routing hold whole numbers of any type. The block for multi-token
+    prediction (``mtp.0.*``) is written if its tensors are there. ``tokenizer``: contents of tokenizer.json.
+    """
+    os.makedirs(folder, exist_ok=True)
+    write_folder(folder, [_trained(name, values) for name, values in tensors.items()])
+    write_json(Path(folder) / TOKENIZER, tokenizer)
+    with_mtp = any(name.startswith(MTP) for name in tensors)
+    entries = {**config(shape, quantized=False), "num_nextn_predict_layers": int(with_mtp)}
+    write_json(Path(folder) / CONFIG, entries)
+
+
+def _trained(name: str, values: np.ndarray) -> PlannedTensor:
+    if name.endswith("tid2eid"):
+        return PlannedTensor(name, "I64", values.shape, lambda: np.rint(values).astype("<i8"))
+    if _TINY.fullmatch(name):
+        return PlannedTensor(name, "F32", values.shape, lambda: np.asarray(values, "<f4"))
+    return PlannedTensor(name, "BF16", values.shape, partial(to_bf16, values))
 
 
 def tokenizer(tokens: list[str], merges: list[str]) -> dict[str, Any]:

@@ -13,18 +13,15 @@ relies on.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 
-from ..archs.deepseek4.tensors import Recipe, expected_tensors
-from ..weights.container import TensorSpec
-from ..weights.writer import GGUFWriter
-from .cache import building, cache_dir, file_sha256
-from .fill import Noise, random_experts, random_tensor
+from ..archs.deepseek4.tensors import Recipe
+from .cache import reproduced
 from .prose import prose
-from .recipe import NANO, metadata
+from .recipe import NANO, Spread, matrix, write_model
 from .vocab import build_vocabulary
 
 DIAGNOSTIC = replace(
@@ -40,80 +37,42 @@ DIAGNOSTIC = replace(
 DIAGNOSTIC_SHA256 = "ff1861cd8c9ca7a59e44ca0396e7b68bd01b545458f8a3b28de2a618d2a7dbf1"
 
 _SEED = 20261121
-_CORPUS = (200_000, 1)
 
-# Gain of a matrix: inputs of unit variance leave with this standard deviation.
-_GAIN = {
-    "output": 2.5,
-    "attn_output_a": 1.5,
-    "attn_output_b": 1.5,
-    "attn_compressor_gate": 1.5,
-    "indexer_compressor_gate": 1.5,
-    "ffn_gate_inp": 1.5,
-    "ffn_gate_shexp": 3.0,
-    "ffn_up_shexp": 3.0,
-    "ffn_down_shexp": 0.5,
-}
-# Routed experts of even and odd layers: the second kind runs into the clamp often.
-_ROUTED = ({"gate": 2.0, "up": 2.0, "down": 0.8}, {"gate": 6.5, "up": 6.5, "down": 0.17})
-# Vectors: standard deviation and mean.
-_VECTORS = {
-    "token_embd": (1.0, 0.0),
-    "attn_kv_a_norm": (0.4, 1.5),
-    "attn_compressor_norm": (0.4, 1.5),
-    "attn_sinks": (0.8, 0.0),
-    "attn_compressor_ape": (0.7, 0.0),
-    "indexer_compressor_ape": (0.7, 0.0),
-    "exp_probs_b.bias": (0.3, 0.0),
+# Of routed experts those of odd layers run into the clamp often.
+_SPREADS = {
+    "token_embd": Spread(1.0),
+    "output": matrix(2.5),
+    "*.attn_output_[ab]": matrix(1.5),
+    "*_compressor_gate": matrix(1.5),
+    "*.ffn_gate_inp": matrix(1.5),
+    "*.ffn_gate_shexp": matrix(3.0),
+    "*.ffn_up_shexp": matrix(3.0),
+    "*.ffn_down_shexp": matrix(0.5),
+    "blk.[024].ffn_down_exps": matrix(0.8),
+    "blk.[024].ffn_*_exps": matrix(2.0),
+    "*.ffn_down_exps": matrix(0.17),
+    "*.ffn_*_exps": matrix(6.5),
+    "*.attn_kv_a_norm": Spread(0.4, 1.5),
+    "*.attn_compressor_norm": Spread(0.4, 1.5),
+    "*.attn_sinks": Spread(0.8),
+    "*_compressor_ape": Spread(0.7),
+    "*.exp_probs_b.bias": Spread(0.3),
+    "*_norm": Spread(0.3, 1.0),
+    "*_scale": Spread(0.3, 1.0),
+    "*_base": Spread(1.0),
 }
 
 
 def diagnostic_path() -> str:
     """Return the path of the diagnostic model in the cache, built first if absent or damaged; raise DataError if that
     fails."""
-    path = cache_dir() / f"diagnostic-{DIAGNOSTIC_SHA256[:12]}.gguf"
-    if file_sha256(path) == DIAGNOSTIC_SHA256:
-        return str(path)
-    with building(path):
-        if file_sha256(path) != DIAGNOSTIC_SHA256:
-            write_diagnostic(path)
-    return str(path)
+    return reproduced("diagnostic", DIAGNOSTIC_SHA256, write_diagnostic)
 
 
 def write_diagnostic(path: str | os.PathLike[str]) -> None:
     """Write the model file atomically; the bytes are the same on every machine."""
-    specs = expected_tensors(DIAGNOSTIC, Recipe("diagnostic", "IQ2_XXS", "Q2_K", upgraded=2))
-    vocabulary = build_vocabulary(DIAGNOSTIC.vocab, prose(*_CORPUS))
-    with GGUFWriter(path, metadata(DIAGNOSTIC, vocabulary), specs) as out:
-        for spec in specs:
-            out.write(spec.name, _contents(spec))
-
-
-def _contents(spec: TensorSpec) -> Iterator[np.ndarray]:
-    noise = Noise(_SEED, spec.name)
-    layer, role = -1, spec.name.removesuffix(".weight")
-    if role.startswith("blk."):
-        _, number, role = role.split(".", 2)
-        layer = int(number)
-    if role == "ffn_gate_tid2eid":
-        return random_experts(DIAGNOSTIC.vocab, DIAGNOSTIC.n_used, DIAGNOSTIC.n_experts, noise)
-    std, mean = _spread(role, layer, spec.dims[0])
-    return random_tensor(spec, noise, std, mean)
-
-
-def _spread(role: str, layer: int, columns: int) -> tuple[float, float]:
-    """Return the standard deviation and mean of a tensor's values."""
-    if role in _VECTORS:
-        return _VECTORS[role]
-    if role.endswith("_exps"):
-        return _ROUTED[layer % 2][role.split("_")[1]] / columns**0.5, 0.0
-    if role.endswith("_norm"):
-        return 0.3, 1.0
-    if role.endswith("_scale"):
-        return 0.3, 1.0
-    if role.endswith("_base"):
-        return 1.0, 0.0
-    return _GAIN.get(role, 1.0) / columns**0.5, 0.0
+    recipe = Recipe("diagnostic", "IQ2_XXS", "Q2_K", upgraded=2)
+    write_model(path, DIAGNOSTIC, recipe, seed=_SEED, spreads=_SPREADS)
 
 
 def _random(seed: int, count: int) -> list[int]:
@@ -125,7 +84,7 @@ def _text() -> list[int]:
     """Return prose after BOS, as a served prompt would be."""
     from ..text.tokenizer import Tokenizer
 
-    vocabulary = build_vocabulary(DIAGNOSTIC.vocab, prose(*_CORPUS))
+    vocabulary = build_vocabulary(DIAGNOSTIC.vocab)
     tokenizer = Tokenizer(vocabulary.tokens, vocabulary.merges)
     return [tokenizer.bos, *tokenizer.encode(prose(2000, seed=7))][:200]
 

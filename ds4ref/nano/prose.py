@@ -5,7 +5,7 @@ token ids measure something else. One grammar serves two uses:
 
     prose(10_000)              a text of at least 10,000 characters; longer texts begin with the shorter ones
     story = tell(seed=1)       a long story with facts hidden in it, and the question at its end
-    story.grade(answer)        which facts an answer got right, wrong, or left out
+    story.recalled(answer)     which facts an answer got right
 
 Only ``random.Random.random`` of the random module is used, because Python guarantees that its sequence never changes.
 """
@@ -15,8 +15,8 @@ from __future__ import annotations
 import random
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +45,9 @@ def spell(number: int) -> str:
     if number < 100:
         tens, rest = divmod(number, 10)
         return _TENS[tens] + (f"-{_UNITS[rest]}" if rest else "")
-    for size, word in ((1000, "thousand"), (100, "hundred")):
-        if number >= size:
-            head, rest = divmod(number, size)
-            return f"{spell(head)} {word}" + (f" {spell(rest)}" if rest else "")
-    raise AssertionError("unreachable")
+    size, word = (1000, "thousand") if number >= 1000 else (100, "hundred")
+    head, rest = divmod(number, size)
+    return f"{spell(head)} {word}" + (f" {spell(rest)}" if rest else "")
 
 
 class Writer:
@@ -100,20 +98,11 @@ class Writer:
         return " ".join(parts)
 
 
-def paragraphs(seed: int = 0) -> Iterator[str]:
-    """Yield paragraphs, endlessly."""
-    writer = Writer(seed)
-    while True:
-        yield writer.paragraph()
-
-
 def prose(characters: int, seed: int = 0) -> str:
     """Return whole paragraphs, separated by blank lines, of at least ``characters`` characters in total."""
-    parts, length = [], 0
-    for paragraph in paragraphs(seed):
-        if length >= characters:
-            break
-        parts.append(paragraph + "\n\n")
+    writer, parts, length = Writer(seed), [], 0
+    while length < characters:
+        parts.append(writer.paragraph() + "\n\n")
         length += len(parts[-1])
     return "".join(parts)
 
@@ -128,39 +117,15 @@ class Fact:
 
 
 @dataclass(frozen=True)
-class Grade:
-    """Result of grading an answer.
-
-    right    names stated with the right number
-    wrong    name -> the wrong numbers stated
-    missing  names without a statement
-    """
-
-    right: list[str] = field(default_factory=list)
-    wrong: dict[str, list[int]] = field(default_factory=dict)
-    missing: list[str] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
 class Story:
     """A long text with facts hidden among distractors, ending in the question that asks for the facts."""
 
     text: str
     facts: tuple[Fact, ...]
 
-    def grade(self, answer: str) -> Grade:
-        """Grade an answer: a name is right if any statement about it is right, wrong if all are wrong, missing if there
-        is none."""
-        grade = Grade()
-        for fact in self.facts:
-            numbers = statements(answer, fact.name)
-            if fact.number in numbers:
-                grade.right.append(fact.name)
-            elif numbers:
-                grade.wrong[fact.name] = numbers
-            else:
-                grade.missing.append(fact.name)
-        return grade
+    def recalled(self, answer: str) -> list[str]:
+        """Return the names about which any statement of an answer is right."""
+        return [fact.name for fact in self.facts if fact.number in statements(answer, fact.name)]
 
 
 def statements(answer: str, name: str) -> list[int]:
@@ -181,26 +146,22 @@ _TASK = (
 )
 
 
-def tell(seed: int = 0, *, scenes: int = 190, facts: int | Mapping[str, int] = 16) -> Story:
+def tell(seed: int = 0, *, scenes: int = 190, facts: int = 16) -> Story:
     """Write a story of ``scenes`` scenes (about 600 characters each) with facts spread evenly over it.
 
-    ``facts`` is the number of facts to draw, or the facts themselves as {name: number}. Names are distinct; every drawn
-    number has two digits. Rumours and prices with other numbers stand between them as distractors. Raise ValueError
-    when there are more facts than scenes or names.
+    Names are distinct; every number has two digits. Rumours and prices with other numbers stand between them as
+    distractors. Raise ValueError when there are more facts than scenes or names.
     """
     writer = Writer(seed)
-    if isinstance(facts, int):
-        if facts > len(NAMES):
-            raise ValueError(f"there are {len(NAMES)} names, not {facts}")
-        pool = list(NAMES)
-        drawn = {pool.pop(writer.below(len(pool))): 10 + writer.below(90) for _ in range(facts)}
-    else:
-        drawn = dict(facts)
+    if facts > len(NAMES):
+        raise ValueError(f"there are {len(NAMES)} names, not {facts}")
+    pool = list(NAMES)
+    drawn = {pool.pop(writer.below(len(pool))): 10 + writer.below(90) for _ in range(facts)}
     if len(drawn) > scenes:
         raise ValueError(f"{len(drawn)} facts need at least as many scenes, not {scenes}")
     # The middle of equal stretches: no fact in the first or last sentence of a long story.
     at = {(2 * i + 1) * scenes // (2 * len(drawn)): name for i, name in enumerate(drawn)}
-    parts, length, placed = [writer.expand(_OPENING) + "\n\n"], 0, []
+    parts, placed = [writer.expand(_OPENING) + "\n\n"], []
     length = len(parts[0])
     for scene in range(scenes):
         lead = NAMES[writer.below(len(NAMES))]

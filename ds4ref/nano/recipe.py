@@ -9,20 +9,20 @@ that no part of the network is dead: the generated text is meaningless, speed an
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
 
 from ..archs.deepseek4.shape import FLASH, PREFIX, PUBLISHED, ModelShape
-from ..archs.deepseek4.tensors import RECIPES, expected_tensors
+from ..archs.deepseek4.tensors import RECIPES, Recipe, expected_tensors
 from ..errors import UsageError, did_you_mean
 from ..weights.container import TensorSpec
 from ..weights.writer import GGUFWriter
 from .fill import Noise, random_experts, random_tensor
-from .prose import prose
-from .vocab import MINIMUM, Vocabulary, build_vocabulary
+from .vocab import MINIMUM, build_vocabulary
 
 NANO = replace(
     FLASH,
@@ -46,7 +46,6 @@ NANO = replace(
 )
 
 _SEED = 20260513
-_CORPUS = (200_000, 1)  # characters and seed of the prose that merges are learned from
 
 Progress = Callable[[int, int], None]
 
@@ -89,44 +88,34 @@ class Spread:
     per_input: bool = False
 
 
-def _matrix(gain: float) -> Spread:
+def matrix(gain: float) -> Spread:
+    """Return the spread with which inputs of unit variance give outputs of standard deviation ``gain``."""
     return Spread(gain, per_input=True)
 
 
-_NORM = Spread(0.1, 1.0)
+Spreads = Mapping[str, Spread]
+"""Spread by pattern of the tensor's name without ".weight"; the first that fits counts, else a matrix of gain 1."""
 
-# By name without "blk.N." and ".weight"; every other tensor is a matrix of gain 1. A gain g maps inputs of unit
-# variance to outputs of standard deviation g.
-_SPREADS: dict[str, Spread] = {
+_SPREADS: Spreads = {
     "token_embd": Spread(0.4),  # small, so that the context shapes the prediction as much as the last token
-    "output": _matrix(2.5),  # standard deviation of the logits
-    "output_norm": _NORM,
-    "attn_norm": _NORM,
-    "ffn_norm": _NORM,
-    "attn_q_a_norm": _NORM,
-    "attn_kv_a_norm": _NORM,
-    "attn_compressor_norm": _NORM,
-    "indexer_compressor_norm": _NORM,
-    "attn_sinks": Spread(1.0),
-    "attn_compressor_ape": Spread(0.5),
-    "indexer_compressor_ape": Spread(0.5),
-    "output_hc_scale": Spread(0.1, 0.5),
-    "hc_attn_scale": Spread(0.1, 0.5),
-    "hc_ffn_scale": Spread(0.1, 0.5),
-    "output_hc_base": Spread(0.5),
-    "hc_attn_base": Spread(0.5),
-    "hc_ffn_base": Spread(0.5),
-    "ffn_gate_inp": _matrix(1.5),
-    "exp_probs_b.bias": Spread(0.1),
+    "output": matrix(2.5),  # standard deviation of the logits
+    "*_norm": Spread(0.1, 1.0),
+    "*.attn_sinks": Spread(1.0),
+    "*_ape": Spread(0.5),
+    "*_scale": Spread(0.1, 0.5),
+    "*_base": Spread(0.5),
+    "*.ffn_gate_inp": matrix(1.5),
+    "*.exp_probs_b.bias": Spread(0.1),
 }
 
 
 def write_model(
     path: str | os.PathLike[str],
     shape: ModelShape,
-    recipe: str = "q2",
+    recipe: Recipe | str = "q2",
     *,
     seed: int = _SEED,
+    spreads: Spreads = _SPREADS,
     progress: Progress | None = None,
 ) -> None:
     """Write the model file atomically in bounded memory; ``progress`` is called with (bytes done, bytes total).
@@ -135,20 +124,20 @@ def write_model(
     ModelFileError if the file cannot be written.
     """
     specs = tensors(shape, recipe)
-    vocabulary = build_vocabulary(shape.vocab, prose(*_CORPUS))
     total, done = sum(spec.nbytes for spec in specs), 0
-    with GGUFWriter(path, metadata(shape, vocabulary), specs) as out:
+    with GGUFWriter(path, metadata(shape), specs) as out:
         for spec in specs:
-            pieces: Iterable[np.ndarray] = contents(spec, shape, seed)
+            pieces: Iterable[np.ndarray] = contents(spec, shape, seed, spreads)
             if progress is not None:
                 pieces = _reported(pieces, done, total, progress)
             out.write(spec.name, pieces)
             done += spec.nbytes
 
 
-def tensors(shape: ModelShape, recipe: str) -> list[TensorSpec]:
+def tensors(shape: ModelShape, recipe: Recipe | str) -> list[TensorSpec]:
     """Return the specs of all tensors in file order; raise UsageError for an unknown recipe or an impossible shape."""
-    check_recipe(recipe)
+    if isinstance(recipe, str):
+        check_recipe(recipe)
     problems = shape.problems()
     if problems:
         raise UsageError("; ".join(problems))
@@ -161,9 +150,9 @@ def check_recipe(recipe: str) -> None:
         raise UsageError(f"unknown recipe {recipe!r}: choose from {', '.join(RECIPES)}{did_you_mean(recipe, RECIPES)}")
 
 
-def metadata(shape: ModelShape, vocabulary: Vocabulary) -> list[tuple[str, str, Any]]:
+def metadata(shape: ModelShape) -> list[tuple[str, str, Any]]:
     """Return all metadata entries: those that this engine and ds4 read, and those that llama.cpp needs in addition."""
-    tokens = vocabulary.tokens
+    vocabulary = build_vocabulary(shape.vocab)
     return [
         *shape.metadata(),
         (PREFIX + "context_length", "u32", 1 << 20),
@@ -171,7 +160,7 @@ def metadata(shape: ModelShape, vocabulary: Vocabulary) -> list[tuple[str, str, 
         ("general.quantization_version", "u32", 2),
         ("tokenizer.ggml.model", "string", "gpt2"),
         ("tokenizer.ggml.pre", "string", "joyai-llm"),
-        ("tokenizer.ggml.tokens", "string[]", tokens),
+        ("tokenizer.ggml.tokens", "string[]", vocabulary.tokens),
         ("tokenizer.ggml.token_type", "i32[]", vocabulary.types),
         ("tokenizer.ggml.merges", "string[]", vocabulary.merges),
         ("tokenizer.ggml.bos_token_id", "u32", 0),
@@ -180,15 +169,12 @@ def metadata(shape: ModelShape, vocabulary: Vocabulary) -> list[tuple[str, str, 
     ]
 
 
-def contents(spec: TensorSpec, shape: ModelShape, seed: int) -> Iterator[np.ndarray]:
+def contents(spec: TensorSpec, shape: ModelShape, seed: int, spreads: Spreads) -> Iterator[np.ndarray]:
     """Return the bytes of one tensor, in pieces."""
-    noise = Noise(seed, spec.name)
-    role = spec.name.removesuffix(".weight")
-    if role.startswith("blk."):
-        role = role.split(".", 2)[2]
-    if role == "ffn_gate_tid2eid":
+    noise, name = Noise(seed, spec.name), spec.name.removesuffix(".weight")
+    if name.endswith("ffn_gate_tid2eid"):
         return random_experts(shape.vocab, shape.n_used, shape.n_experts, noise)
-    spread = _SPREADS.get(role, _matrix(1.0))
+    spread = next((spread for pattern, spread in spreads.items() if fnmatchcase(name, pattern)), matrix(1.0))
     std = spread.std / spec.dims[0] ** 0.5 if spread.per_input else spread.std
     return random_tensor(spec, noise, std, spread.mean)
 

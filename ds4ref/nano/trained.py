@@ -14,14 +14,14 @@ import hashlib
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import DataError, UsageError, did_you_mean
 from ..files import atomic_write, file_digest
-from .cache import building, cache_dir
+from .cache import cache_dir, kept
 
 if TYPE_CHECKING:
     from ..weights.quantize.imatrix import Imatrix
@@ -99,17 +99,23 @@ def _kept(name: str, suffix: str, make: Callable[[Path, Path], None]) -> str:
         key = hashlib.sha256(f"{MAKING} {file_digest(folder)}".encode()).hexdigest()[:12]
     except OSError as error:
         raise DataError(f"cannot read the weights in {folder}: {error.strerror or error}") from None
+
+    def made(path: Path) -> None:
+        if sys.stderr.isatty():
+            print(f"ds4ref: making {path.name} from the embedded model's weights (once)", file=sys.stderr)
+        scratch = tempfile.TemporaryDirectory(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+        with scratch as unfinished:
+            make(Path(unfinished, path.name), folder)
+            shutil.rmtree(path, ignore_errors=True)
+            Path(unfinished, path.name).replace(path)
+        with atomic_write(_digest_path(path)) as out:
+            out.write(file_digest(path).encode())
+
     path = cache_dir() / f"{name}-{key}{suffix}"
-    if _intact(path):
-        return str(path)
-    with building(path, WAIT_SECONDS):
-        if not _intact(path):  # no other process was faster
-            if sys.stderr.isatty():
-                print(f"ds4ref: making {path.name} from the embedded model's weights (once)", file=sys.stderr)
-            make(path, folder)
-            with atomic_write(_digest_path(path)) as out:
-                out.write(file_digest(path).encode())
-    return str(path)
+    try:
+        return kept(path, _intact, made, WAIT_SECONDS)
+    except OSError as error:
+        raise DataError(f"cannot write {path}: {error.strerror or error}") from None
 
 
 def _digest_path(path: Path) -> Path:
@@ -151,32 +157,13 @@ def _quantize(source: TensorSource, path: Path, recipe: str, table: Imatrix | No
     if table is not None:
         plan.metadata += about_imatrix(table)
     specs = [item.spec for item in plan.items]
-    try:
-        with PartFile(path, plan.metadata, specs, plan.alignment, digest="", fresh=True) as out:
-            run(plan, source, out, table, threads=available_cores())
-    except BaseException:
-        for rest in _unfinished(path):
-            with suppress(OSError):
-                rest.unlink()
-        raise
-
-
-def _unfinished(path: Path) -> Iterator[Path]:
-    """Yield the files that ``PartFile`` leaves to go on from; here making begins anew."""
-    yield from (path.with_name(f"{path.name}.{ending}") for ending in ("part", "part.json"))
+    with PartFile(path, plan.metadata, specs, plan.alignment, digest="", fresh=True) as out:
+        run(plan, source, out, table, threads=available_cores())
 
 
 def _make_published(path: Path, folder: Path) -> None:
     from ..weights import open_source
     from .checkpoint import write_checkpoint
 
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with open_source(folder) as source:
-            write_checkpoint(source, unfinished)
-        shutil.rmtree(path, ignore_errors=True)
-        unfinished.replace(path)
-    except OSError as error:
-        raise DataError(f"cannot write {path}: {error.strerror or error}") from None
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+    with open_source(folder) as source:
+        write_checkpoint(source, path)

@@ -57,7 +57,7 @@ class Recall:
 def recalled(target: Target, story: Story, tokens: int = TOKENS) -> Recall:
     """Send the story as one user message, greedy, thinking off, and grade the answer."""
     answer = target.complete(Request(Prompt.chat(story.text), tokens))
-    right = story.grade(answer.text).right
+    right = story.recalled(answer.text)
     places = [(fact.position * 4 // len(story.text), fact.name in right) for fact in story.facts]
     quarters = [[ok for at, ok in places if at == quarter] for quarter in range(4)]
     return Recall(len(right), len(story.facts), [(sum(each), len(each)) for each in quarters], answer)

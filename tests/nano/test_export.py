@@ -12,9 +12,8 @@ import pytest
 from ds4ref.archs.deepseek4.shape import PLAIN, ModelShape
 from ds4ref.engine import Engine
 from ds4ref.errors import ModelFileError
-from ds4ref.nano.checkpoint import to_bf16, tokenizer
+from ds4ref.nano.checkpoint import to_bf16, tokenizer, write_trained
 from ds4ref.nano.prose import prose
-from ds4ref.nano.train.export import write_folder
 from ds4ref.nano.train.shape import SHAPE
 from ds4ref.nano.vocab import build_vocabulary
 from ds4ref.weights import open_source
@@ -40,8 +39,8 @@ def weights() -> dict[str, np.ndarray]:
 
 
 def write(path: Path, weights: dict[str, np.ndarray], shape: ModelShape = SMALL) -> Path:
-    words = build_vocabulary(shape.vocab, prose(2_000, 1))
-    write_folder(path, shape, weights, tokenizer(words.tokens, words.merges))
+    words = build_vocabulary(shape.vocab)
+    write_trained(path, shape, weights, tokenizer(words.tokens, words.merges))
     return path
 
 

@@ -44,14 +44,10 @@ def test_story_hides_each_fact_once_where_it_says():
         assert not re.search(rf"{fact.name}\s*=\s*{fact.number}", story.text), "the answer is given away"
 
 
-def test_story_takes_given_facts_and_refuses_too_many():
-    story = tell(seed=1, scenes=5, facts={"Ada": 7, "Bob": 340})
-    assert [(f.name, f.number) for f in story.facts] == [("Ada", 7), ("Bob", 340)]
-    assert "Bob was assigned the number three hundred forty" in story.text
-    with pytest.raises(ValueError, match="scenes"):
-        tell(scenes=3, facts=4)
-    with pytest.raises(ValueError, match="names"):
-        tell(facts=len(NAMES) + 1)
+def test_too_many_facts_are_refused():
+    for more in ({"scenes": 3, "facts": 4}, {"facts": len(NAMES) + 1}):
+        with pytest.raises(ValueError, match="scenes|names"):
+            tell(**more)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +67,5 @@ def test_statements_need_the_whole_name(answer, numbers):
 
 def test_grades():
     story = Story("", (Fact("Ann", 1, 0), Fact("Bob", 2, 0), Fact("Cid", 3, 0), Fact("Dan", 4, 0)))
-    grade = story.grade("Ann=1\nBob=9 Bob=8\nDan=5\nDan=4\nEve=3")
-    assert grade.right == ["Ann", "Dan"], "one correct statement is enough"
-    assert grade.wrong == {"Bob": [9, 8]}
-    assert grade.missing == ["Cid"]
+    recalled = story.recalled("Ann=1\nBob=9 Bob=8\nDan=5\nDan=4\nEve=3")
+    assert recalled == ["Ann", "Dan"], "one correct statement is enough"

@@ -13,10 +13,8 @@ import torch
 from ds4ref.archs.deepseek4.mtp import Block, Window
 from ds4ref.drafts.mtp import Mtp
 from ds4ref.engine import Engine
-from ds4ref.nano.checkpoint import to_bf16, tokenizer
-from ds4ref.nano.prose import prose
+from ds4ref.nano.checkpoint import to_bf16, tokenizer, write_trained
 from ds4ref.nano.skills import held_out
-from ds4ref.nano.train.export import write_folder
 from ds4ref.nano.train.model import Model, Pass, load_published
 from ds4ref.nano.train.shape import SHAPE
 from ds4ref.nano.trained import weights_folder
@@ -59,8 +57,8 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     folder = Path(weights_folder())
     if request.param == "random":
         folder, weights = tmp_path_factory.mktemp("random") / "m", random_weights()
-        words = build_vocabulary(SHAPE.vocab, prose(20_000, 1))
-        write_folder(folder, SHAPE, weights, tokenizer(words.tokens, words.merges))
+        words = build_vocabulary(SHAPE.vocab)
+        write_trained(folder, SHAPE, weights, tokenizer(words.tokens, words.merges))
     else:
         weights = trained_weights()
     module = Model(SHAPE).eval()

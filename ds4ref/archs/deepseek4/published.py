@@ -97,7 +97,7 @@ NORMAL, CONTROL, USER_DEFINED = 1, 3, 4
 MAX_LAYERS, MAX_EXPERTS = 1024, 1 << 14
 
 # key of the GGUF, of config.json
-_INTS = (
+INTS = (
     ("block_count", "num_hidden_layers"),
     ("embedding_length", "hidden_size"),
     ("vocab_size", "vocab_size"),
@@ -118,7 +118,7 @@ _INTS = (
     ("hyper_connection.count", "hc_mult"),
     ("hyper_connection.sinkhorn_iterations", "hc_sinkhorn_iters"),
 )
-_FLOATS = (
+FLOATS = (
     ("expert_weights_scale", "routed_scaling_factor"),
     ("attention.layer_norm_rms_epsilon", "rms_norm_eps"),
     ("hyper_connection.epsilon", "hc_eps"),
@@ -135,9 +135,9 @@ def metadata(config: Config, checkpoint: Checkpoint) -> list[MetadataEntry]:
         ("general.architecture", "string", ARCHITECTURE),
         ("general.name", "string", config.text("_name_or_path", "") or checkpoint.folder.resolve().name),
     ]
-    entries += [(PREFIX + key, "u32", config.integer(theirs)) for key, theirs in _INTS]
+    entries += [(PREFIX + key, "u32", config.integer(theirs)) for key, theirs in INTS]
     # f64: a value is what the config spells, where f32 would be its neighbour
-    entries += [(PREFIX + key, "f64", config.number(theirs)) for key, theirs in _FLOATS]
+    entries += [(PREFIX + key, "f64", config.number(theirs)) for key, theirs in FLOATS]
     entries += [
         (PREFIX + "attention.head_count_kv", "u32", config.integer("num_key_value_heads", 1)),
         (PREFIX + "rope.dimension_count", "u32", _rotary(config)),

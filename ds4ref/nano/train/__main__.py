@@ -14,9 +14,8 @@ from pathlib import Path
 
 import torch
 
-from ..checkpoint import tokenizer
+from ..checkpoint import tokenizer, write_trained
 from ..skills import vocabulary
-from .export import write_folder
 from .loop import PLAN, Run, train
 from .model import Model, published
 from .shape import SHAPE
@@ -39,7 +38,7 @@ def main() -> None:
     if args.export:
         model = Model(SHAPE)
         model.load_state_dict(torch.load(args.folder / "checkpoint.pt", "cpu", weights_only=True)["model"])
-        write_folder(args.export, SHAPE, published(model), tokenizer(*vocabulary()))
+        write_trained(args.export, SHAPE, published(model), tokenizer(*vocabulary()))
         return
     args.folder.mkdir(parents=True, exist_ok=True)
     if (args.start or args.goal) and (args.folder / "checkpoint.pt").exists():

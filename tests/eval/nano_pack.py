@@ -9,6 +9,7 @@ random model (``ds4 nano random``) answers none but by chance.
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from ds4ref.eval import packs
 from ds4ref.eval.calls import call_text
 from ds4ref.eval.packs import Header, Kind, Pack, Question
 from ds4ref.nano.skills import Item, held_out
+from ds4ref.text.tokenizer import Tokenizer
 
 SEED = 24
 SETTINGS: dict[str, int | float | str] = {
@@ -37,6 +39,13 @@ RECALL = {
     1024: ("recall/far", 8), 2048: ("recall/far", 6),
 }  # fmt: skip
 """Skill and number of questions by depth in tokens."""
+
+
+def tokens_back(item: Item, tokenizer: Tokenizer) -> int:
+    """Return the number of tokens from the value of the asked fact to the answer; 1 would be adjacent."""
+    prompt = item.prompt().text
+    (end,) = (match.end() for match in re.finditer(rf" {item.reply.content}\b", prompt))
+    return len(tokenizer.encode_rendered(prompt)) - len(tokenizer.encode_rendered(prompt[:end])) + 1
 
 
 def items() -> list[tuple[Item, int]]:

@@ -16,7 +16,7 @@ from ds4ref.eval.prompt import prompt
 from ds4ref.eval.report import report
 from ds4ref.eval.runner import ask
 from ds4ref.eval.view import detail
-from ds4ref.nano.skills import depth, tokenizer
+from ds4ref.nano.skills import tokenizer
 from ds4ref.targets import Ability, Completion, Finish, Target
 from ds4ref.text.chat import render
 
@@ -38,7 +38,7 @@ def test_every_skill_is_there_from_the_beginning_and_every_depth_as_stated():
     skills = [item.skill for item, _ in ITEMS]
     assert len({q.digest for q in PACK.questions}) == len(skills) == 194
     assert set(skills[:21]) == set(skills) == {*nano_pack.COUNTS, *(skill for skill, _ in nano_pack.RECALL.values())}
-    deep = [(stated, depth(item, tokenizer())) for item, stated in ITEMS if stated]
+    deep = [(stated, nano_pack.tokens_back(item, tokenizer())) for item, stated in ITEMS if stated]
     assert {stated for stated, _ in deep} == {*nano_pack.RECALL}
     assert all(stated - 10 <= measured <= stated for stated, measured in deep)
     longest = max(len(tokenizer().encode_rendered(item.answer())) for item, _ in ITEMS)

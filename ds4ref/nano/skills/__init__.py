@@ -9,7 +9,6 @@ vocabulary(), tokenizer()  2,048 tokens, digits never merged
 from __future__ import annotations
 
 from .base import Conversation, Item, Skill, thinking
-from .recall import depth
 from .rows import held_out, held_out_text, mixture, training_rng
 from .vocabulary import GRADED, SKILLS, tokenizer, vocabulary
 
@@ -19,7 +18,6 @@ __all__ = [
     "Conversation",
     "Item",
     "Skill",
-    "depth",
     "held_out",
     "held_out_text",
     "mixture",

@@ -56,9 +56,7 @@ def _maker(name: str, digits: int, mode: str) -> Callable[..., list[Item]]:
 
 
 def _skill(name: str, digits: int, mode: str, tokens: int) -> Skill:
-    how = "after column additions" if mode != "none" else "at once"
-    title = f"sums of {digits}-digit numbers, {how}"
-    return Skill(name, title, _maker(name, digits, mode), 6, tokens, test={"held_out": True})
+    return Skill(name, _maker(name, digits, mode), 6, tokens, test={"held_out": True})
 
 
 SKILLS = (

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...text import protocol
-from ...text.chat import Message, live_tail, render
+from ...text.chat import Message, render
 from ...text.dsml import render_calls
 from ...text.rendered import Rendered, TextPart
 from ...text.tokenizer import Tokenizer
@@ -23,7 +23,7 @@ REPLY, OTHER = 1.0, 0.1
 """Weights of a token as a target: inside a reply (its end included), and anywhere else."""
 ENDLESS = 1 << 30
 
-Grader = Callable[["Item", str], dict[str, bool]]
+Grader = Callable[["Item", str], bool]
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Item:
     schemas   JSON text of the tools that are shown
     thought   the reasoning that the reply would have in mode "high" (``thinking``)
     brief     what the reply says after it; "": the same as without
-    grader    parts of the grade of a text, "all" among them; None: the text must equal the reply
+    grader    returns whether a text is right; None: the text must equal the reply
     """
 
     skill: str
@@ -61,18 +61,7 @@ class Item:
 
     def grade(self, text: str) -> bool:
         """Return whether ``text``, generated after the prompt up to the end token, is right."""
-        if self.grader is not None:
-            return self.grader(self, text)["all"]
-        return self.visible(text) == self.reply.content
-
-    def parts(self, text: str) -> dict[str, bool]:
-        """Return finer grades by name; empty where there are none."""
-        if self.grader is not None:
-            return {name: good for name, good in self.grader(self, text).items() if name != "all"}
-        if not self.reply.reasoning:
-            return {}
-        reasoning = text.partition(protocol.THINK_CLOSE)[0]
-        return {"reasoning": reasoning == self.reply.reasoning, "answer": self.visible(text) == self.reply.content}
+        return self.grader(self, text) if self.grader else self.visible(text) == self.reply.content
 
     def visible(self, text: str) -> str | None:
         """Return what a user sees of a reply; None if its reasoning is not closed exactly once, or not asked for."""
@@ -124,7 +113,6 @@ class Skill:
     """
 
     name: str
-    title: str
     make: Callable[..., list[Item]]
     questions: int = 8
     tokens: int = 12
@@ -194,8 +182,8 @@ def item_segments(item: Item, first: bool) -> list[Segment]:
     """Return the segments of one turn; if it is not the first one, its system messages are left out."""
     if first:
         asked = item.prompt().parts
-    else:
-        asked = live_tail(item.messages, 0, item.mode).parts[1:]  # without the end token, which the turn before has
+    else:  # without the begin token
+        asked = render([m for m in item.messages if m.role != "system"], (), item.mode).parts[1:]
     end = TextPart(protocol.EOS, Rendered().protocol(protocol.EOS).parts[0].control)
     return [Segment(tuple(asked), OTHER), Segment((*reply_parts(item), end), REPLY)]
 

@@ -30,10 +30,8 @@ def given_letter(text: str) -> str:
     return match[1] if match else ""
 
 
-def _grade(item: Item, text: str) -> dict[str, bool]:
-    visible, right = item.visible(text) or "", item.reply.content
-    value = visible.partition("\n")[0] == right.partition("\n")[0]
-    return {"all": given_letter(visible) == given_letter(right), "value": value}
+def _grade(item: Item, text: str) -> bool:
+    return given_letter(item.visible(text) or "") == given_letter(item.reply.content)
 
 
 def _make(rng: random.Random, room: int, questions: int, facts: Any = (4, 8), near: float = 1.0) -> list[Item]:
@@ -95,7 +93,7 @@ def _search(rng: random.Random, tokens: int) -> Conversation:
 
 
 SKILLS = (
-    Skill("search", "choices gone through for a value", no_questions, whole=True, raw=_search),
-    Skill("choice", "multiple choice in ds4-eval's form", _make, 8, 85, whole=True),
-    Skill("think/choice", "multiple choice after the fact is repeated", _make_thinking, 8, 95, whole=True),
+    Skill("search", no_questions, whole=True, raw=_search),
+    Skill("choice", _make, 8, 85, whole=True),
+    Skill("think/choice", _make_thinking, 8, 95, whole=True),
 )

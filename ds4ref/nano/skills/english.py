@@ -111,6 +111,6 @@ def _plain(rng: random.Random, tokens: int) -> Conversation:
 
 
 SKILLS = (
-    Skill("english", "small-English stories as plain text", _story, 1, 70, whole=True, raw=_plain),
-    Skill("story", "a small-English story told on request", _story, 1, 70),
+    Skill("english", _story, 1, 70, whole=True, raw=_plain),
+    Skill("story", _story, 1, 70),
 )

@@ -39,7 +39,6 @@ def _maker(task: str) -> Callable[..., list[Item]]:
 SKILLS = tuple(
     Skill(
         f"lists/{task}",
-        f"{task} a list of 3 to 8 elements",
         _maker(task),
         questions=4,
         tokens=22,

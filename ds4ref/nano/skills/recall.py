@@ -8,13 +8,11 @@ helps.
 from __future__ import annotations
 
 import random
-import re
 from math import exp, log
 from typing import Any
 
 from ...text import protocol
 from ...text.rendered import Rendered, TextPart
-from ...text.tokenizer import Tokenizer
 from .base import OTHER, REPLY, Conversation, Item, Segment, Skill, assistant, no_questions, pick, user
 from .english import filler
 from .lexicon import NAMES, OBJECTS
@@ -82,18 +80,11 @@ def _mixed(rng: random.Random, facts: list[str], others: list[str], mixed: bool)
     return others
 
 
-def depth(item: Item, tokenizer: Tokenizer) -> int:
-    """Return the number of tokens from the value of the asked fact to the answer; 1 would be adjacent."""
-    prompt = item.prompt().text
-    (end,) = (match.end() for match in re.finditer(rf" {item.reply.content}\b", prompt))
-    return len(tokenizer.encode_rendered(prompt)) - len(tokenizer.encode_rendered(prompt[:end])) + 1
-
-
-def _skill(name: str, title: str, whole: bool) -> Skill:
+def _skill(name: str, whole: bool) -> Skill:
     def made(rng: random.Random, room: int, questions: int, **level: Any) -> list[Item]:
         return make(rng, room, questions, name, **level)
 
-    return Skill(name, title, made, questions=8, tokens=12, whole=whole)
+    return Skill(name, made, questions=8, tokens=12, whole=whole)
 
 
 def _echo(rng: random.Random, tokens: int, pairs: Any = (2, 8)) -> Conversation:
@@ -118,8 +109,8 @@ def _echo(rng: random.Random, tokens: int, pairs: Any = (2, 8)) -> Conversation:
 
 
 SKILLS = (
-    Skill("echo", "facts told again", no_questions, whole=True, raw=_echo),
-    _skill("recall/window", "a fact inside the sliding window of 64 tokens", whole=False),
-    _skill("recall/near", "a fact 65 to 512 tokens back", whole=True),
-    _skill("recall/far", "a fact 600 to 4,096 tokens back", whole=True),
+    Skill("echo", no_questions, whole=True, raw=_echo),
+    _skill("recall/window", whole=False),
+    _skill("recall/near", whole=True),
+    _skill("recall/far", whole=True),
 )

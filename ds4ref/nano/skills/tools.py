@@ -49,14 +49,13 @@ def call_message(name: str, arguments: dict[str, Any]) -> Message:
     return Message("assistant", calls=(ToolCall(name, compact(arguments)),))
 
 
-def grade_call(item: Item, text: str) -> dict[str, bool]:
-    """Grade a reply of exactly one call by name, by arguments with their types, and as a whole."""
+def grade_call(item: Item, text: str) -> bool:
+    """Return whether a reply is exactly one call, right by name and by arguments with their types."""
     reply, wanted = parse(text, thinking=item.mode != "none"), item.reply.calls[0]
-    alone = reply.complete and len(reply.calls) == 1 and not reply.content and not reply.trailing
-    tool = bool(reply.calls) and reply.calls[0].name == wanted.name
-    arguments = bool(reply.calls) and _typed(reply.calls[0].arguments) == _typed(wanted.arguments)
-    whole = alone and tool and arguments
-    return {"tool": tool, "arguments": arguments, "call": whole, "all": whole}
+    if not reply.complete or len(reply.calls) != 1 or reply.content or reply.trailing:
+        return False
+    call = reply.calls[0]
+    return call.name == wanted.name and _typed(call.arguments) == _typed(wanted.arguments)
 
 
 def _typed(arguments: str) -> str:
@@ -175,10 +174,7 @@ def _calls(rng: random.Random, skill: str, tools: Sequence[Tool], request: Any, 
 
 def _results(rng: random.Random, room: int, questions: int) -> list[Item]:
     """Return calls and the reports of their results, two items each; the result is a number or a word."""
-    if rng.random() < 0.5:
-        calls = _fixed(rng, room, questions)
-    else:
-        calls = _open(rng, room, questions)
+    calls = (_fixed if rng.random() < 0.5 else _open)(rng, room, questions)
     items = []
     for call in calls:
         value = str(rng.randint(1, 99)) if rng.random() < 0.5 else rng.choice(_WORDS)
@@ -190,7 +186,7 @@ def _results(rng: random.Random, room: int, questions: int) -> list[Item]:
 
 
 SKILLS = (
-    Skill("tools/fixed", "calls of tools known from training", _fixed, 8, 60, whole=True),
-    Skill("tools/open", "calls of new tools, known by their description", _open, 8, 60, whole=True),
-    Skill("tools/result", "an answer from a tool's result", _results, 8, 85, whole=True),
+    Skill("tools/fixed", _fixed, 8, 60, whole=True),
+    Skill("tools/open", _open, 8, 60, whole=True),
+    Skill("tools/result", _results, 8, 85, whole=True),
 )

@@ -51,4 +51,4 @@ def _make(rng: random.Random, room: int, questions: int, tokens: Any = (130, 480
     return items
 
 
-SKILLS = (Skill("topic", "the main subject of a section of 130 to 500 tokens", _make, 1, 300, whole=False),)
+SKILLS = (Skill("topic", _make, 1, 300, whole=False),)

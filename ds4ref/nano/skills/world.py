@@ -57,4 +57,4 @@ def _make(rng: random.Random, room: int, questions: int) -> list[Item]:
     return items
 
 
-SKILLS = (Skill("facts", "facts of an invented world, learned by heart", _make, 8, 13),)
+SKILLS = (Skill("facts", _make, 8, 13),)

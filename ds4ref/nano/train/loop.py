@@ -25,7 +25,7 @@ from ...archs.deepseek4.shape import PLAIN
 from ..skills import GRADED, tokenizer, vocabulary
 from .batches import Batch, Steps, score
 from .model import Attention, Model, Pass, load_published
-from .optim import Optimizer
+from .optim import optimizers
 from .shape import SHAPE
 
 
@@ -95,29 +95,22 @@ class Run:
         self.model, self.tokenizer = Model(SHAPE), tokenizer()
         relate(self.model)
         if start is not None:
-            tensors = load_file(start / "model.safetensors")
-            load_published(self.model, {name: values.double().numpy() for name, values in tensors.items()})
+            load_published(self.model, load_file(start / "model.safetensors"))
         self.model.to(self.device)
-        self.main = Optimizer(self.model, lambda name: not name.startswith("mtp."))
-        self.next = Optimizer(self.model, lambda name: name.startswith("mtp."))
+        self.main, self.next = optimizers(self.model, ahead=False), optimizers(self.model, ahead=True)
         self.progress = Progress(goal=goal)
         with suppress(FileNotFoundError):
-            self.load(torch.load(folder / "checkpoint.pt", "cpu", weights_only=True))
+            state = torch.load(folder / "checkpoint.pt", "cpu", weights_only=True)
+            self.model.load_state_dict(state["model"])
+            for optimizer, own in zip((*self.main, *self.next), state["optimizers"], strict=True):
+                optimizer.load_state_dict(own)
+            self.progress = Progress(**state["progress"])
         self._rows: tuple[int, Iterator[list[torch.Tensor]]] | None = None
-
-    # --- checkpoints
-
-    def load(self, state: dict[str, Any]) -> None:
-        """Restore a checkpoint."""
-        self.model.load_state_dict(state["model"])
-        self.main.load(state["main"])
-        self.next.load(state["next"])
-        self.progress = Progress(**state["progress"])
 
     def save(self) -> None:
         """Write a checkpoint that replaces the one before as a whole."""
         state = {
-            "model": self.model.state_dict(), "main": self.main.state(), "next": self.next.state(),
+            "model": self.model.state_dict(), "optimizers": [o.state_dict() for o in (*self.main, *self.next)],
             "progress": asdict(self.progress),
         }  # fmt: skip
         part = self.folder / "checkpoint.part"
@@ -129,7 +122,7 @@ class Run:
     def rates(self) -> tuple[float, float]:
         """Return the learning rates of Muon and Adam at this step."""
         p = self.progress
-        factor = min(1.0, (self.main.steps + 1) / WARM_UP)
+        factor = min(1.0, (p.step + 1) / WARM_UP)
         if p.finish is not None:
             factor *= max(0.0, 1 - (p.step - p.finish[0]) / p.finish[1])
         return MUON * factor, ADAM * factor
@@ -160,9 +153,11 @@ class Run:
             total = total + NEXT_WEIGHT * self.next_loss(streams.detach(), batch, run)
         total.backward()
         measures = torch.stack([loss.detach(), sum(run.index_loss).detach(), self.right(logits, batch)])
-        for optimizer in [self.main, *([self.next] if ahead else [])]:
-            optimizer.step(*self.rates())
-            optimizer.gradient.zero_()
+        for pair in [self.main, *([self.next] if ahead else [])]:
+            for optimizer, rate in zip(pair, self.rates(), strict=True):
+                optimizer.param_groups[0]["lr"] = rate
+                optimizer.step()
+        self.model.zero_grad()
         self.balance(run)
         count = batch.ids.numel()
         p.step, p.tokens, p.goal_tokens = p.step + 1, p.tokens + count, p.goal_tokens + count

@@ -1,8 +1,8 @@
 """DeepSeek V4 as a torch module for training: whole sequences at once, batched.
 
-The names of its parameters are those of DeepSeek's published checkpoint, but for the routed experts, which are stacked
-(``ffn.experts.w13``: gate and up; ``ffn.experts.w2``); ``published`` and ``load_published`` convert. The mathematics
-are those of docs/explanation/model.md, mode exact; tests hold logits and gradients to Hugging Face's.
+The names of its parameters are those of DeepSeek's published checkpoint, but for hyper-connections and the block of
+multi-token prediction; ``published`` and ``load_published`` convert. The mathematics are those of
+docs/explanation/model.md, mode exact; tests hold logits and gradients to Hugging Face's.
 
 What training adds: the indexer learns from the attention (``index_loss``), selection can be switched off (``dense``),
 and ``predict_next`` runs the block of multi-token prediction.
@@ -11,7 +11,9 @@ and ``predict_next`` runs the block of multi-token prediction.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -40,22 +42,10 @@ def _weight(*shape: int, std: float | None = None) -> nn.Parameter:
     return nn.Parameter(torch.randn(shape) * (shape[-1] ** -0.5 if std is None else std))
 
 
-class Norm(nn.Module):
-    def __init__(self, width: int, eps: float):
-        super().__init__()
-        self.weight, self.eps = nn.Parameter(torch.ones(width)), eps
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, (x.shape[-1],), self.weight, self.eps)
-
-
-class Linear(nn.Module):
-    def __init__(self, inputs: int, outputs: int, std: float | None = None):
-        super().__init__()
-        self.weight = _weight(outputs, inputs, std=std)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x @ self.weight.T
+def _linear(inputs: int, outputs: int, std: float | None = None) -> nn.Linear:
+    layer = nn.utils.skip_init(nn.Linear, inputs, outputs, bias=False)
+    layer.weight = _weight(outputs, inputs, std=std)
+    return layer
 
 
 class Rotation:
@@ -120,9 +110,9 @@ class Compressor(nn.Module):
         super().__init__()
         self.ratio, self.width, self.overlap = ratio, width, ratio == CSA
         columns = width * (2 if self.overlap else 1)
-        self.wkv, self.wgate = Linear(shape.dim, columns), Linear(shape.dim, columns)
+        self.wkv, self.wgate = _linear(shape.dim, columns), _linear(shape.dim, columns)
         self.ape = nn.Parameter(0.1 * torch.randn(ratio, columns))
-        self.norm = Norm(width, shape.rms_eps)
+        self.norm = nn.RMSNorm(width, shape.rms_eps)
 
     def forward(self, x: Tensor, rope: Rotation) -> Tensor:
         """Return the rows (B, T // ratio, width) of x (B, T, dim)."""
@@ -144,8 +134,8 @@ class Indexer(nn.Module):
     def __init__(self, shape: ModelShape):
         super().__init__()
         self.heads, self.width, self.scale = shape.index_heads, shape.index_dim, shape.index_scale
-        self.wq_b = Linear(shape.q_rank, shape.index_heads * shape.index_dim)
-        self.weights_proj = Linear(shape.dim, shape.index_heads)
+        self.wq_b = _linear(shape.q_rank, shape.index_heads * shape.index_dim)
+        self.weights_proj = _linear(shape.dim, shape.index_heads)
         self.compressor = Compressor(shape, CSA, shape.index_dim)
 
     def forward(self, x: Tensor, u: Tensor, rope: Rotation) -> Tensor:
@@ -166,12 +156,12 @@ class Attention(nn.Module):
         super().__init__()
         self.shape, self.ratio = shape, ratio
         heads, width = shape.n_heads, shape.head_dim
-        self.wq_a, self.q_norm = Linear(shape.dim, shape.q_rank), Norm(shape.q_rank, shape.rms_eps)
-        self.wq_b = Linear(shape.q_rank, heads * width)
-        self.wkv, self.kv_norm = Linear(shape.dim, width), Norm(width, shape.rms_eps)
+        self.wq_a, self.q_norm = _linear(shape.dim, shape.q_rank), nn.RMSNorm(shape.q_rank, shape.rms_eps)
+        self.wq_b = _linear(shape.q_rank, heads * width)
+        self.wkv, self.kv_norm = _linear(shape.dim, width), nn.RMSNorm(width, shape.rms_eps)
         self.attn_sink = nn.Parameter(torch.zeros(heads))
-        self.wo_a = Linear(heads * width // shape.o_groups, shape.o_groups * shape.o_rank)
-        self.wo_b = Linear(shape.o_groups * shape.o_rank, shape.dim, std=0.5 * (shape.o_groups * shape.o_rank) ** -0.5)
+        self.wo_a = _linear(heads * width // shape.o_groups, shape.o_groups * shape.o_rank)
+        self.wo_b = _linear(shape.o_groups * shape.o_rank, shape.dim, std=0.5 * (shape.o_groups * shape.o_rank) ** -0.5)
         if ratio != PLAIN:
             self.compressor = Compressor(shape, ratio, width)
         if ratio == CSA:
@@ -248,17 +238,14 @@ class Attention(nn.Module):
 
 
 class Expert(nn.Module):
-    def __init__(self, dim: int, ff: int):
+    def __init__(self, dim: int, ff: int, limit: float):
         super().__init__()
-        self.w1, self.w2, self.w3 = Linear(dim, ff), Linear(ff, dim, std=0.5 * ff**-0.5), Linear(dim, ff)
+        self.limit = limit
+        self.w1, self.w2, self.w3 = _linear(dim, ff), _linear(ff, dim, std=0.5 * ff**-0.5), _linear(dim, ff)
 
-
-class Stacked(nn.Module):
-    """Weights of all routed experts of a layer: w13 (E, 2 FF, D), gate before up; w2 (E, D, FF)."""
-
-    def __init__(self, experts: int, dim: int, ff: int):
-        super().__init__()
-        self.w13, self.w2 = _weight(experts, 2 * ff, dim), _weight(experts, dim, ff, std=0.5 * ff**-0.5)
+    def forward(self, x: Tensor) -> Tensor:
+        gate, up = self.w1(x).clamp(max=self.limit), self.w3(x).clamp(-self.limit, self.limit)
+        return self.w2(F.silu(gate) * up)
 
 
 class Gate(nn.Module):
@@ -272,24 +259,24 @@ class Gate(nn.Module):
         else:
             self.bias = nn.Parameter(torch.zeros(shape.n_experts), requires_grad=False)
 
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight.T
+
 
 class Experts(nn.Module):
     """Shared expert and routed experts of a layer."""
 
     def __init__(self, shape: ModelShape, hashed: bool, limit: float):
         super().__init__()
-        self.shape, self.limit, self.hashed = shape, limit, hashed
+        self.shape, self.hashed = shape, hashed
         self.gate = Gate(shape, hashed, seed=20261125)
-        self.experts = Stacked(shape.n_experts, shape.dim, shape.expert_ff)
-        self.shared_experts = Expert(shape.dim, shape.expert_ff)
-
-    def _swiglu(self, gate: Tensor, up: Tensor) -> Tensor:
-        return F.silu(gate.clamp(max=self.limit)) * up.clamp(-self.limit, self.limit)
+        self.experts = nn.ModuleList(Expert(shape.dim, shape.expert_ff, limit) for _ in range(shape.n_experts))
+        self.shared_experts = Expert(shape.dim, shape.expert_ff, limit)
 
     def forward(self, x: Tensor, ids: Tensor, run: Pass) -> Tensor:
         """Return the output (N, D) for x (N, D) of tokens ``ids`` (N,)."""
         s = self.shape
-        p = F.softplus(x @ self.gate.weight.T).sqrt()
+        p = F.softplus(self.gate(x)).sqrt()
         if self.hashed:
             chosen = self.gate.tid2eid[ids]
         else:
@@ -298,19 +285,19 @@ class Experts(nn.Module):
                 run.load.append((self.gate.bias, F.one_hot(chosen, s.n_experts).sum((0, 1))))
         picked = p.gather(-1, chosen)
         picked = picked / (picked.sum(-1, keepdim=True) + 1e-20) * s.route_scale
-        shared = self.shared_experts
-        out = shared.w2(self._swiglu(shared.w1(x), shared.w3(x)))
         # Computing all experts for all tokens costs less than waiting for who goes where.
         shares = x.new_zeros(len(x), s.n_experts).scatter(-1, chosen, picked)
-        gate, up = (x @ self.experts.w13.transpose(1, 2)).chunk(2, -1)
-        return out + (self._swiglu(gate, up) * shares.T[..., None] @ self.experts.w2.transpose(1, 2)).sum(0)
+        out = self.shared_experts(x)
+        for share, expert in zip(shares.T, self.experts, strict=True):
+            out = out + share[:, None] * expert(x)
+        return out
 
 
 class Block(nn.Module):
     def __init__(self, shape: ModelShape, ratio: int, hashed: bool, limit: float):
         super().__init__()
         self.hc_attn, self.hc_ffn = HyperConnection(shape), HyperConnection(shape)
-        self.attn_norm, self.ffn_norm = Norm(shape.dim, shape.rms_eps), Norm(shape.dim, shape.rms_eps)
+        self.attn_norm, self.ffn_norm = nn.RMSNorm(shape.dim, shape.rms_eps), nn.RMSNorm(shape.dim, shape.rms_eps)
         self.attn, self.ffn = Attention(shape, ratio), Experts(shape, hashed, limit)
 
     def forward(self, x: Tensor, rope: Rotation, run: Pass, wanted: Tensor | None = None) -> Tensor:
@@ -347,8 +334,8 @@ class NextToken(nn.Module):
 
     def __init__(self, shape: ModelShape):
         super().__init__()
-        self.e_proj, self.h_proj = Linear(shape.dim, shape.dim), Linear(shape.dim, shape.dim)
-        self.enorm, self.hnorm, self.norm = (Norm(shape.dim, shape.rms_eps) for _ in range(3))
+        self.e_proj, self.h_proj = _linear(shape.dim, shape.dim), _linear(shape.dim, shape.dim)
+        self.enorm, self.hnorm, self.norm = (nn.RMSNorm(shape.dim, shape.rms_eps) for _ in range(3))
         self.hc_head = Head(shape)
         self.block = Block(shape, PLAIN, False, shape.swiglu_limit[-1])
 
@@ -365,8 +352,8 @@ class Model(nn.Module):
             Block(shape, ratio, index < shape.n_hash_layers, limit)
             for index, (ratio, limit) in enumerate(zip(shape.ratios, shape.swiglu_limit, strict=True))
         )
-        self.hc_head, self.norm = Head(shape), Norm(shape.dim, shape.rms_eps)
-        self.head = Linear(shape.dim, shape.vocab)
+        self.hc_head, self.norm = Head(shape), nn.RMSNorm(shape.dim, shape.rms_eps)
+        self.head = _linear(shape.dim, shape.vocab)
         self.mtp = nn.ModuleList([NextToken(shape)])
         self.ropes = {False: Rotation(shape, False), True: Rotation(shape, True)}
 
@@ -403,39 +390,17 @@ class Model(nn.Module):
 _HC = {".hc_attn.": ".hc_attn_", ".hc_ffn.": ".hc_ffn_", "hc_head.": "hc_head_", "mtp.0.block.": "mtp.0."}
 
 
+def _published_name(name: str) -> str:
+    for ours, theirs in _HC.items():
+        name = name.replace(ours, theirs)
+    return name
+
+
 def published(model: Model) -> dict[str, np.ndarray]:
     """Return all weights by their published names, float32 (int64 for the hash table)."""
-    out: dict[str, np.ndarray] = {}
-    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-        values = tensor.detach().cpu().numpy().copy()
-        for ours, theirs in _HC.items():
-            name = name.replace(ours, theirs)
-        if ".experts.w13" in name:
-            for e, both in enumerate(values):
-                for part, half in zip(("w1", "w3"), np.split(both, 2), strict=True):
-                    out[name.replace("w13", f"{e}.{part}.weight")] = half
-        elif ".experts.w2" in name:
-            out |= {name.replace("experts.w2", f"experts.{e}.w2.weight"): part for e, part in enumerate(values)}
-        else:
-            out[name] = values
-    return out
+    return {_published_name(name): tensor.cpu().numpy().copy() for name, tensor in model.state_dict().items()}
 
 
-@torch.no_grad()
-def load_published(model: Model, weights: dict[str, np.ndarray]) -> None:
-    """Fill the model with weights by their published names; raise KeyError for one that is missing."""
-    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-        for ours, theirs in _HC.items():
-            name = name.replace(ours, theirs)
-        if ".experts.w13" in name:
-            values = np.stack([
-                np.concatenate([weights[name.replace("w13", f"{e}.{part}.weight")] for part in ("w1", "w3")])
-                for e in range(len(tensor))
-            ])  # fmt: skip
-        elif ".experts.w2" in name:
-            values = np.stack(
-                [weights[name.replace("experts.w2", f"experts.{e}.w2.weight")] for e in range(len(tensor))]
-            )
-        else:
-            values = weights[name]
-        tensor.copy_(torch.from_numpy(np.ascontiguousarray(values)))
+def load_published(model: Model, weights: Mapping[str, Any]) -> None:
+    """Fill the model with arrays or tensors by their published names; raise KeyError for one that is missing."""
+    model.load_state_dict({name: torch.as_tensor(weights[_published_name(name)]) for name in model.state_dict()})

@@ -9,7 +9,7 @@ import pytest
 from ds4ref.eval.grading import grade
 from ds4ref.eval.packs import Question
 from ds4ref.eval.prompt import prompt
-from ds4ref.nano.skills import SKILLS, depth, held_out, mixture, thinking, tokenizer, training_rng, vocabulary
+from ds4ref.nano.skills import SKILLS, held_out, mixture, thinking, tokenizer, training_rng, vocabulary
 from ds4ref.nano.skills.arithmetic import is_held_out
 from ds4ref.nano.skills.base import conversation, no_questions
 from ds4ref.nano.skills.curriculum import STAGES
@@ -17,6 +17,7 @@ from ds4ref.nano.skills.lexicon import FLAGS, PARAMETERS, TOPICS, WORDS
 from ds4ref.nano.skills.recall import RANGES
 from ds4ref.nano.skills.topic import section
 from ds4ref.text.chat import Message, render
+from tests.eval.nano_pack import tokens_back
 
 ASKED = [name for name, skill in SKILLS.items() if skill.make is not no_questions]
 
@@ -34,7 +35,7 @@ def test_right_replies_are_right_and_anything_longer_or_shorter_is_not(name):
     for plain in held_out(name, 10):
         for item in (plain, thinking(plain)):
             answer = item.answer()
-            assert item.grade(answer) and all(item.parts(answer).values())
+            assert item.grade(answer)
             assert not item.grade(answer + " more") and not item.grade(answer[:-1]) and not item.grade("")
             assert not item.grade("</think>" + answer) and not item.grade(answer.replace("</think>", "") + "</think>")
 
@@ -79,7 +80,7 @@ def test_wrong_digits_letters_and_working():
     assert not item.grade(answer[1] + answer[0] + answer[2:]) or answer[0] == answer[1]
     (item,) = held_out("think/sums2", 1)
     reasoning, _, answer = item.answer().partition("</think>")
-    assert item.grade(f"nonsense</think>{answer}") and item.parts(f"nonsense</think>{answer}")["reasoning"] is False
+    assert item.grade(f"nonsense</think>{answer}")
     assert not item.grade(answer)
     (item,) = held_out("choice", 1)
     right = item.answer()[-1]
@@ -99,11 +100,10 @@ def test_calls_are_graded_by_name_types_and_values():
     for item in numbers:
         answer = item.answer()
         flipped = answer.replace('"false"', "\0").replace('"true"', '"false"').replace("\0", '"true"')
-        assert item.parts(flipped) == {"tool": True, "arguments": False, "call": False}
+        assert not item.grade(flipped)
         other = answer.replace(item.reply.calls[0].name, "other")
-        assert item.parts(other) == {"tool": False, "arguments": True, "call": False}
+        assert not item.grade(other)
         assert not item.grade("Well." + answer) and not item.grade(answer + answer) and not item.grade(answer + "\n")
-        assert item.parts("nothing") == {"tool": False, "arguments": False, "call": False}
 
 
 def test_the_right_open_tool_is_told_by_its_description_alone():
@@ -117,10 +117,10 @@ def test_distances_of_recall(name):
     low, high = RANGES[name]
     limit = {"recall/window": (0, 62), "recall/near": (65, 512), "recall/far": (600, 4096)}[name]
     for item in held_out(name, 12 if name == "recall/far" else 100):
-        assert limit[0] <= depth(item, tokenizer()) <= limit[1]
+        assert limit[0] <= tokens_back(item, tokenizer()) <= limit[1]
     for style in ("sentence", "pairs"):
         for item in held_out(name, 8, distance=low, style=style):
-            assert low - 10 <= depth(item, tokenizer()) <= low
+            assert low - 10 <= tokens_back(item, tokenizer()) <= low
 
 
 @pytest.mark.parametrize("name", ["choice", "think/choice"])

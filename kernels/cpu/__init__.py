@@ -5,7 +5,7 @@
     build, library           compile once per machine and source version; load without Numba
     workers                  threads, and jobs made of steps
     steps                    base of the op classes: scratch memory, addresses, running steps
-    products, norm, ...      the ops
+    products, ops            the ops
     backend, recording       run the steps of an op at once, or record many ops and run them as one job
 
 Results are bit-identical for any number of threads. A token's result does not depend on the other tokens of its batch,

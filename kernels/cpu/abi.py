@@ -15,6 +15,7 @@ This module is plain Python on purpose: a warm start uses compiled objects witho
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Sequence
 from types import CodeType
@@ -80,21 +81,39 @@ class Task:
             name:f  a number (float64)
             *work   a work area for each thread: the slots ``work`` and ``work_bytes``
             !error  address of a flag that the task sets if it meets an index out of range
+            name=expression  a number whose value, in the op of the task's name, is not that of the same name
 
     ``*work`` and ``!error`` come last; the runner of the step fills them in. Compiled code reads the block as a record
     with these names. A recording derives the dependencies between steps from the marks < > =.
 
     ``<x[4*n]``: item i touches of ``x`` only the i-th 4 * n bytes, with other fields as numbers; ``<x[4*n:k]``: items
     k * i .. k * i + k - 1 touch only the i-th 4 * n bytes. Without brackets, or with 0 bytes, any item may touch all.
+
+    Where the op of the task's name is this task alone, ``items`` says how many items it has and ``cost`` what one costs
+    (``Steps.chunk``), as expressions of the op's operands, results and sizes.
     """
 
     registry: dict[str, Task] = {}
 
-    __slots__ = ("name", "fields", "reads", "writes", "works", "checks", "layout", "pack", "address", "_pieces")
+    __slots__ = (
+        "name",
+        "fields",
+        "reads",
+        "writes",
+        "works",
+        "checks",
+        "values",
+        "items",
+        "cost",
+        "layout",
+        "pack",
+        "address",
+        "_pieces",
+    )
 
-    def __init__(self, name: str, fields: str):
-        self.name = name
-        words = fields.split()
+    def __init__(self, name: str, fields: str, items: str = "", cost: str = ""):
+        self.name, self.items, self.cost = name, items, cost
+        words = re.findall(r"(?:[^\s(]|\([^)]*\))+", fields)  # no space ends a word within parentheses
         self.works, self.checks = WORK in words, ERROR in words
         plain = [word for word in words if word not in (WORK, ERROR)]
         assert words == plain + [WORK] * self.works + [ERROR] * self.checks, f"{name}: *work and !error come last"
@@ -102,7 +121,9 @@ class Task:
         plain = [word.split("[")[0] for word in plain]
         self.reads = tuple(i for i, word in enumerate(plain) if word[0] in "<=")
         self.writes = tuple(i for i, word in enumerate(plain) if word[0] in ">=")
-        names = [word.lstrip("<>=") for word in plain]
+        named = [word.lstrip("<>=").partition("=") for word in plain]
+        names = [name for name, _, _ in named]
+        self.values = tuple(value or name.removesuffix(":f") for name, _, value in named)
         names += ["work", "work_bytes"] * self.works + ["error"] * self.checks
         self.fields = tuple((field.removesuffix(":f"), field.endswith(":f")) for field in names)
         self.layout = struct.Struct("=" + "".join("d" if number else "q" for _, number in self.fields))

@@ -11,24 +11,18 @@ from numpy.typing import DTypeLike
 from ..formats.matrix import Matrix
 from ..hostmemory import HostMemory
 from .abi import Step
-from .attention import AttentionOps
-from .caches import CacheOps
-from .calls import CallOps, HostCall
 from .gemm import MIN_TOKENS
-from .moe import RoutingOps
-from .norm import NormOps
+from .ops import HostCall, TaskOps
 from .products import ProductOps, scattered
-from .ranking import RankingOps
 from .recording import Recording
 from .reuse import Memory
-from .rounding import RoundingOps
 from .steps import F32
 from .workers import Workers, address, aligned, shared
 
 ALIGNMENT = 128
 
 
-class Ops(ProductOps, NormOps, RoundingOps, CacheOps, AttentionOps, RoutingOps, RankingOps, CallOps):
+class Ops(ProductOps, TaskOps):
     """All ops, whether their steps run at once or are recorded."""
 
 

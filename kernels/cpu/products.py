@@ -287,7 +287,3 @@ class ProductOps(Steps):
     @partial(bind, check_values=True)
     def embed(self, table, ids):
         return table.rows_at(ids)
-
-    @bind
-    def take_rows(self, table, ids, out, T, V, K, failure):
-        self.run([Step(t.TAKE_ROWS, T, 64, (*map(self.at, (table, ids, out)), V, K))], failure)

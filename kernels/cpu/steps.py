@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from ..binding import F16, F32, Binding
-from .abi import Step, Task
+from .abi import Step
 from .workers import address
 
 T = TypeVar("T")
@@ -43,12 +43,6 @@ class Steps(Binding, ABC):
     @abstractmethod
     def run(self, steps: Sequence[Step], failure: str = "") -> None:
         """Run the op's steps in order; raise IndexError(failure) if one of them sets its error flag."""
-
-    def go(
-        self, task: Task, items: int, cost: int, arrays: Sequence[np.ndarray | None], *numbers: float, failure: str = ""
-    ) -> None:
-        """Run one step with the addresses of ``arrays``, then ``numbers``, as arguments; ``cost`` as in ``chunk``."""
-        self.run([Step(task, items, self.chunk(items, cost), (*map(self.at, arrays), *numbers))], failure)
 
     def at(self, x: np.ndarray | None) -> int:
         """Return the address of the first value, 0 for None; the caller must keep ``x`` alive until ``run`` has

@@ -1,4 +1,5 @@
-"""Every task of the backend: its name and the fields of its argument block (``abi.Task`` explains the marks).
+"""Every task of the backend: its name, the fields of its argument block (``abi.Task`` explains the marks) and, where an
+op is one task, how many items it has and what one costs.
 
 The compiled bodies are in ``tasks``; both sides read these declarations. Arrays are C-contiguous.
 """
@@ -6,24 +7,38 @@ The compiled bodies are in ``tasks``; both sides read these declarations. Arrays
 from __future__ import annotations
 
 from .abi import Task
-from .sizes import A8_BLOCK, E2M1_BLOCK, Q8K_BLOCK
+from .sizes import A8_BLOCK, E2M1_BLOCK, E4M3_BLOCK, POOL_CHANNELS, Q8K_BLOCK
 
-RMS_NORM = Task("rms_norm", "<x[4*n] <weight >out[4*n] n eps:f")
-HC_SPLIT = Task("hc_split", "<mix[4*C*(2+C)] <scale <base >pre[4*C] >post[4*C] >comb[4*C*C] C iters eps:f")
-HC_HEAD_WEIGHTS = Task("hc_head_weights", "<mix[4*C] <scale <base >out[4*C] C eps:f")
-HC_REDUCE = Task("hc_reduce", "<X[4*C*D] <w[4*C] >out[4*D] C D")
-HC_EXPAND = Task("hc_expand", "<X[4*C*D:C] <y[4*D:C] <post[4*C:C] <comb[4*C*C:C] >out[4*D] C D")
+RMS_NORM = Task("rms_norm", "<x[4*n] <weight >out[4*n] n eps:f", "x.size // n if n else 0", "n")
+HC_SPLIT = Task(
+    "hc_split", "<mix[4*C*(2+C)] <scale <base >pre[4*C] >post[4*C] >comb[4*C*C] C iters eps:f", "T", "4 * iters * C * C"
+)
+HC_HEAD_WEIGHTS = Task("hc_head_weights", "<mix[4*C] <scale <base >out[4*C] C eps:f", "T", "16 * C")
+HC_REDUCE = Task("hc_reduce", "<X[4*C*D] <w[4*C] >out[4*D] C D", "T", "C * D")
+HC_EXPAND = Task("hc_expand", "<X[4*C*D:C] <y[4*D:C] <post[4*C:C] <comb[4*C*C:C] >out[4*D] C D", "T * C", "C * D")
 
-ROPE = Task("rope", "<x[4*width] <cos <sin >out[4*width] heads width half inverse halves")
+ROPE = Task(
+    "rope",
+    "<x[4*width] <cos <sin >out[4*width] heads=H width=2*r+p half=r inverse=int(inverse) halves=int(halves)",
+    "T * H",
+    "2 * r + p",
+)
 
-ROUND_E4M3 = Task("round_e4m3", "<x[4*width:blocks] >out[4*width:blocks] width blocks")
-ROUND_E2M1 = Task("round_e2m1", f"<x[{4 * E2M1_BLOCK}] >out[{4 * E2M1_BLOCK}]")
-ROUND_F16 = Task("round_f16", "<x[4] >out[4]")
-ROUND_I8 = Task("round_i8", "<x[4*group] >out[4*group] group")
-HADAMARD = Task("hadamard", "<x[4*n] >out[4*n] n factor:f")
+ROUND_E4M3 = Task(
+    "round_e4m3",
+    f"<x[4*width:blocks] >out[4*width:blocks] width=n blocks=(channels or n)//{E4M3_BLOCK}",
+    f"x.size // n * ((channels or n) // {E4M3_BLOCK}) if n else 0",
+    f"4 * {E4M3_BLOCK}",
+)
+ROUND_E2M1 = Task(
+    "round_e2m1", f"<x[{4 * E2M1_BLOCK}] >out[{4 * E2M1_BLOCK}]", f"x.size // {E2M1_BLOCK}", f"4 * {E2M1_BLOCK}"
+)
+ROUND_F16 = Task("round_f16", "<x[4] >out[4]", "x.size", "1")
+ROUND_I8 = Task("round_i8", "<x[4*group] >out[4*group] group", "x.size // group", "4 * group")
+HADAMARD = Task("hadamard", "<x[4*n] >out[4*n] n=1<<b factor:f=(1<<b)**-0.5", "x.size >> b", "8 << b")
 
-QUANTIZE_A8 = Task("quantize_a8", f"<x[{4 * A8_BLOCK}] >codes[{A8_BLOCK}] >scales[4]")
-QUANTIZE_Q8K = Task("quantize_q8k", f"<x[{4 * Q8K_BLOCK}] >codes[{Q8K_BLOCK}] >scales[4] >sums")
+QUANTIZE_A8 = Task("quantize_a8", f"<x[{4 * A8_BLOCK}] >codes[{A8_BLOCK}] >scales[4]", "scales.size", "64")
+QUANTIZE_Q8K = Task("quantize_q8k", f"<x[{4 * Q8K_BLOCK}] >codes[{Q8K_BLOCK}] >scales[4] >sums", "scales.size", "512")
 SCALE_CODES = Task("scale_codes", "<codes[block] <scales[4] >out[4*block] block")
 
 PACK = Task("pack_inputs", "pack <x[4*n] n >packed[packed_bytes] packed_bytes")
@@ -49,14 +64,24 @@ EXPERT_GEMM = Task(
 )
 SUM_SLOTS = Task("sum_slots", "<x >out K n")
 
-POOL_ROWS = Task("pool_rows", "<kv <score >out m c blocks")
-POSITION_BIAS = Task("position_bias", "<gate[4*width] <ape >out[4*width] <at ratio width")
-WINDOWS = Task("windows", "<ring <new >out <at slots tokens ratio width overlap")
-STORE_ROWS = Task("store_rows", "<x =rows <at tokens width slots half")
+POOL = Task(
+    "pool",
+    f"<kv <score >out m c blocks=-(-c//{POOL_CHANNELS})",
+    f"n * -(-c // {POOL_CHANNELS})",
+    f"4 * m * {POOL_CHANNELS}",
+)
+POSITION_BIAS = Task("position_bias", "<gate[4*width] <ape >out[4*width] <at ratio=r width=c", "T", "c")
+WINDOWS = Task(
+    "windows",
+    "<ring <new >out <at slots=N tokens=T ratio width=c overlap=int(overlap)",
+    "count * ratio * (1 + overlap)",
+    "c",
+)
+STORE_ROWS = Task("store_rows", "<x =rows <at tokens=T width=w slots=N half=is_half(rows)", "min(T, N)", "w")
 
 INDEX_PACK = Task("index_pack", "<iq[4*heads*dim] <w[4*heads] >out heads dim")
 INDEX_SCORES = Task("index_scores", "<packed <rows half <count >out tokens n heads dim *work")
-SELECT_ROWS = Task("select_rows", "<scores <visible >out n k")
+SELECT_ROWS = Task("select_rows", "<scores <visible >out n k", "T", "8 * n")
 
 RANK_PEAKS = Task("rank_peaks", "<x >peaks >starts n blocks")
 TOP = Task("top", "<x =peaks =starts >values >ids n blocks k")
@@ -76,15 +101,20 @@ ATTEND = Task(
 
 READ = Task("read_lines", "<address >out")
 
-ADD = Task("add", "<a[4] <b[4] >out[4]")
-SCALE = Task("scale", "<x[4] >out[4] factor:f")
-REMOVE_ALONG = Task("remove_along", "<x[4*n] <direction >out[4*n] n factor:f")
-STREAMS = Task("streams", "<x[4*width:count] >out[4*width] width count")
-TAKE_ROWS = Task("take_rows", "<table <ids >out rows width !error")
+ADD = Task("add", "<a[4] <b[4] >out[4]", "out.size", "4")
+SCALE = Task("scale", "<x[4] >out[4] factor:f", "out.size", "4")
+REMOVE_ALONG = Task("remove_along", "<x[4*n] <direction >out[4*n] n factor:f", "T", "2 * n")
+STREAMS = Task("streams", "<x[4*width:count] >out[4*width] width=D count", "T * count", "D")
+TAKE_ROWS = Task("take_rows", "<table <ids >out rows=V width=K !error", "T", "256")
 
-ROUTE = Task("route", "<logits <bias <hash_ids >probs >ids >weights experts k floor scale:f !error")
+ROUTE = Task(
+    "route",
+    "<logits <bias <hash_ids >probs >ids >weights experts=E k floor=int(floor) scale:f !error",
+    "T",
+    "(k + 16) * E",
+)
 COUNT = Task("count", "<ids =counts experts")
 CALL = Task("call_python", "function <ids rows width <first <second =table =other")
 ADVISE = Task("advise_experts", "<used weight expert_bytes code_bytes scale_bytes page most")
-GEGLU = Task("geglu", "<gate[4] <up[4] >out[4]")
-SWIGLU = Task("swiglu", "<gate[4*n] <up[4*n] <weight[4] >out[4*n] n limit:f")
+GEGLU = Task("geglu", "<gate[4] <up[4] >out[4]", "out.size", "16")
+SWIGLU = Task("swiglu", "<gate[4*n] <up[4*n] <weight[4] >out[4*n] n limit:f", "gate.size // n if n else 0", "8 * n")

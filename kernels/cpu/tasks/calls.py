@@ -1,4 +1,4 @@
-"""Calls of Python functions from a job (``cpu.calls``)."""
+"""Calls of Python functions from a job (``cpu.ops.HostCall``)."""
 
 from __future__ import annotations
 

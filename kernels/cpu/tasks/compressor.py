@@ -14,8 +14,8 @@ ABSENT = np.float32(-5e29)
 """Score at or below which a pooling candidate counts as absent; a channel without candidates yields 0."""
 
 
-@body(t.POOL_ROWS, exact=True)
-def pool_rows(args, first, last, thread):
+@body(t.POOL, exact=True)
+def pool(args, first, last, thread):
     """Pool kv and score (windows, m, c); items are (window, block of channels)."""
     m, c = args.m, args.c
     top, total = f32p(MAXIMA()), f32p(SUMS())

@@ -14,11 +14,15 @@ if TYPE_CHECKING:
     import numpy as np
 
 
+CLOSE_RANK = 3
+"""Thinking is closed at the soft limit if </think> is among so many most likely tokens."""
+
+
 class Budget:
     """Guiding hook of one answer (``generate.Guide``) that ends the thinking in time.
 
     With R tokens left, before each token while the model thinks: R <= hard limit closes the thinking; R <= soft limit
-    closes it if </think> is among the ``close_rank`` most likely tokens; otherwise the model decides. ``closed`` tells
+    closes it if </think> is among the ``CLOSE_RANK`` most likely tokens; otherwise the model decides. ``closed`` tells
     which limit closed it: "soft", "hard", or "" for neither.
     """
 
@@ -33,6 +37,6 @@ class Budget:
         close = generation.tokenizer.think_close
         if left <= self.settings.hard_limit:
             self.closed = "hard"
-        elif left <= self.settings.soft_limit and (logits > logits[close]).sum() < self.settings.close_rank:
+        elif left <= self.settings.soft_limit and (logits > logits[close]).sum() < CLOSE_RANK:
             self.closed = "soft"
         return close if self.closed else None

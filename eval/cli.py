@@ -9,38 +9,32 @@ from __future__ import annotations
 import json
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ds4ref.console.common import Progress, run, say
+from ds4ref.console.common import Interrupt, run, say
 from ds4ref.console.options import parsed
 from ds4ref.errors import UsageError
 
 from .log import Log, Writer, header_of
-from .options import PROG, Job, build_parser, has_screen, measured, read_job
+from .options import ENDINGS, PROG, Job, build_parser, measured, read_job
 from .plan import Key, keys
-from .signals import Signals
 
 if TYPE_CHECKING:
     from ds4ref.targets import Target
 
     from .runner import Event, Runner
-    from .scores import Summary
 
-COMMANDS = {
-    "compare": "compare:compare_command", "judge": "judge.judged:judge_files",
-    "regrade": "regrade:regrade", "view": "view:view",
-}  # fmt: skip
-"""Module and function of each subcommand."""
+COMMANDS = {"compare": "compare_command", "regrade": "regrade", "view": "view"}
+"""Function of each subcommand, in the module of its name."""
 
 
 def body(argv: Sequence[str]) -> int:
     """Run the subcommand that ``argv`` names, or else the questions; return the exit code."""
     if argv and argv[0] in COMMANDS:
-        module, _, function = COMMANDS[argv[0]].partition(":")
-        code: int = getattr(import_module(f".{module}", __package__), function)(argv[1:])
+        code: int = getattr(import_module(f".{argv[0]}", __package__), COMMANDS[argv[0]])(argv[1:])
         return code
     args = parsed(build_parser(), argv)
     if args is None:
@@ -52,9 +46,7 @@ def body(argv: Sequence[str]) -> int:
     if args.speed is not None:
         raise UsageError("--speed is for --replay LOG")
     job = read_job(args)
-    if args.list:
-        return _list(job)
-    return evaluate(job, args, [PROG, *argv])
+    return _list(job) if args.list else evaluate(job, args, [PROG, *argv])
 
 
 # ------------------------------------------------------------------------------------------------------- a run
@@ -62,40 +54,38 @@ def body(argv: Sequence[str]) -> int:
 
 def evaluate(job: Job, args: Namespace, command: Sequence[str]) -> int:
     """Ask the samples that the log lacks, print the report and store the run; return the exit code."""
-    from .runner import missing
+    from ds4ref.console.tool import target_of
+
+    from .plain import follow
+    from .runner import Runner, missing
 
     error: BaseException | None = None
     with ExitStack() as stack:
-        signals = stack.enter_context(Signals())
-        target = stack.enter_context(_open(job, args))
+        interrupt = stack.enter_context(Interrupt(*ENDINGS))
+        sessions = {"sessions": args.concurrency} if args.concurrency > 1 else {}
+        target = stack.enter_context(target_of(args, job.spec, **sessions))
         job = _measured(job, target)
         log = stack.enter_context(_log(job, target, command))
         wanted = keys(job.asked, job.epochs)
         todo = missing(log, wanted, args.retry_incomplete)
         ctx = args.ctx or _ctx(target, job)
         _announce(job, target, len(wanted) - len(todo), len(wanted))
+
+        def make(listen: Callable[[Event], Any]) -> Runner:
+            return Runner(
+                target, log, todo, settings=job.settings, questions=job.pack.questions, listen=listen,
+                at_once=args.concurrency, ctx=ctx,
+            )  # fmt: skip
+
         try:
-            _ask(job, args, target, log, todo, len(wanted), ctx, signals)
+            follow(make, job.asked, job.epochs, log, title=f"{job.pack.name} on {target.name}", interrupt=interrupt,
+                   screen=not (args.plain or args.json), out=sys.stderr if args.json else sys.stdout,
+                   total=len(wanted), done=len(wanted) - len(todo))  # fmt: skip
         except BaseException as failure:  # report the samples so far in any case
             error = failure
         for note in target.notes():
             say(PROG, note)
-        return _conclude(job, args, log, wanted, signals, error)
-
-
-def _open(job: Job, args: Namespace) -> Target:
-    from ds4ref.console.model import announce, engine_options
-    from ds4ref.console.tool import is_embedded, target_of
-
-    if job.spec.partition(":")[0].partition("?")[0] == "local" and args.concurrency > 1:
-        from ds4ref.targets import open_target
-
-        options = {**engine_options(args, is_embedded(job.spec)), "sessions": args.concurrency}
-        options |= {} if args.ctx is None else {"ctx": args.ctx}
-        target = open_target(job.spec, **options)
-        announce(PROG, getattr(target, "engine", None))
-        return target
-    return target_of(args, job.spec)
+        return _conclude(job, args, log, wanted, interrupt, error)
 
 
 def _log(job: Job, target: Target, command: Sequence[str]) -> Writer:
@@ -125,19 +115,12 @@ def _ctx(target: Target, job: Job) -> int | None:
     """Context that the longest prompt and its answer need; None unless the target is local."""
     from ds4ref.targets.local import LocalTarget
 
-    if not isinstance(target, LocalTarget):
-        return None
     from .prompt import prompt
 
-    settings = job.settings
-    return (
-        settings.tokens
-        + 2
-        + max(
-            len(target.encode(prompt(q, settings.think, system=settings.system))) + 2 * len(q.choices)
-            for q in job.asked
-        )
-    )
+    if not isinstance(target, LocalTarget):
+        return None
+    longest = max(len(target.encode(prompt(q, job.settings.think, job.settings.system))) for q in job.asked)
+    return longest + job.settings.tokens + 2
 
 
 def _announce(job: Job, target: Target, done: int, total: int) -> None:
@@ -146,85 +129,55 @@ def _announce(job: Job, target: Target, done: int, total: int) -> None:
     say(PROG, f"{total} samples of pack {job.pack.name}, {done} of them done; log: {job.path}")
     thinks = any(job.settings.thinking(q) != "none" for q in job.asked)
     if thinks and not target.can(Ability.GUIDE):
-        say(
-            PROG,
-            f"{target.name} cannot be steered: the model ends its thinking itself, or at {job.settings.tokens} tokens",
-        )
-
-
-def _ask(
-    job: Job, args: Namespace, target: Target, log: Writer, todo: list[Key], total: int, ctx: int | None,
-    signals: Signals,
-) -> None:  # fmt: skip
-    """Ask all questions, with or without the screen."""
-    from .runner import Runner
-
-    def make(listen: Callable[[Event], Any]) -> Runner:
-        return Runner(
-            target, log, todo, settings=job.settings, questions=job.pack.questions, listen=listen,
-            at_once=args.concurrency, ctx=ctx,
-        )  # fmt: skip
-
-    if has_screen() and not (args.plain or args.json):
-        from .tui import show
-
-        show(make, job.asked, job.epochs, log, title=f"{job.pack.name} on {target.name}", pause_s=args.pause_ms / 1e3,
-             signals=signals)  # fmt: skip
-        return
-    from .plain import Plain
-
-    with Progress("samples") as progress:
-        out = sys.stderr if args.json else sys.stdout
-        questions = {q.id: q for q in job.pack.questions}
-        runner = make(Plain(questions, total, total - len(todo), progress, out))
-        with signals.does(runner.stop):
-            runner.run()
+        limit = job.settings.tokens
+        say(PROG, f"{target.name} cannot be steered: the model ends its thinking itself, or at {limit} tokens")
 
 
 # ----------------------------------------------------------------------------------------------------- the end
 
 
 def _conclude(
-    job: Job, args: Namespace, log: Writer, wanted: Sequence[Key], signals: Signals, error: BaseException | None
+    job: Job, args: Namespace, log: Writer, wanted: Sequence[Key], interrupt: Interrupt, error: BaseException | None
 ) -> int:
     """Report, add the run to the store, return the exit code; raise again what ended the run early."""
     from .keep import notes as notes_of
-    from .report import report_text
+    from .report import report
     from .runner import missing
-    from .scores import summarize
+    from .scores import said, summary
     from .view import width
 
-    samples = [log.samples[key] for key in wanted if key in log.samples]
-    questions = {q.id: q for q in job.pack.questions}
-    found = summarize(questions, samples)
-    left = len(missing(log, wanted))
+    whole = Log(str(log.path), log.header, [log.samples[key] for key in wanted if key in log.samples])
+    found, left = summary(whole), len(missing(log, wanted))
     status = "complete" if not left and error is None else "stopped" if error is None else "failed"
-    whole = Log(str(log.path), log.header, samples)
     number = _keep(args, whole, status)
     notes = notes_of(whole)
     for note in notes:
         log.note(note)
     if args.json:
-        print(json.dumps({**_document(job, found, left, number), "notes": notes}, ensure_ascii=False))
+        facts = {
+            "pack": job.pack.name, "version": job.pack.header.version, "asked": len(job.asked), "epochs": job.epochs,
+            "log": whole.path, "left": left, "run": number, "notes": notes,
+        }  # fmt: skip
+        print(json.dumps({**facts, **found}, ensure_ascii=False))
         for note in notes:
             say(PROG, note)
     else:
-        print(report_text(questions, samples, width(120), notes))
+        print(report(whole, width(120)))
         print(f"log: {job.path}" + (f" (saved as run {number})" if number is not None else ""))
     sys.stdout.flush()
     if left:
         say(PROG, f"{left} of {len(wanted)} samples are missing: {PROG} --resume {job.path} asks them")
-    if error is not None and not (signals.requested and isinstance(error, (KeyboardInterrupt, SystemExit))):
+    if error is not None and not (interrupt.requested and isinstance(error, (KeyboardInterrupt, SystemExit))):
         raise error
-    if signals.code:
-        return signals.code
-    if found.failed:
-        say(PROG, f"{found.failed} samples failed: --resume {job.path} --retry-incomplete asks them again")
+    if interrupt.requested:
+        return interrupt.exit_code
+    if found["failed"]:
+        say(PROG, f"{found['failed']} samples failed: --resume {job.path} --retry-incomplete asks them again")
         return 1
     if left:
         return 1
-    if args.fail_below is not None and not 100 * found.whole.share >= args.fail_below:
-        say(PROG, f"{found.whole.said()} is below {args.fail_below:g} %")
+    if args.fail_below is not None and (found["score"] is None or 100 * found["score"] < args.fail_below):
+        say(PROG, f"{said(found)} is below {args.fail_below:g} %")
         return 1
     return 0
 
@@ -239,18 +192,6 @@ def _keep(args: Namespace, log: Log, status: str) -> int | None:
 
     with Store.open(args.store) as store:
         return keep(store, log, args.label or "", status=status)
-
-
-def _document(job: Job, found: Summary, left: int, number: int | None) -> Mapping[str, Any]:
-    interval = found.whole.interval
-    return {
-        "pack": job.pack.name, "version": job.pack.header.version, "asked": len(job.asked), "epochs": job.epochs,
-        "n": 0 if interval is None else interval.n,
-        "score": None if interval is None else interval.estimate,
-        "interval": None if interval is None else [interval.low, interval.high],
-        "per_source": {score.name: score.to_json() for score in found.sources},
-        "log": str(job.path), "left": left, "run": number, "summary": found.to_json(),
-    }  # fmt: skip
 
 
 def _list(job: Job) -> int:

@@ -31,7 +31,6 @@ from ds4ref.text.dsml_parser import parse
 from .calls import call_parts, call_text
 from .log import Grade
 from .packs import EXAM, LETTERS, Question, line_set
-from .prompt import key
 
 _STATEMENT = re.compile(
     r"^[ \t>#*_`$-]*(?:final[ \t]+)?answer[ \t*_`]*:(?P<line>.*[^\W_].*)$|\\boxed *\{(?P<box>(?:[^{}]|\{[^{}]*\})*)\}",
@@ -44,16 +43,16 @@ _SHOWN = 80
 """Characters of an unclear answer that a grade shows."""
 
 
-def grade(question: Question, text: str, *, order: Sequence[int] = (), reasoning: str = "", finish: str = "") -> Grade:
+def grade(question: Question, text: str, *, reasoning: str = "", finish: str = "") -> Grade:
     """Grade the output ``text``, which may still contain its thinking.
 
-    ``order``: index of the choice shown at each letter. ``reasoning``: thinking that was separated from ``text``; it
+    ``reasoning``: thinking that was separated from ``text``; it
     only tells "nothing but thinking" from "empty". ``finish``: "length" if the token limit ended the output.
     """
     visible = text.rpartition("</think>")[2].partition("<think>")[0]
     if question.kind not in EXAM:
         return _verbatim(question, visible, (reasoning + text).strip() != "", finish)
-    shown = [question.choices[i] for i in order] or question.choices
+    shown, right = question.choices, question.answer
     statement, source, follows = _last_statement(question.kind, visible, shown)
     if not statement:
         why = "no line 'Answer:', no box, no bare value at the end"
@@ -70,7 +69,6 @@ def grade(question: Question, text: str, *, order: Sequence[int] = (), reasoning
         unclear = f"not {_EXPECTED[question.kind]} and nothing else"
     if unclear:
         return Grade("ambiguous", given or statement[:_SHOWN], f"{source}: {unclear}")
-    right = key(question, order)
     good = given == right
     if question.kind == "text":
         good = given == _text(bare(right))

@@ -33,7 +33,7 @@ def keep(
 
     ``label``: name of the run (default: pack and model).
     """
-    facts, rows = {**about(log), "summary": summary(log).to_json()}, rows_of(log)
+    facts, rows = {**about(log), "summary": summary(log)}, rows_of(log)
     known = same_log(store, facts)
     if known is None:
         named = label or ", ".join(str(part) for part in (facts["pack"]["pack"], facts["model"]["name"]) if part)

@@ -7,6 +7,7 @@ r) is another line, and the last one counts. A line with a note is for people: t
 
 from __future__ import annotations
 
+import fcntl
 import os
 from dataclasses import asdict
 from pathlib import Path
@@ -19,7 +20,7 @@ from ds4ref.errors import DataError, UsageError
 from ds4ref.files import flush_to_disk
 
 from .packs import Pack, Question
-from .plan import Key, Settings
+from .plan import Key, Settings, settings_of
 
 SCHEMA = "ds4-eval-log-v1"
 NOTE = b'{"note":'
@@ -48,9 +49,8 @@ class Sample(msgspec.Struct, omit_defaults=True):
     epoch        from 1; each question is asked once an epoch
     digest       of question and settings (``plan.Settings.digest``)
     status       "done" (graded), "failed" (engine error, no grade) or "stopped" (by the user)
-    expected     the right answer for the order of choices shown
+    expected     the right answer
     started      time at which it was sent
-    order        index of the choice shown at each letter, empty for the pack's order
     prompt       the user's message
     output       generated text, including thinking that the target does not report apart
     reasoning    thinking that the target reports apart from the answer
@@ -72,7 +72,6 @@ class Sample(msgspec.Struct, omit_defaults=True):
     status: Status
     expected: str
     started: str
-    order: tuple[int, ...] = ()
     prompt: str = ""
     output: str = ""
     reasoning: str = ""
@@ -122,11 +121,8 @@ class LogHeader(msgspec.Struct):
 
     @property
     def plan(self) -> Settings:
-        """Return the settings of the run; DataError if this version does not know them."""
-        try:
-            return Settings(**self.settings)
-        except TypeError as error:
-            raise DataError(f"settings of another version: {error}") from None
+        """Return the settings of the run."""
+        return settings_of(self.settings, {})
 
 
 class Log(msgspec.Struct):
@@ -174,6 +170,8 @@ def _scan(path: Path) -> tuple[LogHeader, dict[Key, Sample], bool, int]:
     header = _decode(path, 1, lines[0], LogHeader)
     if header.schema != SCHEMA:
         raise DataError(f"{path}: not a log of ds4-eval, or of another version ({header.schema[:40]})")
+    if header.settings.get("shuffle"):
+        raise DataError(f"{path}: an older version shuffled its choices (--shuffle-choices), which is no longer read")
     found: dict[Key, Sample] = {}
     for number, line in enumerate(lines[1:], 2):
         if not line.strip() or line.startswith(NOTE):
@@ -263,10 +261,6 @@ class Writer:
     def _lock(self) -> None:
         """Lock the file, so that two runs do not write into one log."""
         try:
-            import fcntl
-        except ImportError:  # Windows
-            return
-        try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise UsageError(f"{self.path} is being written by another run") from None
@@ -293,8 +287,6 @@ VOLATILE = ("name", "threads", "url", "file")
 
 
 def _refuse_others(path: Path, old: LogHeader, new: LogHeader) -> None:
-    if old.target.get("kind") == "judged":
-        raise UsageError(f"{path} holds answers of {old.target.get('engine')}: only runs of ds4-eval can be resumed")
     differing = [
         f"{name} ({_short(old.settings.get(name))} there, {_short(value)} now)"
         for name, value in new.settings.items()

@@ -5,14 +5,13 @@ Errors in the command line are raised here as UsageError or DataError, before a 
 
 from __future__ import annotations
 
-import sys
+import signal
 import time
 from argparse import Namespace
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ds4ref.console.common import is_tty
 from ds4ref.console.flags import add
 from ds4ref.console.model import add_part
 from ds4ref.console.options import Parser, integer, integers, number
@@ -25,12 +24,13 @@ from . import log as logs
 from .plan import Settings, chosen, settings_of
 
 PROG = "ds4-eval"
+ENDINGS = signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT
+"""Signals that end a run as Ctrl-C does: the log stays whole, and the report is printed."""
 
 USAGE = """ds4-eval [options]                   ask the questions, grade the answers, report
        ds4-eval view LOG [QUESTION]         show a log, or one question in full
        ds4-eval compare A B                 compare two logs question by question
        ds4-eval regrade LOG                 grade the answers of a log again
-       ds4-eval judge FILE...               grade logs of inspect_ai, lm-eval or ds4
        (each with --help)"""
 
 EPILOG = """\
@@ -61,6 +61,8 @@ UNAVAILABLE = {
     "--metal": "no Metal backend",
     "--self-test-extractors": "the test suite tests the grader",
     "--quality": "every numerics mode is exact about what it rounds: --numerics",
+    "--soft-limit-think-close-rank": "</think> is likely if it is among the 3 best tokens",
+    "--pause-ms": "the screen shows a grade for 350 ms",
 }
 
 
@@ -76,7 +78,6 @@ def build_parser() -> Parser:
     add(g, "--only", metavar="WORDS", help="sources (maths,security), or words in id, source or domain")
     add(g, "--limit", "--questions", help="only the first N")
     g.add_argument("--epochs", metavar="N", type=integer(1, 1000), help="times each question is asked (1)")
-    g.add_argument("--shuffle-choices", action="store_true", help="shuffle the choices of every sample")
     add(g, "--list", help="list the questions and exit")
 
     g = made.add_argument_group("the engine")
@@ -92,14 +93,12 @@ def build_parser() -> Parser:
     add(g, "--temp", help="temperature; 0 is greedy (0)")
     add(g, "--top-p")
     add(g, "--min-p", help="drop tokens less likely than F times the best (0.05)")
-    add(g, "--seed", help="seed of sampling and --shuffle-choices (0); each sample has its own, whatever the order")
+    add(g, "--seed", help="seed of sampling (0); each sample has its own, whatever the order")
     for name, says in (
         ("soft", "tokens left at which thinking is closed if </think> is likely (1024)"),
         ("hard", "tokens left at which thinking is closed (512)"),
     ):
         g.add_argument(f"--{name}-limit-reply-budget", metavar="N", type=integer(), dest=f"{name}_limit", help=says)
-    g.add_argument("--soft-limit-think-close-rank", metavar="N", type=integer(), dest="close_rank",
-                   help="likely: </think> is among the N best tokens (3)")  # fmt: skip
 
     g = made.add_argument_group("the run")
     add(g, "--output", metavar="LOG", help="the log, a new .jsonl file")
@@ -111,8 +110,6 @@ def build_parser() -> Parser:
     g.add_argument("--speed", metavar="X", type=number(0.01, 10_000), help="with --replay: speed factor (1)")
     add(g, "--concurrency", type=integer(1, 1024), default=1, help="concurrent requests (1)")
     g.add_argument("--plain", action="store_true", help="one line per sample instead of the screen")
-    g.add_argument("--pause-ms", metavar="N", type=integer(0, 60_000), default=350,
-                   help="pause of the screen on a result (350)")  # fmt: skip
     add(g, "--json", help="one JSON document on stdout and nothing else")
     add(g, "--store")
     add(g, "--no-store")
@@ -165,7 +162,9 @@ def read_job(args: Namespace) -> Job:
     path = Path(args.output) if args.output else _new_path(pack.name)
     selection = {"only": args.only, "limit": args.limit, "spec": spec}
     depths = tuple(args.long_tokens or long_pack.SIZES) if name == long_pack.NAME else None
-    return Job(pack, asked, settings_of(pack.header, given), args.epochs or 1, spec, path, False, selection, depths)
+    return Job(
+        pack, asked, settings_of(pack.header.settings, given), args.epochs or 1, spec, path, False, selection, depths
+    )
 
 
 def measured(job: Job, count: long_pack.Count) -> Job:
@@ -181,8 +180,7 @@ def _given(args: Namespace) -> dict[str, Any]:
     """Collect the settings that were given explicitly."""
     named = {
         "think": args.think, "tokens": args.tokens, "soft_limit": args.soft_limit, "hard_limit": args.hard_limit,
-        "close_rank": args.close_rank, "temperature": args.temp, "top_p": args.top_p, "min_p": args.min_p,
-        "seed": args.seed, "shuffle": args.shuffle_choices or None,
+        "temperature": args.temp, "top_p": args.top_p, "min_p": args.min_p, "seed": args.seed,
     }  # fmt: skip
     return {name: value for name, value in named.items() if value is not None}
 
@@ -202,18 +200,11 @@ def _resumed(args: Namespace, given: dict[str, Any]) -> Job:
         pack = packs.Pack(about, tuple(header.questions))
     before = dict(header.facts.get("selection") or {})
     only, limit = args.only or before.get("only"), args.limit or before.get("limit")
-    if limit and not args.limit:  # a log of a version that took more than there are
-        limit = min(limit, len(pack.questions))
     spec = args.target or (f"local:{args.model}" if args.model else None) or str(before.get("spec") or "local")
     asked = tuple(chosen(pack.questions, only, limit))
     selection = {"only": only, "limit": limit, "spec": spec}
     settings = replace(header.plan, **given)
     return Job(pack, asked, settings, args.epochs or header.epochs, spec, path, True, selection)
-
-
-def has_screen() -> bool:
-    """Return whether all streams are terminals: the screen reads stdin and draws on stderr."""
-    return all(map(is_tty, (sys.stdin, sys.stdout, sys.stderr)))
 
 
 def folder() -> Path:

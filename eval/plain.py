@@ -1,17 +1,50 @@
-"""Print one line per finished sample, for logs, pipes and CI."""
+"""Follow a run: on the screen, or as one line per finished sample, for logs, pipes and CI."""
 
 from __future__ import annotations
 
+import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import IO
 
-from ds4ref.console.common import Progress
+from ds4ref.console.common import Interrupt, Progress, is_tty
 
-from .log import Sample
+from .log import Sample, Writer
 from .packs import Question
 from .report import WORDS
-from .runner import Event, Finished
+from .runner import Event, Finished, Runner
+
+PAUSE_S = 0.35
+"""Seconds for which the screen shows a grade."""
+
+
+def follow(
+    make: Callable[[Callable[[Event], None]], Runner],
+    questions: Sequence[Question],
+    epochs: int,
+    log: Writer,
+    *,
+    title: str,
+    interrupt: Interrupt,
+    screen: bool,
+    out: IO[str],
+    total: int,
+    done: int = 0,
+    pause_s: float = PAUSE_S,
+) -> None:
+    """Run ``make(listener)`` on the screen, or else with lines on ``out``; the screen needs three terminals.
+
+    total, done   number of samples, and of those that were there before
+    """
+    if screen and all(map(is_tty, (sys.stdin, sys.stdout, sys.stderr))):
+        from .tui import show
+
+        show(make, questions, epochs, log, title=title, interrupt=interrupt, pause_s=pause_s)
+        return
+    with Progress("samples") as progress:
+        runner = make(Plain({q.id: q for q in questions}, total, done, progress, out))
+        with interrupt.does(runner.stop):
+            runner.run()
 
 
 class Plain:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 
 import msgspec
@@ -12,7 +12,7 @@ import msgspec
 from ds4ref.errors import UsageError
 from ds4ref.text.chat import MODES
 
-from .packs import Header, Question
+from .packs import Question
 from .prompt import SYSTEM
 
 
@@ -22,10 +22,9 @@ class Settings:
 
     think        "none", "high" or "max"
     tokens       largest number of tokens of an answer, thinking included
-    soft_limit   tokens left at which thinking is closed if </think> is among the best ``close_rank`` tokens
+    soft_limit   tokens left at which thinking is closed if </think> is likely (``budget``)
     hard_limit   tokens left at which thinking is closed in any case
     temperature, top_p, min_p, seed   sampling; temperature 0 is greedy
-    shuffle      draw the order of the choices for each question and epoch
     system       system prompt
     """
 
@@ -33,12 +32,10 @@ class Settings:
     tokens: int = 16000
     soft_limit: int = 1024
     hard_limit: int = 512
-    close_rank: int = 3
     temperature: float = 0.0
     top_p: float = 1.0
     min_p: float = 0.05
     seed: int = 0
-    shuffle: bool = False
     system: str = SYSTEM
 
     def __post_init__(self) -> None:
@@ -69,10 +66,10 @@ class Settings:
         return int.from_bytes(hashlib.sha256(encoded).digest()[:7], "little")
 
 
-def settings_of(header: Header, given: dict[str, object]) -> Settings:
-    """Return a pack's default settings, overridden by those that the user gave."""
+def settings_of(settings: Mapping[str, object], given: Mapping[str, object]) -> Settings:
+    """Return the settings of a pack or a log, overridden by those that the user gave; unknown ones are ignored."""
     known = {field.name for field in fields(Settings)}
-    own = {name: value for name, value in header.settings.items() if name in known}
+    own = {name: value for name, value in settings.items() if name in known}
     return Settings(**{**own, **given})  # type: ignore[arg-type]
 
 

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from ds4ref.console.common import check_output
+from ds4ref.console.common import atomic_output
 from ds4ref.console.flags import add
 from ds4ref.console.options import parsed, printable
-from ds4ref.console.tables import Column, fitted
-from ds4ref.console.tool import finish, parser
+from ds4ref.console.tool import parser, rows
 from ds4ref.errors import UsageError
-from ds4ref.files import atomic_write
 from ds4ref.runs.provenance import now
 
 from . import runner
-from .log import Log, LogHeader, Sample
-from .scores import Score, summarize
-from .view import opened, width
+from .log import Log, Sample
+from .scores import said, summarize
+from .view import opened
 
 PROG = "ds4-eval regrade"
 
@@ -30,101 +26,47 @@ def regrade(argv: Sequence[str]) -> int:
     """Run ``ds4-eval regrade LOG``; return the exit code."""
     made = parser(
         PROG, "Grade all answers of a log again and say what changed; the log stays as it is.",
-        "LOG [-o NEW.jsonl] [--json]", "run.jsonl", "run.jsonl -o regraded.jsonl",
+        "LOG [-o NEW.jsonl]", "run.jsonl", "run.jsonl -o regraded.jsonl",
     )  # fmt: skip
     made.add_argument("logs", metavar="LOG", nargs="*", help="a log of ds4-eval, or latest")
     add(made, "--output", metavar="NEW.jsonl", help="write a new log with the new grades")
-    add(made, "--json")
     args = parsed(made, argv)
     if args is None:
         return 0
     if len(args.logs) != 1:
         raise UsageError(f"regrade needs one log, {len(args.logs)} given")
-    found = regrade_log(opened(args.logs[0], PROG))
+    if args.output is not None and Path(args.output).exists():
+        raise UsageError(f"{args.output} exists: choose another file with -o")
+    log = opened(args.logs[0], PROG)
+    again = regraded(log)
+    changed = [
+        [new.id, str(new.epoch), _given(old), _given(new), new.expected, printable(new.grade.why if new.grade else "")]
+        for old, new in zip(log.samples, again, strict=True)
+        if _given(old) != _given(new)
+    ]
+    if changed:
+        print(rows(("question", "epoch", "before", "now", "expected", "why"), changed) + "\n")
+    print(f"{len(changed)} of {len(log.done)} answers are graded differently")
+    for name, samples in (("before:", log.samples), ("now:   ", again)):
+        print(f"{name} {said(summarize(log.questions, samples))}")
     if args.output is not None:
-        header = found.log.header
-        write(args.output, msgspec.structs.replace(header, facts={**header.facts, "regraded": now()}), found.samples)
-    finish(document(found, args.output), args.json, text(found, args.output))
+        header = msgspec.structs.replace(log.header, facts={**log.header.facts, "regraded": now()})
+        with atomic_output(args.output) as out:
+            out.write(msgspec.json.Encoder().encode_lines([header, *again]))
+        print(f"written to {args.output}")
     return 0
 
 
-@dataclass(frozen=True)
-class Regraded:
-    """A log with new grades.
-
-    log      the log as read
-    samples  the samples with their new grades
-    changed  (before, after) of samples with another outcome or another given answer; another reason is no change
-    before   score by the old grades
-    after    score by the new grades
-    """
-
-    log: Log
-    samples: tuple[Sample, ...]
-    changed: tuple[tuple[Sample, Sample], ...]
-    before: Score
-    after: Score
-
-
-def regrade_log(log: Log) -> Regraded:
-    """Grade every finished sample again."""
-    questions, samples = log.questions, [msgspec.structs.replace(sample) for sample in log.samples]
+def regraded(log: Log) -> list[Sample]:
+    """Return the samples, those that were answered graded again; another reason alone is no other grade."""
+    samples = [msgspec.structs.replace(sample) for sample in log.samples]
     for sample in samples:
         if sample.status == "done":
-            runner.regrade(sample, questions[sample.id])
-    pairs = zip(log.samples, samples, strict=True)
-    changed = tuple((old, new) for old, new in pairs if _given(old) != _given(new))
-    before, after = (summarize(questions, side).whole for side in (log.samples, samples))
-    return Regraded(log, tuple(samples), changed, before, after)
+            runner.regrade(sample, log.questions[sample.id])
+    return samples
 
 
 def _given(sample: Sample) -> str:
     if sample.grade is None:
         return "ungraded"
     return f"{sample.grade.outcome} {printable(' '.join(sample.grade.given.split()))}".strip()
-
-
-def write(path: str, header: LogHeader, samples: Iterable[Sample]) -> None:
-    """Write a log as a new file, atomically; UsageError if the file exists."""
-    if Path(path).exists():
-        raise UsageError(f"{path} exists: choose another file with -o")
-    check_output(path)
-    with atomic_write(Path(path).resolve()) as out:
-        for entry in (header, *samples):
-            out.write(msgspec.json.encode(entry) + b"\n")
-
-
-def text(found: Regraded, written: str | None) -> str:
-    """Format a table of the changes, then the scores before and after."""
-    columns = (
-        Column("question", least=8), Column("epoch", 2, right=True), Column("before", least=6), Column("now", least=6),
-        Column("expected", 1, least=8), Column("why", 3, least=12),
-    )  # fmt: skip
-    lines = [
-        [
-            new.id,
-            str(new.epoch),
-            _given(old),
-            _given(new),
-            new.expected,
-            printable(new.grade.why if new.grade else "", 400),
-        ]
-        for old, new in found.changed
-    ]
-    table = fitted(columns, lines, width()) + "\n\n" if lines else ""
-    return (
-        f"{table}{len(lines)} of {len(found.log.done)} answers are graded differently\n"
-        f"before: {found.before.said()}\nnow:    {found.after.said()}" + (f"\nwritten to {written}" if written else "")
-    )
-
-
-def document(found: Regraded, written: str | None) -> dict[str, Any]:
-    """Return the changes and scores as plain data; ``written``: path of the new log, None without one."""
-    return {
-        "log": found.log.path, "written": written, "before": found.before.to_json(), "after": found.after.to_json(),
-        "changed": [
-            {"id": new.id, "epoch": new.epoch, "expected": new.expected,
-             "before": msgspec.to_builtins(old.grade), "after": msgspec.to_builtins(new.grade)}
-            for old, new in found.changed
-        ],
-    }  # fmt: skip

@@ -16,17 +16,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ds4ref.cancellation import Cancellation
-from ds4ref.console.common import Progress
+from ds4ref.console.common import Interrupt
 from ds4ref.errors import DataError, TargetError, UsageError
 from ds4ref.targets import Ability, Delta, Request, Target
 
 from .log import Log, Sample, Writer
-from .options import PROG, has_screen
+from .options import ENDINGS, PROG
 from .packs import Question
+from .plain import PAUSE_S, follow
 from .plan import Key, chosen
 from .report import report
 from .runner import Abandoned, Event, Finished, Runner, Started, Streamed
-from .signals import Signals
 from .view import opened, width
 
 LEAST_NAP = 0.01
@@ -155,18 +155,8 @@ def replay(args: Namespace) -> int:
     def make(listen: Callable[[Event], None]) -> Replay:
         return Replay(log, speed, listen)
 
-    with Signals() as signals:
-        if has_screen() and not args.plain:
-            from .tui import show
-
-            show(make, questions, epochs, make(lambda event: None).log, title=title, signals=signals,
-                 pause_s=args.pause_ms / 1e3 / speed)  # fmt: skip
-        else:
-            from .plain import Plain
-
-            with Progress("samples") as progress:
-                runner = make(Plain(log.questions, len(log.samples), 0, progress, sys.stdout))
-                with signals.does(runner.stop):
-                    runner.run()
+    with Interrupt(*ENDINGS) as interrupt:
+        follow(make, questions, epochs, make(lambda event: None).log, title=title, interrupt=interrupt,
+               screen=not args.plain, out=sys.stdout, total=len(log.samples), pause_s=PAUSE_S / speed)  # fmt: skip
     print(report(log, width(120)))
-    return signals.code
+    return interrupt.exit_code

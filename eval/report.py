@@ -5,9 +5,9 @@ Tables fit the given width without wrapping.
 
 from __future__ import annotations
 
-import itertools
 import textwrap
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ds4ref.console.common import duration
 from ds4ref.console.options import printable
@@ -17,35 +17,26 @@ from .calls import call_parts
 from .keep import notes as notes_of
 from .log import Log, Sample
 from .packs import Question
-from .scores import Score, Summary, is_exhausted, summarize, summary
+from .scores import is_exhausted, said, summarize
 
 WORDS = {"right": "right", "wrong": "wrong", "ambiguous": "ambiguous", "missing": "no answer"}
+COSTS = {
+    "tokens_per_sample": "tokens", "median_tokens": "median", "reasoning_tokens_per_sample": "of them reasoning",
+    "seconds_per_sample": "s", "tokens_per_second": "tokens/s",
+}  # fmt: skip
 LONGEST = 400
 """Largest number of characters of a title in a table."""
 
 
-def report(log: Log, width: int) -> str:
-    """Format the report of a whole log."""
-    return report_text(log.questions, log.samples, width, notes_of(log))
+def report(log: Log, width: int, samples: Sequence[Sample] | None = None, shown: Sequence[Sample] | None = None) -> str:
+    """Format a table of the samples ``shown`` (all ``samples``), and the summary of ``samples`` (all of the log).
 
-
-def report_text(
-    questions: Mapping[str, Question], samples: Sequence[Sample], width: int, notes: Sequence[str] = ()
-) -> str:
-    """Format the table of ``samples`` and the summary.
-
-    ``questions``: the whole pack by id; a question's number is its position there. ``notes``: further lines.
+    A question's number is its position in the pack.
     """
-    parts = [sample_table(questions, samples, width)] if samples else []
-    return "\n\n".join([*parts, summary_text(summarize(questions, samples), questions, samples, width, notes)])
-
-
-def log_report(log: Log, samples: Sequence[Sample], shown: Sequence[Sample], width: int) -> str:
-    """Format a log's report: a table of the samples ``shown``, and the summary of ``samples``."""
-    questions = log.questions
-    parts = [sample_table(questions, shown, width)] if shown else ["no such sample"]
-    found = summary(log) if samples is log.samples else summarize(questions, samples)
-    return "\n\n".join([*parts, summary_text(found, questions, samples, width, notes_of(log))])
+    samples = log.samples if samples is None else samples
+    shown = samples if shown is None else shown
+    table = [sample_table(log.questions, shown, width)] if shown else ["no such sample"] if samples else []
+    return "\n\n".join([*table, summary_text(log.questions, samples, width, notes_of(log))])
 
 
 def sample_table(questions: Mapping[str, Question], samples: Sequence[Sample], width: int) -> str:
@@ -82,22 +73,23 @@ def ending(sample: Sample) -> str:
 
 
 def summary_text(
-    found: Summary, questions: Mapping[str, Question], samples: Sequence[Sample], width: int, notes: Sequence[str] = ()
-) -> str:  # fmt: skip
+    questions: Mapping[str, Question], samples: Sequence[Sample], width: int, notes: Sequence[str] = ()
+) -> str:
     """Format scores with intervals, then exhausted token limits, failures, costs and ``notes``."""
-    outcomes = ", ".join(f"{found.whole.outcomes.get(name, 0)} {word}" for name, word in WORDS.items())
-    guess = "" if found.whole.guess is None else f", guessing {100 * found.whole.guess:.1f} %"
-    parts = [_filled(f"score: {found.whole.said()}{guess}" + (f": {outcomes}" if found.whole.samples else ""), width)]
-    groups = [group for group in (found.sources, found.difficulties) if len(group) > 1]
-    every = [*itertools.chain.from_iterable(groups), *found.depths]
-    if every:
+    found = summarize(questions, samples)
+    outcomes = ", ".join(f"{found[name]} {word}" for name, word in WORDS.items())
+    guess = f", guessing {100 * found['guess']:.1f} %" if "guess" in found else ""
+    parts = [_filled(f"score: {said(found)}{guess}" + (f": {outcomes}" if found["samples"] else ""), width)]
+    groups = [group for group in (found["per_source"], found["per_difficulty"]) if len(group) > 1]
+    scores = [_score(name, score) for group in (*groups, found.get("per_depth", {})) for name, score in group.items()]
+    if scores:
         columns = (
             Column("score", least=12), Column("%", right=True), Column("95 %"), Column("guessing", 1, right=True),
             Column("n", right=True),
             Column("right", 3, right=True), Column("wrong", 4, right=True), Column("ambiguous", 5, right=True),
             Column("no answer", 5, right=True),
         )  # fmt: skip
-        parts.append(fitted(columns, [_score(score) for score in every], width))
+        parts.append(fitted(columns, scores, width))
     lines = "\n".join(_filled(line, width) for line in (*_lines(found, questions, samples), *notes))
     return "\n\n".join([*parts, lines] if lines else parts)
 
@@ -106,44 +98,40 @@ def _filled(line: str, width: int) -> str:
     return textwrap.fill(line, max(20, width), subsequent_indent="  ")
 
 
-def _score(score: Score) -> list[str]:
-    i = score.interval
-    counts = [str(score.outcomes.get(name, 0)) for name in WORDS]
-    if i is None:
-        return [score.name, "-", "", "", "0", *counts]
-    guess = "" if score.guess is None else f"{100 * score.guess:.1f}"
-    interval = f"{100 * i.low:.1f} to {100 * i.high:.1f}"
-    return [score.name, f"{100 * i.estimate:.1f}", interval, guess, str(i.n), *counts]
+def _score(name: str, score: Mapping[str, Any]) -> list[str]:
+    low, high = score["ci95"]
+    guess = f"{100 * score['guess']:.1f}" if "guess" in score else ""
+    share, interval = f"{100 * score['score']:.1f}", f"{100 * low:.1f} to {100 * high:.1f}"
+    return [name, share, interval, guess, str(score["n"]), *(str(score[outcome]) for outcome in WORDS)]
 
 
-def _lines(found: Summary, questions: Mapping[str, Question], samples: Sequence[Sample]) -> list[str]:
+def _lines(found: Mapping[str, Any], questions: Mapping[str, Question], samples: Sequence[Sample]) -> list[str]:
     lines = []
     asked = len({sample.id for sample in samples})
     if asked < len(questions):
         lines.append(f"asked: {asked} of the {len(questions)} questions of the pack")
-    if found.whole.samples:
-        share = found.exhausted / found.whole.samples
-        lines.append(f"budget: {found.exhausted} of {found.whole.samples} answers ({share:.0%}) hit the token or "
+    if found["samples"]:
+        share = found["exhausted"] / found["samples"]
+        lines.append(f"budget: {found['exhausted']} of {found['samples']} answers ({share:.0%}) hit the token or "
                      "reasoning limit")  # fmt: skip
-    for count, what in ((found.failed, "failed"), (found.stopped, "stopped")):
-        if count:
+    for what in ("failed", "stopped"):
+        if count := found[what]:
             lines.append(f"{what}: {count} sample{'' if count == 1 else 's'}, not in the score")
-    if found.passes:
-        lines.append("right at least once: " + ", ".join(f"pass@{k} {100 * v:.1f} %" for k, v in found.passes.items()))
+    if found["pass_at"]:
+        shares = (f"pass@{k} {100 * share:.1f} %" for k, share in found["pass_at"].items())
+        lines.append(f"right at least once: {', '.join(shares)}")
     if calls := _call_line(questions, samples):
         lines.append(calls)
     costs = [
         f"{value:,.0f} {what}" if value >= 100 else f"{value:.3g} {what}"
-        for value, what in (
-            (found.tokens, "tokens"), (found.median, "median"), (found.reasoning, "of them reasoning"),
-            (found.seconds or None, "s"), (found.rate, "tokens/s"),
-        )
-        if value is not None
-    ]  # fmt: skip
+        for name, what in COSTS.items()
+        if (value := found[name]) is not None
+    ]
     if costs:
         tokens, seconds = sum(sample.tokens or 0 for sample in samples), sum(sample.seconds for sample in samples)
+        price = found["tokens_per_right_answer"]
         lines.append(f"per answer: {', '.join(costs)}; total: {tokens:,} tokens, {duration(seconds)}"
-                     + (f"; {found.price:,.0f} tokens per right answer" if found.price else ""))  # fmt: skip
+                     + (f"; {price:,.0f} tokens per right answer" if price else ""))  # fmt: skip
     return lines
 
 

@@ -25,12 +25,12 @@ from ds4ref.runs.provenance import now
 from ds4ref.targets import Ability, Completion, Delta, Finish, Request, Target, collect
 from ds4ref.text.dsml import render_calls
 
-from . import prompt as prompts
 from .budget import Budget
 from .grading import grade
 from .log import Sample, Writer
 from .packs import Question
 from .plan import Key, Settings
+from .prompt import prompt
 
 IN_A_ROW = 5
 """Number of failed samples in a row after which the run gives up, as the engine must be broken."""
@@ -274,8 +274,7 @@ def ask(
 
     ``streamed`` is called with each piece of the answer and returns the seconds that it waited, which are not counted.
     """
-    order = prompts.shuffled(question, settings.seed, epoch) if settings.shuffle else ()
-    asked = prompts.prompt(question, settings.think, order, settings.system)
+    asked = prompt(question, settings.think, settings.system)
     thinks = settings.thinking(question) != "none"
     budget = Budget(settings) if thinks and target.can(Ability.GUIDE) else None
     request = Request(
@@ -283,8 +282,8 @@ def ask(
         settings.sample_seed(question, epoch), ctx=ctx, guide=budget, cancel=cancel,
     )  # fmt: skip
     sample = Sample(
-        question.id, epoch, settings.digest(question), "done", prompts.key(question, order), now(), order,
-        asked.user or "", target=target.name,
+        question.id, epoch, settings.digest(question), "done", question.answer, now(), asked.user or "",
+        target=target.name,
     )  # fmt: skip
     start, error, held = time.perf_counter(), "", 0.0
 
@@ -324,7 +323,7 @@ def _storable(text: str) -> str:
 
 def regrade(sample: Sample, question: Question) -> None:
     """Grade a finished sample."""
-    sample.grade = grade(question, sample.output, order=sample.order, reasoning=sample.reasoning, finish=sample.finish)
+    sample.grade = grade(question, sample.output, reasoning=sample.reasoning, finish=sample.finish)
 
 
 def _collected(

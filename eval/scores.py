@@ -11,153 +11,86 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from ds4ref.runs import scored
-from ds4ref.runs.stats import Interval, share_interval
+from ds4ref.runs.stats import share_interval
 
 from .log import Log, Sample
 from .packs import Question
 
 
-@dataclass(frozen=True)
-class Score:
-    """Score of some questions.
-
-    name      "all", a source, a depth or a difficulty
-    interval  share of right answers with its interval; None without a graded question
-    samples   number of graded samples
-    outcomes  number of samples by outcome
-    guess     score of guessing, None if it is not stated for every question
-    """
-
-    name: str
-    interval: Interval | None
-    samples: int
-    outcomes: Mapping[str, int]
-    guess: float | None = None
-
-    @property
-    def share(self) -> float:
-        """Return the share of right answers, as a mean over questions; NaN without any."""
-        return math.nan if self.interval is None else self.interval.estimate
-
-    def said(self) -> str:
-        """Format the score as ``71.0 % (61.0 to 79.2, n = 93)``."""
-        found = self.interval
-        if found is None:
-            return "no answer graded"
-        return f"{100 * found.estimate:.1f} % ({100 * found.low:.1f} to {100 * found.high:.1f}, n = {found.n})"
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the score as plain data; the 95 % interval as two numbers."""
-        found = self.interval
-        return {
-            "score": None if found is None else found.estimate,
-            "ci95": None if found is None else [found.low, found.high],
-            "n": 0 if found is None else found.n,
-            "samples": self.samples,
-            **{name: self.outcomes.get(name, 0) for name in ("right", "wrong", "ambiguous", "missing")},
-            **({} if self.guess is None else {"guess": self.guess}),
-        }
+def said(score: Mapping[str, Any]) -> str:
+    """Format a score as ``71.0 % (61.0 to 79.2, n = 93)``."""
+    if score["score"] is None:
+        return "no answer graded"
+    low, high = score["ci95"]
+    return f"{100 * score['score']:.1f} % ({100 * low:.1f} to {100 * high:.1f}, n = {score['n']})"
 
 
-@dataclass(frozen=True)
-class Summary:
-    """Scores and costs of a log.
-
-    whole      score of all samples
-    sources    scores by source
-    depths     scores by the depth of what is asked for, of the questions that state it
-    failed     number of samples that failed, which are in no score
-    stopped    number of samples that were stopped, which are in no score
-    exhausted  number of graded samples that hit the token limit, or whose thinking had to be closed
-    passes     by k: share of questions with a right answer among k samples; empty with one epoch
-    difficulties   scores by difficulty
-    tokens     mean generated tokens of a sample; None if not counted
-    median     median of the same
-    price      generated tokens of all samples for each right one; None if not counted, or none is right
-    reasoning  mean thinking tokens of a sample; None if not counted
-    seconds    mean seconds of a sample
-    rate       tokens per second while generating; None if not counted
-    """
-
-    whole: Score
-    sources: tuple[Score, ...]
-    failed: int
-    stopped: int
-    exhausted: int
-    passes: Mapping[int, float] = field(default_factory=dict)
-    tokens: float | None = None
-    reasoning: float | None = None
-    seconds: float | None = None
-    rate: float | None = None
-    depths: tuple[Score, ...] = ()
-    difficulties: tuple[Score, ...] = ()
-    median: float | None = None
-    price: float | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return scores and costs as plain data."""
-        return {
-            **self.whole.to_json(), "per_source": {s.name: s.to_json() for s in self.sources},
-            **({"per_depth": {s.name: s.to_json() for s in self.depths}} if self.depths else {}),
-            "per_difficulty": {s.name: s.to_json() for s in self.difficulties},
-            "failed": self.failed, "stopped": self.stopped, "exhausted": self.exhausted,
-            "pass_at": {str(k): v for k, v in self.passes.items()},
-            "tokens_per_sample": self.tokens, "median_tokens": self.median, "tokens_per_right_answer": self.price,
-            "reasoning_tokens_per_sample": self.reasoning,
-            "seconds_per_sample": self.seconds, "tokens_per_second": self.rate,
-        }  # fmt: skip
-
-
-def summary(log: Log) -> Summary:
+def summary(log: Log) -> dict[str, Any]:
     """Return scores and costs of a log."""
     return summarize(log.questions, log.samples)
 
 
-def summarize(questions: Mapping[str, Question], samples: Iterable[Sample]) -> Summary:
-    """Return scores and costs of ``samples``, one for each key; ``questions`` are by id."""
+def summarize(questions: Mapping[str, Question], samples: Iterable[Sample]) -> dict[str, Any]:
+    """Return scores and costs of ``samples``, one for each key, as plain data; ``questions`` are by id.
+
+    score, ci95, n, samples, right, wrong, ambiguous, missing, guess    of all samples (``score``)
+    per_source, per_depth, per_difficulty    the same of groups; depths only of questions that state one
+    failed, stopped   numbers of samples that are in no score
+    exhausted         number of graded samples that hit the token limit, or whose thinking had to be closed
+    pass_at           by k: share of questions with a right answer among k samples; empty with one epoch
+    tokens_per_sample, median_tokens, tokens_per_right_answer, reasoning_tokens_per_sample    None if not counted
+    seconds_per_sample, tokens_per_second    the speed of a single answer; None if not counted
+    """
     places = {name: place for place, name in enumerate(questions)}
     every = sorted(samples, key=lambda sample: (places[sample.id], sample.epoch))  # however they were made
     done = [sample for sample in every if sample.status == "done" and sample.grade is not None]
     epochs = max((sample.epoch for sample in done), default=1)
+    ladder = sorted({2**i for i in range(20) if 2**i <= epochs} | {epochs}) if epochs > 1 else []
     deep = sorted((sample for sample in done if questions[sample.id].depth), key=lambda s: questions[s.id].depth)
+    depths = _grouped(deep, questions, lambda q: f"{q.depth:,} tokens back")
     counted = [sample for sample in done if sample.tokens is not None]
     tokens, right = [sample.tokens or 0 for sample in counted], sum(sample.right for sample in counted)
-    return Summary(
-        whole=score("all", done, questions),
-        sources=tuple(_grouped(done, questions, lambda q: q.source)),
-        depths=tuple(_grouped(deep, questions, lambda q: f"{q.depth:,} tokens back")),
-        difficulties=tuple(_grouped(done, questions, lambda q: q.difficulty or "not stated")),
-        median=float(np.median(tokens)) if counted else None,
-        price=sum(tokens) / right if right else None,
-        failed=sum(sample.status == "failed" for sample in every),
-        stopped=sum(sample.status == "stopped" for sample in every),
-        exhausted=sum(is_exhausted(sample) for sample in done),
-        passes={k: v for k in _ladder(epochs) if (v := pass_at(done, k)) is not None} if epochs > 1 else {},
-        tokens=_mean(sample.tokens for sample in done),
-        reasoning=_mean(sample.reasoning_tokens for sample in done),
-        seconds=_mean(sample.seconds for sample in done),
-        rate=rate_of(done),
-    )
+    return {
+        **score(done, questions),
+        "per_source": _grouped(done, questions, lambda q: q.source),
+        **({"per_depth": depths} if depths else {}),
+        "per_difficulty": _grouped(done, questions, lambda q: q.difficulty or "not stated"),
+        "failed": sum(sample.status == "failed" for sample in every),
+        "stopped": sum(sample.status == "stopped" for sample in every),
+        "exhausted": sum(map(is_exhausted, done)),
+        "pass_at": {str(k): share for k in ladder if (share := pass_at(done, k)) is not None},
+        "tokens_per_sample": _mean(tokens),
+        "median_tokens": float(np.median(tokens)) if tokens else None,
+        "tokens_per_right_answer": sum(tokens) / right if right else None,
+        "reasoning_tokens_per_sample": _mean(s.reasoning_tokens for s in done),
+        "seconds_per_sample": _mean(sample.seconds for sample in done),
+        "tokens_per_second": scored.rate_of((sample.tokens, sample.ttft, sample.seconds) for sample in done),
+    }
 
 
-def score(name: str, done: Sequence[Sample], questions: Mapping[str, Question]) -> Score:
-    """Return the share of right answers in which every question counts once."""
-    outcomes: Counter[str] = Counter()
-    right: dict[str, list[float]] = defaultdict(list)
-    for sample in done:
-        if sample.grade is not None:
-            outcomes[sample.grade.outcome] += 1
-            right[sample.id].append(float(sample.right))
-    means = [float(np.mean(values)) for values in right.values()]
-    guesses = [questions[name].chance for name in right]
-    guess = float(np.mean(guesses)) if guesses and all(guesses) else None
-    return Score(name, share_interval(means) if means else None, sum(outcomes.values()), outcomes, guess)
+def score(done: Sequence[Sample], questions: Mapping[str, Question]) -> dict[str, Any]:
+    """Return the share of right answers, in which every question counts once, and the numbers of outcomes.
+
+    ``ci95`` is None without a graded question; ``guess``, the score of guessing, is there if all questions state it.
+    """
+    outcomes = Counter(sample.grade.outcome for sample in done if sample.grade is not None)
+    answers = by_question(done)
+    means = [float(np.mean([sample.right for sample in samples])) for samples in answers.values()]
+    interval = share_interval(means) if means else None
+    guesses = [questions[name].chance for name in answers]
+    return {
+        "score": None if interval is None else interval.estimate,
+        "ci95": None if interval is None else [interval.low, interval.high],
+        "n": len(means),
+        "samples": outcomes.total(),
+        **{name: outcomes[name] for name in ("right", "wrong", "ambiguous", "missing")},
+        **({"guess": float(np.mean(guesses))} if guesses and all(guesses) else {}),
+    }
 
 
 def is_exhausted(sample: Sample) -> bool:
@@ -187,23 +120,15 @@ def pass_at(done: Iterable[Sample], k: int) -> float | None:
     return float(np.mean(shares)) if shares else None
 
 
-def _ladder(epochs: int) -> list[int]:
-    """List 1, 2, 4 ... and the number of epochs."""
-    return sorted({2**i for i in range(20) if 2**i <= epochs} | {epochs})
-
-
-def _grouped(done: Sequence[Sample], questions: Mapping[str, Question], name: Callable[[Question], str]) -> list[Score]:
+def _grouped(
+    done: Sequence[Sample], questions: Mapping[str, Question], name: Callable[[Question], str]
+) -> dict[str, dict[str, Any]]:
     groups: dict[str, list[Sample]] = defaultdict(list)
     for sample in done:
         groups[name(questions[sample.id])].append(sample)
-    return [score(key, samples, questions) for key, samples in groups.items()]
+    return {key: score(samples, questions) for key, samples in groups.items()}
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return float(np.mean(known)) if known else None
-
-
-def rate_of(done: Iterable[Sample]) -> float | None:
-    """Return the tokens per second of a single answer, estimated over samples."""
-    return scored.rate_of((sample.tokens, sample.ttft, sample.seconds) for sample in done)

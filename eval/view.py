@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from ds4ref.console.common import columns, is_tty, say
+from ds4ref.console.common import columns, is_tty, say, visible
 from ds4ref.console.flags import add
 from ds4ref.console.options import parsed
 from ds4ref.console.tool import parser
@@ -22,7 +22,8 @@ from .keep import notes
 from .log import Log, LogHeader, Sample, read
 from .packs import EXAM, LETTERS, Question
 from .plan import chosen
-from .report import log_report, outcome
+from .prompt import user_text
+from .report import outcome, report
 from .scores import is_exhausted, summarize
 
 OUTCOMES = ("right", "wrong", "ambiguous", "missing", "failed", "stopped", "exhausted")
@@ -58,7 +59,7 @@ def view(argv: Sequence[str]) -> int:
         if not shown:
             say(PROG, f"{question.id} has no sample with this outcome")
     else:
-        print(log_report(log, samples, shown, width()))
+        print(report(log, width(), samples, shown))
     return 0
 
 
@@ -129,47 +130,35 @@ def find(log: Log, name: str) -> Question:
 # ------------------------------------------------------------------------------------------------- one question
 
 
-def detail(
-    header: LogHeader, question: Question, samples: Sequence[Sample], width: int | None = None, prompt: str = ""
-) -> str:
-    """Return the ``sections`` of a question as one text, its lines broken at ``width`` (None: unbroken)."""
-    found = sections(question, samples, str(header.settings.get("system") or ""), prompt)
-    text = "\n\n".join(f"--- {title}\n{body}" if title else body for title, body in found)
+def detail(header: LogHeader, question: Question, samples: Sequence[Sample], width: int | None = None) -> str:
+    """Return all about a question and its samples as text for a terminal, broken at ``width`` (None: unbroken)."""
+    text = "\n\n".join(
+        f"--- {title}\n{body}" if title else body for title, body in _sections(header, question, samples)
+    )
     return text if width is None else "\n".join(_broken(line, width) for line in text.split("\n"))
 
 
-def sections(
-    question: Question, samples: Sequence[Sample], system: str = "", prompt: str = ""
-) -> Iterator[tuple[str, str]]:
-    """Yield (title, text) of the question, of each sample in full, and of the explanation; headings have the title "".
-
-    ``prompt`` is shown if there is no sample to take the prompt from. All texts are escaped for a terminal.
-    """
+def _sections(header: LogHeader, question: Question, samples: Sequence[Sample]) -> Iterator[tuple[str, str]]:
+    """Yield (title, text) of the question, of each sample, and of the explanation; headings have the title ""."""
     facts = (question.id, question.source, question.domain, question.difficulty)
-    yield "", f"{safe(' · '.join(fact for fact in facts if fact))}\nexpected: {question.answer}"
-    if system and question.kind in EXAM:
-        yield "system", _block(system)
-    if question.tools:
-        yield "tools", _block("\n".join(question.tools))
-    prompts = {sample.prompt for sample in samples} or {prompt}
-    if len(prompts) == 1 and (text := prompts.pop()):
-        yield "prompt", _block(text)
-    if question.called:
-        yield "called before, with this result", _block(f"{question.called}\n{question.result}")
+    system = header.settings.get("system") if question.kind in EXAM else ""
+    why = [question.explanation]
+    why += [f"{letter}: {text}" for letter, text in zip(LETTERS, question.distractors, strict=False) if text]
+    why += [f"stated by: {work}" for work in question.references]
+    yield "", f"{visible(' · '.join(filter(None, facts)))}\nexpected: {question.answer}"
+    parts = {
+        "system": system, "tools": "\n".join(question.tools), "prompt": user_text(question),
+        "called before, with this result": question.called and f"{question.called}\n{question.result}",
+    }  # fmt: skip
+    yield from _blocks(parts)
     for sample in samples:
         yield "", heading(sample)
-        if prompts:  # they differ, because choices were shuffled
-            yield "prompt", _block(sample.prompt)
-        for title, text in (("reasoning", sample.reasoning), ("output", sample.output)):
-            if text:
-                yield title, _block(text)
-    why = [question.explanation] if question.explanation else []
-    why += [f"{letter}: {text}" for letter, text in zip(LETTERS, question.distractors, strict=False) if text]
-    if why and any(sample.order for sample in samples):
-        why.insert(0, "(letters here are those of the pack)")
-    why += [f"stated by: {work}" for work in question.references]
-    if why:
-        yield f"why it is {question.answer}", _block("\n".join(why))
+        yield from _blocks({"reasoning": sample.reasoning, "output": sample.output})
+    yield from _blocks({f"why it is {question.answer}": "\n".join(filter(None, why))})
+
+
+def _blocks(parts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    return ((title, visible(str(text)).rstrip()) for title, text in parts.items() if text)
 
 
 def _broken(line: str, width: int) -> str:
@@ -184,15 +173,12 @@ def heading(sample: Sample) -> str:
     """Return a sample's grade in one line, then its error and figures in further lines."""
     grade = f"epoch {sample.epoch}: {outcome(sample)}"
     if sample.grade is not None:
-        given = safe(" ".join(sample.grade.given.split())) or "nothing"
+        given = visible(" ".join(sample.grade.given.split())) or "nothing"
         grade += f" (given {given}, expected {sample.expected}"
-        grade += f"; {safe(sample.grade.why)})" if sample.grade.why else ")"
+        grade += f"; {visible(sample.grade.why)})" if sample.grade.why else ")"
     lines = [grade]
     if sample.error:
-        lines.append(f"error: {safe(sample.error)}")
-    if sample.order:
-        letters = ", ".join(f"{here} is {LETTERS[i]}" for here, i in zip(LETTERS, sample.order, strict=False))
-        lines.append(f"choices were shuffled: {letters} of the pack")
+        lines.append(f"error: {visible(sample.error)}")
     figures = [
         f"{value} {what}"
         for value, what in (
@@ -209,15 +195,6 @@ def heading(sample: Sample) -> str:
     return "\n".join(lines)
 
 
-def _block(text: str) -> str:
-    return safe(text).rstrip()
-
-
-def safe(text: str) -> str:
-    """Escape characters that could control a terminal; line feeds and tabs stay."""
-    return "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text)
-
-
 # ------------------------------------------------------------------------------------------------- for programs
 
 
@@ -231,6 +208,6 @@ def document(log: Log, samples: Sequence[Sample], shown: Sequence[Sample], whole
         entries = [{k: v for k, v in entry.items() if k not in ("prompt", "output", "reasoning")} for entry in entries]
     return {
         "log": log.path, "pack": log.header.pack, "settings": log.header.settings, "target": log.header.target,
-        "torn": log.torn, "summary": summarize(log.questions, samples).to_json(),
+        "torn": log.torn, "summary": summarize(log.questions, samples),
         "notes": notes(log), "samples": entries,
     }  # fmt: skip

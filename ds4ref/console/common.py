@@ -233,18 +233,28 @@ def duration(seconds: float) -> str:
 class Interrupt(Cancellation):
     """Context manager that turns Ctrl-C, and the signals ``also``, into a request for cancellation, not an exception.
 
-    ``signum`` is the signal that came, 0 before. A second one raises KeyboardInterrupt at once.
+    signum   the signal that came, 0 before
+    second   what the second signal does, once (None, and any later one: it raises KeyboardInterrupt)
     """
 
     def __init__(self, *also: int) -> None:
         super().__init__()
         self._signals, self.signum = (signal.SIGINT, *also), 0
+        self.second: Callable[[], None] | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of a command that the signal ended; 0 without one."""
+        return 128 + self.signum if self.signum else 0
 
     def _handle(self, signum: int, frame: object) -> None:
-        if self.requested:
+        if not self.requested:
+            self.signum = signum
+            return self.press()
+        action, self.second = self.second, None
+        if action is None:
             raise KeyboardInterrupt
-        self.signum = signum
-        self.press()
+        action()
 
     def __enter__(self) -> Interrupt:
         self._before = [signal.signal(each, self._handle) for each in self._signals]

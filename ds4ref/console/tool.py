@@ -68,8 +68,8 @@ def add_target(parser: Parser, default: str | None = "local") -> None:
     add(parser, "--timeout", help="HTTP, command: seconds to wait for a response (120; 3600)")
 
 
-def target_of(args: Namespace, spec: str) -> Target:
-    """Open the target ``spec`` with the options that apply to its kind."""
+def target_of(args: Namespace, spec: str, **local: Any) -> Target:
+    """Open the target ``spec`` with the options that apply to its kind; ``local``: further ones of a local engine."""
     kind = spec.partition(":")[0].partition("?")[0]
     only_local(args, kind)
     options: dict[str, Any] = {}
@@ -83,7 +83,7 @@ def target_of(args: Namespace, spec: str) -> Target:
     elif kind == "command":
         options = {k: v for k, v in (("timeout", args.timeout), ("ctx", args.ctx)) if v is not None}
     elif kind == "local":
-        options = engine_options(args, is_embedded(spec)) | ({} if args.ctx is None else {"ctx": args.ctx})
+        options = engine_options(args, is_embedded(spec)) | local | ({} if args.ctx is None else {"ctx": args.ctx})
     target = open_target(spec, **options)
     announce("ds4", getattr(target, "engine", None))
     return target

@@ -13,7 +13,6 @@ from textual.widgets import Footer, Input, Static
 
 from ds4ref.targets import Ability
 
-from .. import prompt as prompts
 from ..log import Writer
 from ..packs import Question
 from ..plan import Key
@@ -211,14 +210,12 @@ class EvalApp(App[None]):
             self.push_screen(TextDialog(key.question, lambda: self._details(key)))
 
     def _details(self, key: Key) -> str:
-        question, settings = self.board.questions[self.board.number[key.question]], self.work.runner.settings
+        question = self.board.questions[self.board.number[key.question]]
         live, samples = self.board.live.get(key), [s for s in self.record.samples.values() if s.id == key.question]
-        order = prompts.shuffled(question, settings.seed, key.epoch) if settings.shuffle else ()
         begin = "" if live is None else f"--- answer so far\n{live.reasoning}{live.output}\n\n"
         if live is None and not samples:
             begin = "not asked yet\n\n"
-        asked = prompts.user_text(question, order)
-        return begin + detail(self.record.header, question, sorted(samples, key=lambda s: s.epoch), prompt=asked)
+        return begin + detail(self.record.header, question, sorted(samples, key=lambda s: s.epoch))
 
     def action_help(self) -> None:
         """Show keys and states in a dialog."""

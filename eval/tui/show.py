@@ -14,10 +14,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from ds4ref.console.common import Interrupt
+
 from ..log import Writer
 from ..packs import Question
 from ..runner import Event, Runner
-from ..signals import Signals
 from .app import EvalApp
 
 RESTORE = "".join(f"\x1b[?{mode}l" for mode in (1000, 1003, 1015, 1006, 1016, 2004, 1004)) + (
@@ -36,7 +37,7 @@ def show(
     log: Writer,
     *,
     title: str,
-    signals: Signals,
+    interrupt: Interrupt,
     pause_s: float = 0.35,
     stay: bool = True,
 ) -> None:
@@ -47,7 +48,8 @@ def show(
     """
     app = EvalApp(make_runner, questions, epochs, log, title=title, pause_s=pause_s, stay=stay)
     try:
-        with signals.does(app.request_stop), signals.second(app.request_leave):
+        interrupt.second = app.request_leave  # an exception would break the event loop
+        with interrupt.does(app.request_stop):
             with _terminal(app):
                 asyncio.run(app.run_async())
             _finish(app)

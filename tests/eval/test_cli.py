@@ -54,7 +54,7 @@ def test_json_is_alone_on_stdout_and_a_low_score_fails(path, capsys, model):
     found = json.loads(out)
     assert out.count("\n") == 1 and "[2/2]" in err and "is below 100 %" in err
     assert (found["pack"], found["n"], found["asked"], found["score"], found["left"]) == ("nano", 2, 2, 0.0, 0)
-    assert found["interval"][1] > 0 and found["log"] == str(path)
+    assert found["ci95"][1] > 0 and found["log"] == str(path)
     assert set(found["per_source"]) == {"lists/copy", "lists/reverse"}
 
 

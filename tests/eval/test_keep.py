@@ -34,7 +34,7 @@ def test_a_run_has_a_row_for_each_sample(store, tmp_path):
         "model": "model q4", "sha256": "ab" * 32, "numerics": "ds4", "cpu": "a processor",
         "created": "2026-11-22T10:00:00Z",
     }  # fmt: skip
-    assert run.fact("summary") == json.loads(json.dumps(summary(log).to_json()))
+    assert run.fact("summary") == json.loads(json.dumps(summary(log)))
     first, _, _, _, failed, stopped = store.rows(run.id)[:6]
     assert first == {
         "id": "maths-000", "question": log.questions["maths-000"].digest[:32], "source": "maths",
@@ -48,9 +48,11 @@ def test_a_run_has_a_row_for_each_sample(store, tmp_path):
 def test_the_score_is_that_of_the_summary(store, tmp_path):
     log = made.write(tmp_path / "run.jsonl", [made.drawn(1, 40, 0.7), made.drawn(2, 40, 0.7)[:39] + "f"])
     rows = store.rows(keep(store, log))
-    assert scored.share(scored.answered(rows).values()) == summary(log).whole.interval
-    groups = scored.shares(scored.answered(rows).values(), lambda q: q.source)
-    assert {s.name: s.interval for s in summary(log).sources} == groups
+    whole, groups = summary(log), scored.shares(scored.answered(rows).values(), lambda q: q.source)
+    groups["all"] = scored.share(scored.answered(rows).values())
+    assert {name: (s["score"], s["ci95"], s["n"]) for name, s in {**whole["per_source"], "all": whole}.items()} == {
+        name: (i.estimate, [i.low, i.high], i.n) for name, i in groups.items()
+    }
 
 
 def test_a_log_can_be_read_without_ds4_eval(store, tmp_path):

@@ -125,7 +125,7 @@ def test_a_run_of_the_random_model(nano_path, tmp_path, capsys):
     ask = ["-m", nano_path, "--pack", "long", "--long-tokens", "4096", "--limit", "1", "-n", "4", "--no-store"]
     assert main([*ask, "-o", str(path), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["summary"]["per_depth"] == {"4,096 tokens back": found["per_source"]["long-hop"]}
+    assert found["per_depth"] == {"4,096 tokens back": found["per_source"]["long-hop"]}
     log = logs.read(path)
     with LocalTarget.open(nano_path) as target:
         made = long_pack.make((4096,), lambda text: len(target.tokenize(text)))

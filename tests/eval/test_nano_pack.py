@@ -100,7 +100,7 @@ class Knowing(Target):
 @pytest.fixture(scope="module")
 def log(tmp_path_factory):
     path = tmp_path_factory.mktemp("run") / "answers.jsonl"
-    settings, target = settings_of(PACK.header, {}), Knowing()
+    settings, target = settings_of(PACK.header.settings, {}), Knowing()
     header = logs.header_of(PACK, settings, 1, target.identity(), {})
     with logs.Writer.create(path, header) as writer:
         for question in PACK.questions:

@@ -43,4 +43,4 @@ def test_a_server_that_thinks_as_it_is_asked_is_told_nothing(capsys):
         assert main(["--target", f"{server.url}/v1", "--pack", "nano", "--only", "think/sums2,sums2", "--json",
                      "--no-store"]) == 0  # fmt: skip
     found = json.loads(capsys.readouterr().out)
-    assert found["notes"] == [] and found["n"] == 16 and found["summary"]["reasoning_tokens_per_sample"] > 2
+    assert found["notes"] == [] and found["n"] == 16 and found["reasoning_tokens_per_sample"] > 2

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from ds4ref.console.common import Interrupt
 from ds4ref.errors import TargetError
 from ds4ref.eval.log import Grade, Sample
 from ds4ref.eval.packs import Question
 from ds4ref.eval.plan import Settings, keys
 from ds4ref.eval.runner import Runner, Streamed
-from ds4ref.eval.signals import Signals
 from ds4ref.eval.tui import show, widgets
 from ds4ref.eval.tui.app import EvalApp
 from ds4ref.eval.tui.board import WINDOW, Pace
@@ -263,7 +263,7 @@ def test_the_caller_gets_what_happened(tmp_path, monkeypatch, end):
 
     raised = {"leave": pytest.raises(KeyboardInterrupt), "error": pytest.raises(TargetError)}.get(end, nullcontext())
     with log, raised:
-        show(make, QUESTIONS, 1, log, title="a play", signals=Signals(), pause_s=0.0, stay=False)
+        show(make, QUESTIONS, 1, log, title="a play", interrupt=Interrupt(), pause_s=0.0, stay=False)
     assert len(log.samples) == {"leave": 0, "error": 5, "over": 7}[end]
 
 

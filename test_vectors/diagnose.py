@@ -19,9 +19,8 @@ from ds4ref.errors import DataError, UsageError
 
 from .finding import Finding
 from .observation import Observation, OtherModel
-from .preflight import preflight
 from .reading import read, read_ids
-from .tables import BROKEN, refused
+from .tables import BROKEN, preflight, refused
 
 if TYPE_CHECKING:
     from ds4ref.engine import Engine
@@ -147,9 +146,9 @@ def read_given(args: Namespace, engine: Engine, ids: Sequence[int] | None) -> Ob
         seen = read(args.logits, ids, args.key, tokenizer, vocab=engine.shape.vocab, prompt=prompt)
     except OtherModel as error:
         raise DataError(f"{args.logits}: {error}{hint}") from None
-    useless = refused(preflight(seen, engine.shape.vocab))
+    useless = refused(preflight(seen))
     if useless is not None:
-        raise DataError(f"{args.logits}: {useless.says}" + (hint if useless.name in ("ids", "width") else ""))
+        raise DataError(f"{args.logits}: {useless.says}")
     return seen
 
 
@@ -168,7 +167,7 @@ def run_diagnosis(
     from .diagnosis import Signatures
     from .diagnosis import diagnose as explain
 
-    findings = preflight(seen, engine.shape.vocab)
+    findings = preflight(seen)
     useless = refused(findings)
     if useless is not None:
         raise DataError(useless.says)

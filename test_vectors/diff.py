@@ -5,7 +5,6 @@ result = differences(a, b)          per position: max, rms, KL, top-1, top-k ove
 
 from __future__ import annotations
 
-from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,9 +17,9 @@ from ds4ref.console.tool import add_target, finish, parser, rows, target_of
 from ds4ref.errors import DataError, UsageError
 from ds4ref.targets import Ability
 
-from .observation import Ids, log_softmax, to_logprobs
-from .reading import FILES, RAW, read_ids, read_table
-from .tables import BROKEN, of_table, padding, refused
+from .observation import Ids, Observation, from_logits, log_softmax
+from .reading import FILES, read, read_ids
+from .tables import BROKEN, padding, preflight, refused
 
 TOP_K = 5
 
@@ -120,29 +119,50 @@ def run(argv: Sequence[str]) -> int:
         return 0
     if len(args.sides) != 2:
         raise UsageError(f"expected two sides, A and B, not {len(args.sides)}")
-    ids = None if args.token_ids is None else read_ids(args.token_ids)
-    a = _side(args, args.sides[0], ids, args.key)
-    b = _side(args, args.sides[1], a.ids if ids is None else ids, args.key_b or args.key)
-    if a.ids is not None and b.ids is not None and list(a.ids) != list(b.ids):
-        raise DataError("A and B were computed on different token ids")
+    ids: Ids | None = None if args.token_ids is None else read_ids(args.token_ids)
+    sides: dict[str, Observation] = {}
+    nameless = False  # rows of tables without ids are numbered
+    for name, spec, key in zip("AB", args.sides, (args.key, args.key_b or args.key), strict=True):
+        kind = spec.partition(":")[0].partition("?")[0]
+        if spec.lower().endswith(FILES) and kind not in ("local", "http", "https", "command"):
+            numbered = ids is None and spec.lower().endswith((".npy", ".csv", ".tsv"))
+            sides[name] = read(spec, None if ids is None else list(ids), key, numbered=numbered)
+            nameless |= numbered
+        else:
+            with target_of(args, spec) as target:
+                target.require(Ability.FULL_LOGITS, needed_for="diff")
+                if ids is None:
+                    raise UsageError(f"target {spec} needs --token-ids, or a file with ids as side A")
+                sides[name] = from_logits(ids, target.logits(list(ids)))
+        ids = sides[name].ids if ids is None and not nameless else ids
     notes, broken = [], False
-    for name, side, spec in (("A", a, args.sides[0]), ("B", b, args.sides[1])):
-        findings = of_table(side.logits, side.rows, None if side.ids is None else np.asarray(side.ids, np.int32))
+    for (name, side), spec in zip(sides.items(), args.sides, strict=True):
+        findings = preflight(side)
         useless = refused(findings)
-        if useless is not None:
-            raise DataError(f"{spec}: {useless.says}")
+        if useless is not None or not side.full:
+            raise DataError(f"{spec}: {'diff needs full logits' if useless is None else useless.says}")
         notes += [f"{name}: {finding.says}" for finding in findings]
         broken |= any(finding.outcome is BROKEN for finding in findings)
+    a, b = sides.values()
+    if not nameless and a.ids.tolist() != b.ids.tolist():
+        raise DataError("A and B were computed on different token ids")
     shared, in_a, in_b = np.intersect1d(a.rows, b.rows, return_indices=True)
     if not len(shared):
         raise DataError("A and B share no positions")
     only = {"only_a": len(a.rows) - len(shared), "only_b": len(b.rows) - len(shared)}
     if any(only.values()):
         notes.append(f"A has {len(a.rows)} positions, B {len(b.rows)}: compared the {len(shared)} they share")
-    logits_a, logits_b, more = _same_scale(a.logits[in_a], b.logits[in_b])
-    names = {"a": args.sides[0], "b": args.sides[1], **only}
-    result: dict[str, Any] = {**names, **differences(logits_a, logits_b, shared).summary(args.atol)}
-    notes += more
+    absolute = a.raw and b.raw and a.table is not None and b.table is not None
+    if a.raw != b.raw:
+        notes.append(f"{'A' if a.raw else 'B'} holds logits, the other none: compared as log probabilities")
+    tables = [(side.table if absolute else side.logprobs)[at] for side, at in ((a, in_a), (b, in_b))]  # type: ignore[index]
+    width = min(table.shape[1] for table in tables)
+    for i, name in enumerate("AB"):
+        if tables[i].shape[1] > width and padding(tables[i], width):
+            notes.append(f"{name}: {tables[i].shape[1] - width} padding columns ignored")
+            tables[i] = tables[i][:, :width]
+    result: dict[str, Any] = {"a": args.sides[0], "b": args.sides[1], **only}
+    result |= differences(tables[0], tables[1], shared).summary(args.atol)
     if result["non_finite"]:
         places = f"{result['non_finite']} of {result['positions']} positions"
         notes.append(f"NaN or infinite difference at {places}, first at {result['worst_position']}")
@@ -153,71 +173,6 @@ def run(argv: Sequence[str]) -> int:
     result["notes"] = notes
     finish(result, args.json, "\n".join([rows(("measure", "value"), show), *(f"note: {note}" for note in notes)]))
     return 0 if result["passed"] or not args.fail else 1
-
-
-def _same_scale(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray, list[str]]:
-    """Return both tables on one scale and without padding, and notes on the conversions."""
-    notes = []
-    width = min(a.shape[1], b.shape[1])
-    for name, table in (("A", a), ("B", b)):
-        if table.shape[1] > width and padding(table, width):
-            notes.append(f"{name}: {table.shape[1] - width} padding columns ignored")
-    a, b = (t[:, :width] if t.shape[1] > width and padding(t, width) else t for t in (a, b))
-    (logs_a, kind_a), (logs_b, kind_b) = to_logprobs(a), to_logprobs(b)
-    if kind_a == kind_b and kind_a in ("logits", "log"):
-        return a, b, notes
-    names = {"log": "log probabilities", "log10": "logarithms to base 10", "log2": "logarithms to base 2"}
-    scales = f"A holds {names.get(kind_a, kind_a)}, B {names.get(kind_b, kind_b)}"
-    return logs_a, logs_b, [*notes, f"{scales}: both converted to natural log probabilities"]
-
-
-@dataclass(frozen=True)
-class LogitsTable:
-    """Logits of one side of a comparison.
-
-    logits  (R, V)
-    rows    (R,) positions of the rows in ``ids``
-    ids     token ids, None if unknown
-    """
-
-    logits: np.ndarray
-    rows: np.ndarray
-    ids: Sequence[int] | None
-
-
-def _logits_file(path: str, ids: Sequence[int] | None, key: str) -> LogitsTable:
-    """Read the logits of a file without conversion; DataError unless they are a table that fits the ids."""
-    suffix = "." + path.rpartition(".")[2].lower()
-    if suffix in RAW:
-        from .dumps import raw
-
-        logits, own, at = raw(path, None if ids is None else len(ids), None), None, None
-    elif suffix in (".json", ".jsonl"):
-        raise UsageError(f"{path}: this command needs full logits: .npz, .npy, .csv, .tsv or {', '.join(RAW)}")
-    else:
-        logits, own, at = read_table(path, key)
-    if logits.ndim != 2 or logits.dtype.kind not in "fiu":
-        raise DataError(f"{path}: logits must be a table of numbers, not {logits.dtype} of shape {logits.shape}")
-    if own is not None and ids is not None and own.tolist() != list(ids):
-        raise DataError(f"{path} was computed on different token ids")
-    positions = np.arange(len(logits)) if at is None else np.asarray(at)
-    if positions.shape != (len(logits),) or positions.dtype.kind not in "iu":
-        raise DataError(f"{path}: {positions.size} positions for {len(logits)} rows of logits")
-    if len(np.unique(positions)) != len(positions):
-        raise DataError(f"{path}: a position is listed twice")
-    return LogitsTable(logits, positions.astype(np.int64), ids if own is None else own.tolist())
-
-
-def _side(args: Namespace, spec: str, ids: Sequence[int] | None, key: str) -> LogitsTable:
-    kind = spec.partition(":")[0].partition("?")[0]
-    if spec.lower().endswith(FILES) and kind not in ("local", "http", "https", "command"):
-        return _logits_file(spec, ids, key)
-    with target_of(args, spec) as target:
-        target.require(Ability.FULL_LOGITS, needed_for="diff")
-        if ids is None:
-            raise UsageError(f"target {spec} needs --token-ids, or a file with ids as side A")
-        logits = target.logits(ids)
-    return LogitsTable(logits, np.arange(len(logits)), ids)
 
 
 def _formatted(value: Any, lost: bool) -> str:

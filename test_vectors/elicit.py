@@ -47,7 +47,7 @@ def elicit(
     chat = chat or not (target.can(Ability.TEXT) or target.can(Ability.TOKEN_IDS) or target.can(Ability.FULL_LOGITS))
     if target.can(Ability.FULL_LOGITS) and not chat:
         tokens = list(PROMPTS[prompt]() if ids is None else ids)
-        return from_logits(tokens, target.logits(tokens))
+        return from_logits(tokens, target.logits(tokens), vocab=engine.shape.vocab)
     target.require(Ability.TOP_LOGPROBS, needed_for="diagnose")
     top = min(20, target.max_top_logprobs)
     if ids is not None:

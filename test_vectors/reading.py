@@ -1,23 +1,30 @@
 """Read another engine's logits or log probabilities from a file; the suffix tells the format.
 
-full   .npz with ``ids`` (T,) and ``logits`` (T, V) (``ds4 --dump-logits``), optionally ``rows``; .npy; .csv
-top-k  JSON: a list of {"position": t, "top": [[id, logprob], ...]}, or {"ids": [...], "rows": [as above]}
-dumps  JSON dumps of ds4 and ds4ref, raw float32 (``dumps``)
+full    .npz with ``ids`` (T,) and ``logits`` (T, V) (``ds4 --dump-logits``), optionally ``rows``; .npy; .csv
+        .bin .raw .f32: rows of float32, little-endian, without a header
+        JSON: {"prompt_tokens": n, "logits": [...]}: one row of logits, or a list of rows; optionally "ids" or "rows"
+top-k   JSON: a list of {"position": t, "top": [[id, logprob], ...]}, or {"ids": [...], "rows": [as above]}
+greedy  JSON: {"source": "ds4", "prompt_tokens": n, "steps": [{"selected": {...}, "top_logprobs": [...]}]}, as
+        ``--dump-logprobs`` of ds4 and of ours writes it: step i is after the prompt and the i tokens chosen before
+
+A dump of ds4 holds no prompt: its ids come from the caller, or from the caller's text through the tokenizer, as
+``ds4 --nothink`` renders it.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from ds4ref.errors import DataError, UsageError
+from ds4ref.errors import DataError, TargetError, UsageError
+from ds4ref.targets.command import read_dump
 
-from . import dumps
 from .observation import MAX_ID, Observation, from_logits, from_top
 
 if TYPE_CHECKING:
@@ -29,24 +36,51 @@ FILES = (".npz", ".npy", ".csv", ".tsv", ".json", ".jsonl", *RAW)
 """Suffixes that can be read."""
 
 
+class _File(NamedTuple):
+    """A file, and what the caller knows of it (``read``)."""
+
+    path: str
+    ids: Sequence[int] | None
+    tokenizer: Tokenizer | None
+    vocab: int | None
+    prompt: tuple[str, str] | None
+
+
 def read_ids(path: str) -> list[int]:
     """Read token ids from a JSON list, {"ids": [...]}, or the output of ``ds4 --dump-tokens``; else DataError."""
     try:
         with open(path, encoding="utf-8") as file:
-            ids: Any = dumps.first_line_ids(file.read())
+            ids: Any = _dumped_tokens(file.read())
     except (OSError, ValueError):
         ids = None  # reported below
     if ids is None:
         data = _json(path)
         ids = data.get("ids") if isinstance(data, dict) else data
-    if not isinstance(ids, list) or not ids or not all(type(i) is int and 0 <= i <= MAX_ID for i in ids):
+    if not _are_ids(ids):
         raise DataError(f"{path}: expected a non-empty JSON list of token ids")
-    return ids
+    return list(ids)
+
+
+def _dumped_tokens(text: str) -> list[int] | None:
+    """Parse the output of ``ds4 --dump-tokens``: a JSON list, then one line per id; None for any other text."""
+    head, _, rest = text.partition("\n")
+    try:
+        ids = json.loads(head)
+    except (ValueError, RecursionError):
+        return None
+    if not _are_ids(ids) or not rest.strip():
+        return None
+    starts = [line.split(None, 1)[0] for line in rest.split("\n") if line[:7].strip().isdecimal()]
+    return ids if starts[: len(ids)] == [str(i) for i in ids] else None
+
+
+def _are_ids(ids: Any) -> bool:
+    return isinstance(ids, list) and bool(ids) and all(type(i) is int and 0 <= i <= MAX_ID for i in ids)
 
 
 def read(
     path: str, ids: Sequence[int] | None, key: str = "logits", tokenizer: Tokenizer | None = None, *,
-    vocab: int | None = None, prompt: tuple[str, str] | None = None,
+    vocab: int | None = None, prompt: tuple[str, str] | None = None, numbered: bool = False,
 ) -> Observation:  # fmt: skip
     """Read a file of logits or log probabilities.
 
@@ -55,71 +89,35 @@ def read(
     tokenizer  the model's, for dumps that hold text
     vocab      size of the model's vocabulary
     prompt     (system, user) text of a dump that has neither ids nor text
+    numbered   number the rows of a table without ids instead of refusing it
 
     DataError if the file holds no logits, OtherModel if they do not fit the vocabulary.
     """
     kind = Path(path).suffix.lower()
+    file = _File(path, ids, tokenizer, vocab, prompt)
     if kind in (".json", ".jsonl"):
-        data = _json(path)
-        if dumps.is_dump(data) or dumps.is_logits(data):
-            return dumps.read_json(path, data, ids, tokenizer, prompt, vocab)
-        return _read_top(path, data, ids, vocab)
+        return _of_json(file, _json(path))
     if kind in RAW:
-        return dumps.raw_observation(path, ids, vocab)
-    logits, file_ids, rows = read_table(path, key)
-    return from_logits(_checked_ids(path, ids, file_ids), logits, rows, vocab)
-
-
-def read_table(path: str, key: str) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
-    """Read (array as stored, ids, rows) from .npz, .npy, .csv or .tsv; ids and rows are None if the file has none."""
-    kind = Path(path).suffix.lower()
+        if ids is None:
+            raise UsageError(f"{path} contains no token ids: pass --token-ids")
+        table = _raw(path, len(ids), vocab)
+        return from_logits(ids, table, [len(ids) - 1] if len(table) == 1 else None, vocab)
+    own, rows = None, None
     if kind == ".npz":
         arrays = read_npz(path)
         if key not in arrays:
             raise DataError(f"{path}: no array {key!r} (available: {', '.join(sorted(arrays))})")
-        return arrays[key], arrays.get("ids"), arrays.get("rows")
-    if kind in (".npy", ".csv", ".tsv"):
-        return _matrix(path, kind), None, None
-    raise UsageError(f"{path}: unsupported file type for logits; use {', '.join(FILES[:-1])} or {FILES[-1]}")
-
-
-def _read_top(path: str, data: Any, ids: Sequence[int] | None, vocab: int | None) -> Observation:
-    entries = data.get("rows") if isinstance(data, dict) else data
-    own = data.get("ids") if isinstance(data, dict) else None
-    try:
-        pairs = [
-            (
-                _integer(entry.get("position", at)),
-                [(_integer(i), None if p is None else float(p)) for i, p in entry["top"]],
-            )
-            for at, entry in enumerate(entries or [])
-        ]
-    except (TypeError, KeyError, ValueError, AttributeError, OverflowError):
-        raise DataError(f'{path}: expected a list of {{"position": t, "top": [[id, logprob], ...]}}') from None
-    try:
-        tokens = None if own is None else np.asarray(own)
-    except (ValueError, OverflowError):
-        raise DataError(f"{path}: ids must be a list of integers") from None
-    return from_top(_checked_ids(path, ids, tokens), pairs, vocab)
-
-
-def _integer(value: Any) -> int:
-    """Return a JSON integer; TypeError for anything else, such as 1.5 or true."""
-    if type(value) is not int:
-        raise TypeError
-    return value
-
-
-def _checked_ids(path: str, given_ids: Sequence[int] | None, file_ids: np.ndarray | None) -> np.ndarray:
-    if given_ids is None and file_ids is None:
-        raise UsageError(f"{path} contains no token ids: pass --token-ids")
-    if file_ids is not None and (file_ids.ndim != 1 or file_ids.dtype.kind not in "iu" or not file_ids.size):
-        raise DataError(f"{path}: ids must be a list of integers")
-    if file_ids is not None and not (file_ids.min() >= 0 and file_ids.max() <= MAX_ID):
-        raise DataError(f"{path}: token ids must be 0 to {MAX_ID}")
-    if given_ids is not None and file_ids is not None and not np.array_equal(np.asarray(given_ids), file_ids):
-        raise DataError(f"{path} was computed on different token ids")
-    return np.asarray(file_ids if given_ids is None else given_ids, np.int32)
+        table, own, rows = arrays[key], arrays.get("ids"), arrays.get("rows")
+    elif kind == ".npy":
+        table = _load(path, "a usable .npy", lambda f: np.asarray(np.load(f, allow_pickle=False)))
+    elif kind in (".csv", ".tsv"):
+        separator = "," if kind == ".csv" else "\t"
+        table = _load(path, "a table of numbers", lambda f: np.loadtxt(f, delimiter=separator, ndmin=2))
+    else:
+        raise UsageError(f"{path}: unsupported file type for logits; use {', '.join(FILES[:-1])} or {FILES[-1]}")
+    if numbered and ids is None and own is None:
+        own = np.arange(len(table))
+    return from_logits(_agreed(file, own), table, rows, vocab)
 
 
 def read_npz(path: str) -> dict[str, np.ndarray]:
@@ -134,11 +132,20 @@ def read_npz(path: str) -> dict[str, np.ndarray]:
     return _load(path, "a usable .npz", every)
 
 
-def _matrix(path: str, kind: str) -> np.ndarray:
-    if kind == ".npy":
-        return _load(path, "a usable .npy", lambda file: np.asarray(np.load(file, allow_pickle=False)))
-    separator = "," if kind == ".csv" else "\t"
-    return _load(path, "a table of numbers", lambda file: np.loadtxt(file, delimiter=separator, ndmin=2))
+def _agreed(file: _File, own: np.ndarray | None) -> np.ndarray:
+    """Return the token ids, those of the file if it has some; DataError if the caller's are others."""
+    path, given = file.path, file.ids
+    if own is None:
+        if given is None:
+            raise UsageError(f"{path} contains no token ids: pass --token-ids")
+        return np.asarray(given, np.int32)
+    if own.ndim != 1 or own.dtype.kind not in "iu" or not own.size:
+        raise DataError(f"{path}: ids must be a list of integers")
+    if not (own.min() >= 0 and own.max() <= MAX_ID):
+        raise DataError(f"{path}: token ids must be 0 to {MAX_ID}")
+    if given is not None and not np.array_equal(np.asarray(given), own):
+        raise DataError(f"{path} was computed on different token ids")
+    return np.asarray(own, np.int32)
 
 
 def _load(path: str, kind: str, load: Callable[[Any], T]) -> T:
@@ -157,6 +164,9 @@ def _load(path: str, kind: str, load: Callable[[Any], T]) -> T:
         raise DataError(f"{path} is not {kind}: {why or type(error).__name__}") from None
 
 
+# ---------------------------------------------------------------------------------------------------------------- JSON
+
+
 def _json(path: str) -> Any:
     try:
         with open(path, encoding="utf-8") as file:
@@ -165,3 +175,123 @@ def _json(path: str) -> Any:
         raise DataError(f"cannot read {path}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path} is not JSON: {error}") from None
+
+
+def _of_json(file: _File, data: Any) -> Observation:
+    """Convert JSON data of one of the forms at the top of this module."""
+    whole = data if isinstance(data, dict) else {"rows": data}
+    if isinstance(whole.get("logits"), list):
+        return _of_rows(file, whole)
+    steps = whole.get("steps")
+    if isinstance(steps, list) and "schema" not in whole and all(isinstance(step, dict) for step in steps):
+        return _of_greedy(file, whole)
+    try:
+        entries = [(_integer(entry.get("position", at)),
+                    [(_integer(i), None if p is None else float(p)) for i, p in entry["top"]])
+                   for at, entry in enumerate(whole.get("rows") or [])]  # fmt: skip
+    except (TypeError, KeyError, ValueError, AttributeError, OverflowError):
+        raise DataError(f'{file.path}: expected a list of {{"position": t, "top": [[id, logprob], ...]}}') from None
+    own = whole.get("ids")
+    return from_top(_agreed(file, None if own is None else _array(file, own, "ids")), entries, file.vocab)
+
+
+def _integer(value: Any) -> int:
+    """Return a JSON integer; TypeError for anything else, such as 1.5 or true."""
+    if type(value) is not int:
+        raise TypeError
+    return value
+
+
+def _array(file: _File, values: Any, name: str) -> np.ndarray:
+    try:
+        return np.asarray(values)
+    except (ValueError, OverflowError):
+        raise DataError(f"{file.path}: {name} must be a list of integers") from None
+
+
+def _of_greedy(file: _File, data: dict[str, Any]) -> Observation:
+    """Convert greedy steps; the last token chosen was not fed to the engine, so it is no input."""
+    try:
+        dump = read_dump(json.dumps(data).encode(), file.path)
+    except TargetError as error:
+        raise DataError(str(error)) from None
+    if not dump.steps:
+        raise DataError(f"{file.path}: the dump has no steps")
+    chosen = [step.token.id for step in dump.steps if step.token.id is not None]
+    before = _prompt(file, data, data.get("prompt_ids"), chosen)
+    tops = [[(t.id, t.logprob) for t in step.top if t.id is not None] for step in dump.steps]
+    entries = [(len(before) - 1 + i, top) for i, top in enumerate(tops)]
+    return from_top([*before, *chosen[:-1]], entries, file.vocab)
+
+
+def _of_rows(file: _File, data: dict[str, Any]) -> Observation:
+    """Convert rows of logits; a single row is that of the last token, as in a dump after prefill."""
+    rows = data["logits"]
+    try:
+        nested = bool(rows) and isinstance(rows[0], list)
+        table = np.array([[np.nan if v is None else float(v) for v in row] for row in (rows if nested else [rows])])
+    except (TypeError, ValueError, OverflowError):
+        raise DataError(f"{file.path}: logits must be a list of numbers, or a list of rows of one length") from None
+    own = data.get("prompt_ids")
+    if file.ids is None and own is None and isinstance(data.get("ids"), list):
+        own = data["ids"]
+    tokens = _prompt(file, data, own, [])
+    at = data.get("rows")
+    if at is None and len(table) == 1:
+        at = [len(tokens) - 1]
+    return from_logits(tokens, table, None if at is None else _array(file, at, "rows"), file.vocab)
+
+
+def _prompt(file: _File, data: dict[str, Any], own: Any, chosen: Sequence[int]) -> list[int]:
+    """Return the prompt's ids: those in the file, the given ones without the continuation, or those of its text."""
+    path, ids = file.path, file.ids
+    if own is not None:
+        if not _are_ids(own):
+            raise DataError(f"{path}: prompt_ids must be a list of token ids")
+        if ids is not None and list(ids) not in (own, own + list(chosen), own + list(chosen[:-1])):
+            raise DataError(f"{path} was computed on different token ids")
+        return list(own)
+    count = data.get("prompt_tokens")
+    text = (str(data.get("system") or ""), data["prompt"]) if isinstance(data.get("prompt"), str) else file.prompt
+    if ids is not None:
+        before, source = list(ids), "the ids given are"
+        if type(count) is int and before[count:] in (list(chosen), list(chosen[:-1])):
+            before = before[:count]  # the given ids are of the prompt, or of all that was fed
+    elif text is not None:
+        from ds4ref.text.chat import encode_chat_prompt
+
+        if file.tokenizer is None:
+            raise UsageError(f"{path}: a text prompt needs a model with a tokenizer: pass --token-ids")
+        before, source = encode_chat_prompt(file.tokenizer, text[0], text[1], "none"), "its text makes"
+    else:
+        raise UsageError(f"{path} contains no prompt: pass --token-ids, or --prompt-file")
+    if type(count) is int and len(before) != count:
+        raise DataError(f"{path}: the prompt had {count} tokens, {source} {len(before)}")
+    if not before:
+        raise DataError(f"{path}: the prompt is empty")
+    return before
+
+
+# ---------------------------------------------------------------------------------------------------------- raw floats
+
+
+def _raw(path: str, count: int, vocab: int | None) -> np.ndarray:
+    """Read a file of float32 as (rows, vocab), or if ``vocab`` is None as ``count`` rows; DataError if neither fits."""
+    try:
+        size = os.stat(path).st_size
+        if vocab is None:
+            vocab, rest = divmod(size, 4 * max(count, 1))
+            if rest or not vocab:
+                raise DataError(f"{path}: {size} bytes do not divide into {count} float32 rows, one per token id")
+        hint = ""
+        for width, name in ((2, "16-bit"), (8, "64-bit")):
+            if size == width * vocab * count:  # which may fill whole rows of float32, too
+                hint = f"; {count} rows of {name} numbers fit: write float32"
+        if not size or size % (4 * vocab) or hint:
+            if not hint and size % (4 * count) == 0:
+                hint = f"; {count} rows of {size // (4 * count)} fit: another vocabulary, or padding?"
+            raise DataError(f"{path}: {size} bytes do not divide into rows of {vocab} float32 "
+                            f"({4 * vocab} bytes each){hint}")  # fmt: skip
+        return np.fromfile(path, "<f4").reshape(-1, vocab)
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror or error}") from None

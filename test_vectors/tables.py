@@ -1,7 +1,8 @@
-"""Check from shape, scale and values whether a table of numbers holds logits at all.
+"""Check from shape, scale and values whether numbers are log probabilities of an engine at all.
 
-    findings = of_table(table, positions)
-    shape_problem(...), scale(table)        used before there is an Observation
+    shape_problem(...), padding(table, vocab), scale(table)    used before there is an Observation
+    findings = preflight(observation)                          defects, worst first
+    refused(findings)                                          the first that makes a diagnosis pointless
 
 The outcome of a finding is one of:
 
@@ -16,25 +17,29 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .finding import Finding, Outcome
-from .storage import SILENT
+from .storage import SILENT, written
+
+if TYPE_CHECKING:
+    from .observation import Observation
 
 REFUSE, BROKEN, WARN = Outcome.FAILED, Outcome.WRONG, Outcome.UNSURE
 
 SUM = 0.02
 """Allowed distance from 1 of a row's sum of probabilities. Storage causes 5e-4 in float16, 5e-3 in bfloat16, and
 0.5 x 10^-d x V with d decimals of V tokens. Logits never sum this close to 1 by chance in every row."""
-
+TOP_SUM = 1e-3
+"""Allowed excess over 1 of the summed probabilities of a top-k list, in addition to the rounding of its decimals."""
 TELLING = 5
 """Fewest known values of a row whose exact repetition is evidence: five values of two decimals agree by chance once in
 10^10."""
-
-BLOCK = 64
-"""Rows processed at once."""
+SAMPLE = 64
+"""Rows by which the scale is found."""
+BASES = {"log": 1.0, "log10": float(np.log(10)), "log2": float(np.log(2))}
 
 
 def refused(findings: Sequence[Finding]) -> Finding | None:
@@ -53,73 +58,30 @@ def shape_problem(shape: tuple[int, ...], tokens: int, positions: int, vocab: in
         return None
     if width == positions and (vocab is None or height >= vocab):
         return f"{problem}: they look transposed (rows must be positions, columns the vocabulary)"
-    if height == positions - 1:
-        return (f"{problem}: one row is missing (who dumps the log probability of each given token starts at the "
-                'second; say which positions the rows are, as "rows" in an .npz)')  # fmt: skip
-    if height == positions + 1:
-        return f"{problem}: one row too many (did the engine add a BOS token that the ids lack?)"
-    if height == 1:
-        return f'{problem}: a single row; if it is that of the last token, say so as "rows" in an .npz'
-    return problem
+    hints = {
+        1: 'a single row; if it is that of the last token, say so as "rows" in an .npz',
+        positions + 1: "one row too many (did the engine add a BOS token that the ids lack?)",
+        positions - 1: "one row is missing (who dumps the log probability of each given token starts at the second; "
+        'say which positions the rows are, as "rows" in an .npz)',
+    }
+    return f"{problem}: {hints[height]}" if height in hints else problem
 
 
 def padding(table: np.ndarray, vocab: int) -> bool:
     """Return whether the columns beyond ``vocab`` are padding: one value for all, or the same values in every row."""
     more = table[:, vocab:]
-    if not more.size:
-        return False
-    return bool((more == more.flat[0]).all() or (len(more) > 1 and (more == more[:1]).all()))
-
-
-@dataclass(frozen=True)
-class RowStatistics:
-    """Statistics of the rows of a table (R, V); arrays are (R,).
-
-    nan    number of NaN
-    high   number of +infinity
-    low    number of -infinity
-    least  smallest finite value
-    most   largest finite value
-    """
-
-    nan: np.ndarray
-    high: np.ndarray
-    low: np.ndarray
-    least: np.ndarray
-    most: np.ndarray
-
-
-def measure(table: np.ndarray) -> RowStatistics:
-    """Compute the statistics of every row, a block at a time, as the table may be large."""
-    parts: list[list[np.ndarray]] = []
-    for start in range(0, max(1, len(table)), BLOCK):
-        x = np.asarray(table[start : start + BLOCK])
-        x = x if x.dtype.kind == "f" else x.astype(np.float64)
-        finite = np.isfinite(x)
-        if finite.all():
-            zeros = np.zeros(len(x), np.int64)
-            least, most = (f(x, axis=1, initial=i) for f, i in ((np.min, np.inf), (np.max, -np.inf)))
-            parts.append([zeros, zeros, zeros, least, most])
-            continue
-        least = np.where(finite, x, np.inf).min(axis=1, initial=np.inf)
-        most = np.where(finite, x, -np.inf).max(axis=1, initial=-np.inf)
-        parts.append([f(x).sum(axis=1) for f in (np.isnan, np.isposinf, np.isneginf)] + [least, most])
-    nan, high, low, least, most = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return RowStatistics(nan, high, low, least.astype(np.float64), most.astype(np.float64))
-
-
-BASES = {"log": 1.0, "log10": float(np.log(10)), "log2": float(np.log(2))}
+    return bool(more.size) and bool((more == more.flat[0]).all() or (len(more) > 1 and (more == more[:1]).all()))
 
 
 def scale(table: np.ndarray) -> str:
     """Return the scale of a table from the sums of its rows.
 
-    "logits", "log" (natural log probabilities), "log10", "log2" or "probabilities". The median of up to BLOCK rows
+    "logits", "log" (natural log probabilities), "log10", "log2" or "probabilities". The median of up to SAMPLE rows
     decides, so that a few broken rows do not hide it.
     """
-    x = np.asarray(table[:: max(1, len(table) // BLOCK)], np.float64)
-    rows = measure(x)
-    x = x[(rows.nan == 0) & (rows.high == 0) & (rows.least < rows.most)]
+    x = np.asarray(table[:: max(1, len(table) // SAMPLE)], np.float64)
+    least, most = _range(x)
+    x = x[~(np.isnan(x) | np.isposinf(x)).any(axis=1) & (least < most)]
     if table.shape[1] < 2 or not len(x):
         return "logits"
     if x.min() >= 0 and _is_one(x.sum(axis=1)):
@@ -133,22 +95,58 @@ def _is_one(sums: np.ndarray) -> bool:
     return bool(abs(np.median(sums) - 1) <= SUM)
 
 
-def of_table(table: np.ndarray, positions: np.ndarray, ids: np.ndarray | None = None) -> list[Finding]:
-    """Return the findings about a table (R, V) whose rows are ``positions`` (R,) of ``ids`` (None: unknown)."""
-    return [*examine(table, positions), *repeated(table, positions, np.zeros(0, np.int32) if ids is None else ids)]
+def _range(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the smallest and the largest finite value of each row."""
+    finite = np.isfinite(x)
+    return x.min(axis=1, where=finite, initial=np.inf), x.max(axis=1, where=finite, initial=-np.inf)
 
 
-def examine(table: np.ndarray, positions: np.ndarray) -> list[Finding]:
+def preflight(seen: Observation) -> list[Finding]:
+    """Return all findings (defects) of an observation, worst first, with those made while reading it."""
+    findings = list(seen.findings)
+    values = seen.logprobs if seen.table is None else seen.table
+    if seen.support is None:
+        findings += [*_examine(values, seen.rows), *_repeated(values, seen.rows, seen.ids)]
+    else:
+        findings += _listed(seen, seen.support)
+        if seen.support.shape[1] >= TELLING:
+            findings += _repeated(np.concatenate((seen.support, seen.logprobs), axis=1), seen.rows, seen.ids)
+    name, step = written(values)
+    if name:
+        says = f"the values were written as {name}: smaller differences than {step / 2:g} are not detectable"
+        if "float" in name:
+            says = f"the values are rounded to {name}: relative differences below {step:.1g} are not detectable"
+        findings.append(Finding("storage", says, WARN))
+    order = (REFUSE, BROKEN, WARN)
+    unique = [f for i, f in enumerate(findings) if f not in findings[:i]]
+    return sorted(unique, key=lambda f: order.index(f.outcome))
+
+
+def _broken(name: str, says: str, positions: np.ndarray, wrong: np.ndarray) -> Finding:
+    """Return a finding about the rows in the mask ``wrong``; {at} in ``says`` names their positions."""
+    at = positions[wrong].tolist()
+    if len(at) == 1:
+        where = f"position {at[0]}"
+    elif len(at) <= 4:
+        where = f"positions {', '.join(map(str, at[:-1]))} and {at[-1]}"
+    else:
+        where = f"{len(at)} of {len(positions)} positions, first at {at[0]}"
+    return Finding(name, says.format(at=where), BROKEN, tuple(at))
+
+
+def _examine(table: np.ndarray, positions: np.ndarray) -> list[Finding]:
     """Return findings about the values of a table (R, V) at ``positions`` (R,): not finite, constant, masked."""
-    rows, findings = measure(table), []
-    height, width = table.shape
-    for name, counts, description in (("nan", rows.nan, "not a number"), ("infinite", rows.high, "+infinity")):
-        if counts.any():
-            at = chosen_positions(positions, counts > 0)
-            findings.append(Finding(
-                name, f"{int(counts.sum())} values are {description}, at {name_positions(at, height)}", BROKEN, at
-            ))  # fmt: skip
-    masked = _masked(table, rows)
+    x = table if table.dtype.kind == "f" else table.astype(np.float64)
+    nan, high, low = np.isnan(x), np.isposinf(x), np.isneginf(x)
+    least, most = _range(x)
+    width, findings = x.shape[1], []
+    for name, wrong, description in (("nan", nan, "not a number"), ("infinite", high, "+infinity")):
+        if wrong.any():
+            says = f"{int(wrong.sum())} values are {description}, at {{at}}"
+            findings.append(_broken(name, says, positions, np.asarray(wrong.any(axis=1))))
+    usable = ~(nan | high).any(axis=1)
+    # masked: -infinity, or a number that stands for it, in every usable row
+    masked = (x[usable] <= (most[usable].astype(np.float64) + SILENT)[:, None]).all(axis=0) & usable.any()
     tokens = tuple(np.flatnonzero(masked).tolist())
     if len(tokens) * 2 > width:
         says = f"{len(tokens)} of the {width} tokens are masked (-infinity) everywhere: not a complete distribution"
@@ -156,51 +154,29 @@ def examine(table: np.ndarray, positions: np.ndarray) -> list[Finding]:
     elif tokens:
         says = f"{len(tokens)} token{'s' * (len(tokens) > 1)} masked (-infinity) at all positions: not compared"
         findings.append(Finding("masked", says, WARN, (), tokens))
-    if len(tokens) * 2 <= width:
-        findings += _holes(table, rows, masked, positions)
-    flat = (rows.nan + rows.high + rows.low == 0) & (rows.least == rows.most) if width > 1 else np.zeros(height, bool)
+    holes = np.sum(low & ~masked, axis=1)
+    if usable.any() and (2 * holes[usable] > width).all():
+        says = (
+            f"all but about {int(np.median(width - low[usable].sum(axis=1)))} of {width} values of each row are "
+            "-infinity: a filter (top-k, top-p) ran before the dump; dump before it, or give log probabilities of the "
+            "best tokens as JSON"
+        )
+        findings.append(Finding("filtered", says, REFUSE))
+    elif holes.any():
+        findings.append(_broken("infinite", f"{holes.sum()} values are -infinity, at {{at}}", positions, holes > 0))
+    flat = np.isfinite(x).all(axis=1) & (least == most) if width > 1 else np.zeros(len(x), bool)
     if flat.any():
-        zero = bool((rows.most[flat] == 0).all())
-        description = "only zeros" if zero else "one value for every token"
-        at = () if flat.all() else chosen_positions(positions, flat)
-        says = f"all rows hold {description}: the buffer was never written"
-        if not flat.all():
-            says = f"{description} at {name_positions(at, height)}: these rows were never written"
-        findings.append(Finding("zero" if zero else "constant", says, REFUSE if flat.all() else BROKEN, at))
+        zero = bool((most[flat] == 0).all())
+        name, description = ("zero", "only zeros") if zero else ("constant", "one value for every token")
+        if flat.all():
+            says = f"all rows hold {description}: the buffer was never written"
+            findings.append(Finding(name, says, REFUSE))
+        else:
+            findings.append(_broken(name, f"{description} at {{at}}: these rows were never written", positions, flat))
     return findings
 
 
-def _masked(table: np.ndarray, rows: RowStatistics) -> np.ndarray:
-    """Return the mask of columns (V,) that are -infinity, or a number that stands for it, in every usable row."""
-    on = rows.nan + rows.high == 0
-    if not on.any():
-        return np.zeros(table.shape[1], bool)
-    mask = np.ones(table.shape[1], bool)
-    for r in np.flatnonzero(on):
-        mask &= np.asarray(table[r], np.float64) <= rows.most[r] + SILENT
-    return mask
-
-
-def _holes(table: np.ndarray, rows: RowStatistics, masked: np.ndarray, positions: np.ndarray) -> list[Finding]:
-    """Return a finding for -infinity at some positions only; most of every row: a filter ran before the dump."""
-    extra = rows.low - np.array([np.isneginf(np.asarray(row[masked], np.float64)).sum() for row in table])
-    if not (extra > 0).any():
-        return []
-    height, width = table.shape
-    usable = rows.nan + rows.high == 0
-    if (2 * extra[usable] > width).all() and usable.any():
-        kept_values = int(np.median(width - rows.low[usable]))
-        says = (
-            f"all but about {kept_values} of {width} values of each row are -infinity: a filter (top-k, top-p) ran "
-            "before the dump; dump before it, or give log probabilities of the best tokens as JSON"
-        )
-        return [Finding("filtered", says, REFUSE)]
-    at = chosen_positions(positions, extra > 0)
-    says = f"{int(extra.sum())} values are -infinity, at {name_positions(at, height)}"
-    return [Finding("infinite", says, BROKEN, at)]
-
-
-def repeated(table: np.ndarray, positions: np.ndarray, ids: np.ndarray) -> list[Finding]:
+def _repeated(table: np.ndarray, positions: np.ndarray, ids: np.ndarray) -> list[Finding]:
     """Return a finding for rows that repeat an earlier one bit for bit, as a buffer that was not rewritten does.
 
     Rows after the same two tokens are ignored, as an engine may repeat itself where its text does.
@@ -208,37 +184,39 @@ def repeated(table: np.ndarray, positions: np.ndarray, ids: np.ndarray) -> list[
     if table.shape[1] < TELLING or len(table) < 2:
         return []
     first: dict[bytes, int] = {}
-    again: list[int] = []
+    again = np.zeros(len(table), bool)
     for r in range(len(table)):
         row = np.ascontiguousarray(table[r])
         origin = first.setdefault(hashlib.blake2b(row.tobytes()).digest(), r)
-        if origin == r or _same_last_tokens(ids, int(positions[origin]), int(positions[r])):
-            continue
-        if len(np.unique(row[np.isfinite(row)])) >= TELLING:  # constant rows and masks have their own findings
-            again.append(r)
-    if not again:
+        a, b = int(positions[origin]), int(positions[r])
+        alike = a >= 1 and np.array_equal(ids[a - 1 : a + 1], ids[b - 1 : b + 1])
+        # constant rows and masks have their own findings
+        again[r] = origin != r and not alike and len(np.unique(row[np.isfinite(row)])) >= TELLING
+    if not again.any():
         return []
-    at = chosen_positions(positions, np.array(again))
     if len(first) == 1:
-        says = "every position has the same row: the same result was dumped repeatedly"
-        return [Finding("repeated", says, REFUSE)]
-    says = f"an earlier row is repeated bit for bit at {name_positions(at, len(table))}: a stale buffer"
-    return [Finding("repeated", says, BROKEN, at)]
+        return [Finding("repeated", "every position has the same row: the same result was dumped repeatedly", REFUSE)]
+    says = "an earlier row is repeated bit for bit at {at}: a stale buffer"
+    return [_broken("repeated", says, positions, again)]
 
 
-def _same_last_tokens(ids: np.ndarray, a: int, b: int) -> bool:
-    return min(a, b) >= 1 and max(a, b) < len(ids) and bool((ids[a - 1 : a + 1] == ids[b - 1 : b + 1]).all())
-
-
-def chosen_positions(positions: np.ndarray, chosen: np.ndarray) -> tuple[int, ...]:
-    """Return the positions of the rows that ``chosen`` (mask or indices) selects."""
-    return tuple(int(p) for p in positions[chosen])
-
-
-def name_positions(at: Sequence[int], of: int) -> str:
-    """Describe positions ``at`` of ``of``: "position 3", "positions 3 and 7", "12 of 200 positions, the first is 3"."""
-    if len(at) == 1:
-        return f"position {at[0]}"
-    if len(at) <= 4:
-        return f"positions {', '.join(map(str, at[:-1]))} and {at[-1]}"
-    return f"{len(at)} of {of} positions, first at {at[0]}"
+def _listed(seen: Observation, support: np.ndarray) -> list[Finding]:
+    """Check top-k lists: sums above 1, tokens listed twice, no distribution at all."""
+    listed, findings = support >= 0, []
+    values = np.where(listed, seen.logprobs, -np.inf)
+    if (np.where(listed, seen.logprobs, 0.0) == 0).all():
+        says = "every listed log probability is 0: the source reports only the chosen token, not a distribution"
+        return [Finding("degenerate", says, REFUSE)]
+    with np.errstate(over="ignore"):
+        sums, tens = np.exp(values).sum(axis=1), np.exp(values * BASES["log10"]).sum(axis=1)
+    over = sums > 1 + TOP_SUM + seen.quantum
+    if over.any():
+        hint = "; they look like base-10 logarithms" if (tens <= 1 + TOP_SUM).all() and (values <= 0).all() else ""
+        says = (f"the listed tokens alone have probabilities summing to {sums.max():.3g} at {{at}}: these are not "
+                f"natural log probabilities{hint}")  # fmt: skip
+        found = _broken("sum", says, seen.rows, over)
+        findings.append(Finding("sum", found.says, REFUSE) if over.all() else found)
+    twice = np.array([len(np.unique(row[on])) < on.sum() for row, on in zip(support, listed, strict=True)])
+    if twice.any():
+        findings.append(_broken("twice", "a token is listed twice at {at}", seen.rows, twice))
+    return findings

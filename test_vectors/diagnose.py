@@ -18,9 +18,9 @@ from ds4ref.console.tool import add_target, finish, parser, report_notes, rows, 
 from ds4ref.errors import DataError, UsageError
 
 from .finding import Finding
-from .observation import Observation, OtherModel
+from .observation import Observation, OtherModel, preflight
 from .reading import read, read_ids
-from .tables import BROKEN, preflight, refused
+from .tables import BROKEN, refused
 
 if TYPE_CHECKING:
     from ds4ref.engine import Engine

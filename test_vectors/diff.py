@@ -17,9 +17,9 @@ from ds4ref.console.tool import add_target, finish, parser, rows, target_of
 from ds4ref.errors import DataError, UsageError
 from ds4ref.targets import Ability
 
-from .observation import Ids, Observation, from_logits, log_softmax
+from .observation import Ids, Observation, from_logits, log_softmax, preflight
 from .reading import FILES, read, read_ids
-from .tables import BROKEN, padding, preflight, refused
+from .tables import BROKEN, padding, refused
 
 TOP_K = 5
 

@@ -15,12 +15,14 @@ from ds4ref.errors import DataError
 
 from .finding import Finding
 from .storage import SILENT, decimals, variance, written
-from .tables import BROKEN, WARN, padding, scale, shape_problem
+from .tables import BASES, BROKEN, REFUSE, TELLING, WARN, broken, examine, padding, repeated, scale, shape_problem
 
 Ids = Sequence[int] | np.ndarray
 MAX_ID = 2**31 - 1
 DEGENERATE = SILENT
 """A log probability at or below this is an API's value for "none"."""
+TOP_SUM = 1e-3
+"""Allowed excess over 1 of the summed probabilities of a top-k list, in addition to the rounding of its decimals."""
 
 
 class OtherModel(DataError):
@@ -129,16 +131,13 @@ def from_logits(ids: Ids, logits: np.ndarray, rows: Ids | None = None, vocab: in
     return _scaled(Observation(tokens, at.astype(np.int64), None, logits, raw=True, table=logits), findings)
 
 
-_FACTOR = {"log10": np.log(10), "log2": np.log(2)}
-
-
 def to_logprobs(table: np.ndarray) -> tuple[np.ndarray, str]:
     """Return (log probabilities (R, V) float64, name of the table's scale); -inf for masks and probabilities of 0."""
     kind = scale(table)
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         if kind == "probabilities":
             return np.log(np.asarray(table, np.float64)), kind
-        x = np.asarray(table, np.float64) * _FACTOR.get(kind, 1.0)
+        x = np.asarray(table, np.float64) * BASES.get(kind, 1.0)
         floor = x.max(axis=1, keepdims=True) + SILENT
         if (x <= floor).any():
             x = np.where(x <= floor, -np.inf, x)  # a mask written as a large number
@@ -150,12 +149,12 @@ def _scaled(observation: Observation, findings: list[Finding]) -> Observation:
     logs, kind = to_logprobs(observation.logprobs)
     if kind == "probabilities":
         return _of_probabilities(observation, logs, findings)
-    if kind in _FACTOR:
+    if kind in ("log10", "log2"):
         says = f"these are logarithms to base {kind[3:]} of probabilities, not logits: converted"
         findings.append(Finding(kind, says, WARN))
     storage, shared = variance(observation.logprobs), None
     if storage is not None:
-        storage = storage * _FACTOR.get(kind, 1.0) ** 2
+        storage = storage * BASES.get(kind, 1.0) ** 2
         if kind == "logits":  # the normaliser spreads the rounding of the likely tokens over the whole row
             shared = np.nansum(np.exp(2 * logs) * storage, axis=1)
             storage = storage + shared[:, None]
@@ -245,3 +244,46 @@ def _not_numbers(listed: dict[int, list[tuple[int, float | None]]]) -> list[Find
         return []
     says = f"NaN log probabilities at {len(bad)} of {len(listed)} positions, first at {bad[0]}"
     return [Finding("nan", says, BROKEN, tuple(bad))]
+
+
+def preflight(seen: Observation) -> list[Finding]:
+    """Return all findings (defects) of an observation, worst first, with those made while reading it."""
+    findings = list(seen.findings)
+    values = seen.logprobs if seen.table is None else seen.table
+    if seen.support is None:
+        findings += [*examine(values, seen.rows), *repeated(values, seen.rows, seen.ids)]
+    else:
+        findings += _listed(seen, seen.support)
+        if seen.support.shape[1] >= TELLING:
+            findings += repeated(np.concatenate((seen.support, seen.logprobs), axis=1), seen.rows, seen.ids)
+    name, step = written(values)
+    if name:
+        says = f"the values were written as {name}: smaller differences than {step / 2:g} are not detectable"
+        if "float" in name:
+            says = f"the values are rounded to {name}: relative differences below {step:.1g} are not detectable"
+        findings.append(Finding("storage", says, WARN))
+    order = (REFUSE, BROKEN, WARN)
+    unique = [f for i, f in enumerate(findings) if f not in findings[:i]]
+    return sorted(unique, key=lambda f: order.index(f.outcome))
+
+
+def _listed(seen: Observation, support: np.ndarray) -> list[Finding]:
+    """Check top-k lists: sums above 1, tokens listed twice, no distribution at all."""
+    listed, findings = support >= 0, []
+    values = np.where(listed, seen.logprobs, -np.inf)
+    if (np.where(listed, seen.logprobs, 0.0) == 0).all():
+        says = "every listed log probability is 0: the source reports only the chosen token, not a distribution"
+        return [Finding("degenerate", says, REFUSE)]
+    with np.errstate(over="ignore"):
+        sums, tens = np.exp(values).sum(axis=1), np.exp(values * BASES["log10"]).sum(axis=1)
+    over = sums > 1 + TOP_SUM + seen.quantum
+    if over.any():
+        hint = "; they look like base-10 logarithms" if (tens <= 1 + TOP_SUM).all() and (values <= 0).all() else ""
+        says = (f"the listed tokens alone have probabilities summing to {sums.max():.3g} at {{at}}: these are not "
+                f"natural log probabilities{hint}")  # fmt: skip
+        found = broken("sum", says, seen.rows, over)
+        findings.append(Finding("sum", found.says, REFUSE) if over.all() else found)
+    twice = np.array([len(np.unique(row[on])) < on.sum() for row, on in zip(support, listed, strict=True)])
+    if twice.any():
+        findings.append(broken("twice", "a token is listed twice at {at}", seen.rows, twice))
+    return findings

@@ -1,7 +1,7 @@
 """Check from shape, scale and values whether numbers are log probabilities of an engine at all.
 
     shape_problem(...), padding(table, vocab), scale(table)    used before there is an Observation
-    findings = preflight(observation)                          defects, worst first
+    examine(table, positions), repeated(...)                   defects (``observation.preflight``)
     refused(findings)                                          the first that makes a diagnosis pointless
 
 The outcome of a finding is one of:
@@ -17,23 +17,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .finding import Finding, Outcome
-from .storage import SILENT, written
-
-if TYPE_CHECKING:
-    from .observation import Observation
+from .storage import SILENT
 
 REFUSE, BROKEN, WARN = Outcome.FAILED, Outcome.WRONG, Outcome.UNSURE
 
 SUM = 0.02
 """Allowed distance from 1 of a row's sum of probabilities. Storage causes 5e-4 in float16, 5e-3 in bfloat16, and
 0.5 x 10^-d x V with d decimals of V tokens. Logits never sum this close to 1 by chance in every row."""
-TOP_SUM = 1e-3
-"""Allowed excess over 1 of the summed probabilities of a top-k list, in addition to the rounding of its decimals."""
 TELLING = 5
 """Fewest known values of a row whose exact repetition is evidence: five values of two decimals agree by chance once in
 10^10."""
@@ -101,28 +95,7 @@ def _range(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return x.min(axis=1, where=finite, initial=np.inf), x.max(axis=1, where=finite, initial=-np.inf)
 
 
-def preflight(seen: Observation) -> list[Finding]:
-    """Return all findings (defects) of an observation, worst first, with those made while reading it."""
-    findings = list(seen.findings)
-    values = seen.logprobs if seen.table is None else seen.table
-    if seen.support is None:
-        findings += [*_examine(values, seen.rows), *_repeated(values, seen.rows, seen.ids)]
-    else:
-        findings += _listed(seen, seen.support)
-        if seen.support.shape[1] >= TELLING:
-            findings += _repeated(np.concatenate((seen.support, seen.logprobs), axis=1), seen.rows, seen.ids)
-    name, step = written(values)
-    if name:
-        says = f"the values were written as {name}: smaller differences than {step / 2:g} are not detectable"
-        if "float" in name:
-            says = f"the values are rounded to {name}: relative differences below {step:.1g} are not detectable"
-        findings.append(Finding("storage", says, WARN))
-    order = (REFUSE, BROKEN, WARN)
-    unique = [f for i, f in enumerate(findings) if f not in findings[:i]]
-    return sorted(unique, key=lambda f: order.index(f.outcome))
-
-
-def _broken(name: str, says: str, positions: np.ndarray, wrong: np.ndarray) -> Finding:
+def broken(name: str, says: str, positions: np.ndarray, wrong: np.ndarray) -> Finding:
     """Return a finding about the rows in the mask ``wrong``; {at} in ``says`` names their positions."""
     at = positions[wrong].tolist()
     if len(at) == 1:
@@ -134,7 +107,7 @@ def _broken(name: str, says: str, positions: np.ndarray, wrong: np.ndarray) -> F
     return Finding(name, says.format(at=where), BROKEN, tuple(at))
 
 
-def _examine(table: np.ndarray, positions: np.ndarray) -> list[Finding]:
+def examine(table: np.ndarray, positions: np.ndarray) -> list[Finding]:
     """Return findings about the values of a table (R, V) at ``positions`` (R,): not finite, constant, masked."""
     x = table if table.dtype.kind == "f" else table.astype(np.float64)
     nan, high, low = np.isnan(x), np.isposinf(x), np.isneginf(x)
@@ -143,7 +116,7 @@ def _examine(table: np.ndarray, positions: np.ndarray) -> list[Finding]:
     for name, wrong, description in (("nan", nan, "not a number"), ("infinite", high, "+infinity")):
         if wrong.any():
             says = f"{int(wrong.sum())} values are {description}, at {{at}}"
-            findings.append(_broken(name, says, positions, np.asarray(wrong.any(axis=1))))
+            findings.append(broken(name, says, positions, np.asarray(wrong.any(axis=1))))
     usable = ~(nan | high).any(axis=1)
     # masked: -infinity, or a number that stands for it, in every usable row
     masked = (x[usable] <= (most[usable].astype(np.float64) + SILENT)[:, None]).all(axis=0) & usable.any()
@@ -163,7 +136,7 @@ def _examine(table: np.ndarray, positions: np.ndarray) -> list[Finding]:
         )
         findings.append(Finding("filtered", says, REFUSE))
     elif holes.any():
-        findings.append(_broken("infinite", f"{holes.sum()} values are -infinity, at {{at}}", positions, holes > 0))
+        findings.append(broken("infinite", f"{holes.sum()} values are -infinity, at {{at}}", positions, holes > 0))
     flat = np.isfinite(x).all(axis=1) & (least == most) if width > 1 else np.zeros(len(x), bool)
     if flat.any():
         zero = bool((most[flat] == 0).all())
@@ -172,11 +145,11 @@ def _examine(table: np.ndarray, positions: np.ndarray) -> list[Finding]:
             says = f"all rows hold {description}: the buffer was never written"
             findings.append(Finding(name, says, REFUSE))
         else:
-            findings.append(_broken(name, f"{description} at {{at}}: these rows were never written", positions, flat))
+            findings.append(broken(name, f"{description} at {{at}}: these rows were never written", positions, flat))
     return findings
 
 
-def _repeated(table: np.ndarray, positions: np.ndarray, ids: np.ndarray) -> list[Finding]:
+def repeated(table: np.ndarray, positions: np.ndarray, ids: np.ndarray) -> list[Finding]:
     """Return a finding for rows that repeat an earlier one bit for bit, as a buffer that was not rewritten does.
 
     Rows after the same two tokens are ignored, as an engine may repeat itself where its text does.
@@ -197,26 +170,4 @@ def _repeated(table: np.ndarray, positions: np.ndarray, ids: np.ndarray) -> list
     if len(first) == 1:
         return [Finding("repeated", "every position has the same row: the same result was dumped repeatedly", REFUSE)]
     says = "an earlier row is repeated bit for bit at {at}: a stale buffer"
-    return [_broken("repeated", says, positions, again)]
-
-
-def _listed(seen: Observation, support: np.ndarray) -> list[Finding]:
-    """Check top-k lists: sums above 1, tokens listed twice, no distribution at all."""
-    listed, findings = support >= 0, []
-    values = np.where(listed, seen.logprobs, -np.inf)
-    if (np.where(listed, seen.logprobs, 0.0) == 0).all():
-        says = "every listed log probability is 0: the source reports only the chosen token, not a distribution"
-        return [Finding("degenerate", says, REFUSE)]
-    with np.errstate(over="ignore"):
-        sums, tens = np.exp(values).sum(axis=1), np.exp(values * BASES["log10"]).sum(axis=1)
-    over = sums > 1 + TOP_SUM + seen.quantum
-    if over.any():
-        hint = "; they look like base-10 logarithms" if (tens <= 1 + TOP_SUM).all() and (values <= 0).all() else ""
-        says = (f"the listed tokens alone have probabilities summing to {sums.max():.3g} at {{at}}: these are not "
-                f"natural log probabilities{hint}")  # fmt: skip
-        found = _broken("sum", says, seen.rows, over)
-        findings.append(Finding("sum", found.says, REFUSE) if over.all() else found)
-    twice = np.array([len(np.unique(row[on])) < on.sum() for row, on in zip(support, listed, strict=True)])
-    if twice.any():
-        findings.append(_broken("twice", "a token is listed twice at {at}", seen.rows, twice))
-    return findings
+    return [broken("repeated", says, positions, again)]

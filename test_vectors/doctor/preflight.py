@@ -12,7 +12,7 @@ from ds4ref.targets import Ability, Completion, Prompt, Step
 from ..diagnosis.files import metadata
 from ..finding import Outcome, ShownToken, distinct, visible
 from ..observation import DEGENERATE, from_top
-from ..tables import preflight as defects
+from ..observation import preflight as defects
 from .case import KINDS, TOP, ExamContext
 from .examination import Stage
 

@@ -10,7 +10,7 @@ import pytest
 from ds4ref.errors import DataError
 from ds4ref.test_vectors import cli
 from ds4ref.test_vectors.finding import Finding
-from ds4ref.test_vectors.observation import OtherModel, from_logits, from_top, log_softmax
+from ds4ref.test_vectors.observation import OtherModel, from_logits, from_top, log_softmax, preflight
 from ds4ref.test_vectors.storage import written
 from ds4ref.test_vectors.tables import BROKEN, REFUSE, WARN, preflight
 

@@ -12,7 +12,7 @@ from ds4ref.test_vectors import cli
 from ds4ref.test_vectors.finding import Finding
 from ds4ref.test_vectors.observation import OtherModel, from_logits, from_top, log_softmax, preflight
 from ds4ref.test_vectors.storage import written
-from ds4ref.test_vectors.tables import BROKEN, REFUSE, WARN, preflight
+from ds4ref.test_vectors.tables import BROKEN, REFUSE, WARN
 
 T, V = 30, 64
 RNG = np.random.default_rng(3)

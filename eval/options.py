@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from ds4ref.console.flags import add
-from ds4ref.console.model import add_part
 from ds4ref.console.options import Parser, integer, integers, number
 from ds4ref.console.tool import add_target, is_embedded
 from ds4ref.environment import data_dir
@@ -83,7 +82,6 @@ def build_parser() -> Parser:
     g = made.add_argument_group("the engine")
     add(g, "--model", help="GGUF file: the same as --target local:FILE")
     add_target(made, None)
-    add_part(made.add_argument_group("speculative decoding (local engine)"), "drafts")
 
     g = made.add_argument_group("answers")
     add(g, "--think")

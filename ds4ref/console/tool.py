@@ -10,10 +10,10 @@ from typing import Any
 
 from ..errors import UsageError
 from ..targets import Target, open_target
-from ..targets.dialects import KINDS, PREFILLS
+from ..targets.dialects import PREFILLS
 from .common import columns, is_tty, say
 from .flags import add
-from .model import add_engine, announce, engine_options, only_local
+from .model import PARTS, add_engine, announce, engine_options
 from .options import Parser, choice, integer, number
 from .tables import Column, fitted
 
@@ -43,21 +43,17 @@ def is_embedded(spec: str) -> bool:
 
 def add_target(parser: Parser, default: str | None = "local") -> None:
     """Add the options that open a target; ``default``: the target if none is named."""
-    help_text = f"local[:MODEL.gguf], http(s)://HOST/v1 or command:BINARY ARGS ({default or 'none'})"
-    add(parser, "--target", default=default, help=help_text)
-    add_engine(parser, "steering", "cluster")
+    engines = "local[:MODEL.gguf][?OPTION=VALUE&...], http(s)://HOST/v1 or command:BINARY ARGS"
+    add(parser, "--target", default=default, help=f"{engines} ({default or 'none'})")
+    for name in ("--backend", "--numerics", "--threads"):
+        add(parser, name)
     add(parser, "--ctx", help="local or command target: context size in tokens")
     add(parser, "--model-name")
     parser.add_argument("--accept-model", metavar="NAME", action="append", default=[],
                       help="HTTP: also accept answers from this model name; repeatable")  # fmt: skip
     parser.add_argument("--id-prompts", action="store_true",
                       help="HTTP: send token ids to /completions (llama-server, vLLM)")  # fmt: skip
-    add(
-        parser,
-        "--dialect",
-        type=choice(*KINDS),
-        help=f"HTTP: server type, sets which fields are sent: {', '.join(KINDS)} (probe: detect it)",
-    )
+    add(parser, "--dialect")
     parser.add_argument("--prefill", metavar="STYLE", type=choice(*PREFILLS),
                       help=f"HTTP: continue partial answers as: {', '.join(PREFILLS)} (the dialect's)")  # fmt: skip
     add(parser, "--key-env")
@@ -71,7 +67,6 @@ def add_target(parser: Parser, default: str | None = "local") -> None:
 def target_of(args: Namespace, spec: str, **local: Any) -> Target:
     """Open the target ``spec`` with the options that apply to its kind; ``local``: further ones of a local engine."""
     kind = spec.partition(":")[0].partition("?")[0]
-    only_local(args, kind)
     options: dict[str, Any] = {}
     if kind in ("http", "https"):
         options = {
@@ -83,10 +78,25 @@ def target_of(args: Namespace, spec: str, **local: Any) -> Target:
     elif kind == "command":
         options = {k: v for k, v in (("timeout", args.timeout), ("ctx", args.ctx)) if v is not None}
     elif kind == "local":
-        options = engine_options(args, is_embedded(spec)) | local | ({} if args.ctx is None else {"ctx": args.ctx})
+        spec, _, query = spec.partition("?")
+        options = {**_local_options(args, spec), **local, **_local_options(_queried(query), spec)}
     target = open_target(spec, **options)
     announce("ds4", getattr(target, "engine", None))
     return target
+
+
+def _queried(query: str) -> Namespace:
+    """Return the options in the spec of a local target: ``numerics=exact&draft=lookup``, flags without their dashes."""
+    flags = parser("target local", "", "")
+    add_engine(flags, *PARTS)
+    add(flags, "--ctx")
+    flags.add_argument("--sessions", type=integer())
+    return flags.parse([f"--{part}" for part in query.split("&") if part])
+
+
+def _local_options(args: Namespace, spec: str) -> dict[str, Any]:
+    own = {name: getattr(args, name, None) for name in ("ctx", "sessions")}
+    return {**engine_options(args, is_embedded(spec)), **{k: v for k, v in own.items() if v is not None}}
 
 
 def report_notes(prog: str, target: Target) -> list[str]:

@@ -50,10 +50,3 @@ def test_and_take_the_same(parsers) -> None:
                 takes = "action" not in what or what["action"] in ("append",)
                 assert (action.nargs != 0) == takes, f"{command}: {long}"
                 assert action.help, f"{command}: {long}"
-
-
-def test_whatever_computes_can_be_held_to_some_memory_of_a_gpu(parsers) -> None:
-    of = {name: {flag for action in made._actions for flag in action.option_strings} for name, made in parsers.items()}
-    computing = {name for name, flags in of.items() if "--backend" in flags}
-    assert len(computing) > 8
-    assert computing == {name for name, flags in of.items() if "--gpu-memory" in flags}

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from ..generate import Piece
-from ..text.dsml_events import ArgumentsDelta, CallStart, Event, Failed, Generated, ReasoningDelta, Syntax, TextDelta
+from ..text.dsml_events import ArgumentsDelta, CallStart, Event, Failed, Generated, ReasoningDelta, TextDelta
 from ..text.dsml_parser import DsmlParser
 from ..text.protocol import WHITESPACE
 from ..text.stream import StopHolder
@@ -115,12 +115,12 @@ class AnswerReader:
     @property
     def greedy(self) -> bool:
         """Return whether the next token is markup of a call, which is decoded greedily."""
-        return self._parser is not None and self._parser.state.greedy
+        return self._parser is not None and self._parser.greedy
 
     @property
     def in_block(self) -> bool:
         """Return whether a block of calls is open."""
-        return self._parser is not None and self._parser.state is not Syntax.OUTSIDE
+        return self._parser is not None and self._parser.in_block
 
     @property
     def done(self) -> bool:

@@ -13,7 +13,7 @@
     messages    the message lists of three APIs -> messages
     schemas     the tools of a request -> schema lines
     dsml        tool calls -> markup
-    dsml_parser markup -> reasoning, text and tool calls, fed in pieces of any size (with dsml_block, dsml_events)
+    dsml_parser markup -> reasoning, text and tool calls, fed in pieces of any size (events: dsml_events)
     rawjson     JSON text that keeps its exact bytes
 
 Nothing here imports the model, and nothing is imported until it is used.

@@ -3,25 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 
 from .dsml import ToolCall
-
-
-class Syntax(Enum):
-    """Syntax state at the end of generated text; tags and JSON punctuation are decoded greedily, their contents are
-    not."""
-
-    OUTSIDE = "outside"
-    STRUCTURAL = "structural"
-    STRING_BODY = "string body"
-    JSON_STRUCTURAL = "json structural"
-    JSON_STRING = "json string"
-
-    @property
-    def greedy(self) -> bool:
-        """Return whether the next token should be picked at temperature 0."""
-        return self in (Syntax.STRUCTURAL, Syntax.JSON_STRUCTURAL)
 
 
 @dataclass(frozen=True)
@@ -55,25 +38,13 @@ class ArgumentsDelta:
 
 
 @dataclass(frozen=True)
-class CallEnd:
-    """The end of a call's arguments."""
-
-    index: int
-
-
-@dataclass(frozen=True)
-class Done:
-    """The end of the block: its calls are final, and decoding can stop."""
-
-
-@dataclass(frozen=True)
 class Failed:
     """The end of a malformed or unterminated block: its calls are void, and its markup follows as text."""
 
     reason: str
 
 
-Event = ReasoningDelta | TextDelta | CallStart | ArgumentsDelta | CallEnd | Done | Failed
+Event = ReasoningDelta | TextDelta | CallStart | ArgumentsDelta | Failed
 
 
 @dataclass
@@ -88,7 +59,6 @@ class Generated:
     thinking_closed  False while reasoning is open
     error            why a block was rejected, None otherwise
     unterminated     a block was rejected only because its end was missing
-    void_calls       calls of a rejected block, the last one perhaps cut off
     trailing         text after the block, which is ignored
     """
 
@@ -100,7 +70,6 @@ class Generated:
     thinking_closed: bool = True
     error: str | None = None
     unterminated: bool = False
-    void_calls: tuple[ToolCall, ...] = ()
     trailing: str = ""
 
     def finish_reason(self, engine: str) -> str:

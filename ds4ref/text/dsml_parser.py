@@ -1,8 +1,10 @@
 """Streaming parser of generated text: reasoning, visible text and tool calls (text.md 5).
 
-One state machine serves every consumer. Feed it pieces of any size; it returns events, and at the end one result.
-Neither the result nor the events, once neighbouring deltas are joined, depend on how the input was cut. To parse a
-finished text, feed it at once. The parser also tells when to decode greedily (``state``) and when to stop (``done``).
+One parser serves every consumer. Feed it pieces of any size; it returns events, and at the end one result. Neither the
+result nor the events, once neighbouring deltas are joined, depend on how the input was cut. To parse a finished text,
+feed it at once. The parser also tells when to decode greedily (``greedy``) and when to stop (``done``).
+
+The grammar is written as generators, one a rule: a bare ``yield`` waits for more text.
 
 Differences from ds4, which parses a second time at the end and by other rules (the last three follow from deciding
 while streaming):
@@ -23,16 +25,30 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Callable
+from collections.abc import Generator
 
-from .dsml_block import Block, Cursor, Malformed, NeedMore, Status
-from .dsml_events import Done, Event, Failed, Generated, ReasoningDelta, Syntax, TextDelta
-from .protocol import DIALECTS, THINK_CLOSE, THINK_OPEN, WHITESPACE
+from . import rawjson
+from .dsml import ToolCall
+from .dsml_events import ArgumentsDelta, CallStart, Event, Failed, Generated, ReasoningDelta, TextDelta
+from .protocol import DIALECTS, THINK_CLOSE, THINK_OPEN, WHITESPACE, Dialect
+from .stream import partial_suffix
 
 _OPENERS = {dialect.block_open: dialect for dialect in DIALECTS}
 _TURNS = {True: (*_OPENERS, THINK_OPEN), False: tuple(_OPENERS)}
 _TURN = {tags: re.compile("|".join(map(re.escape, words))) for tags, words in _TURNS.items()}
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_MAX_TAG = 1 << 14
+_SPACES = re.compile(rf"[{WHITESPACE}]*+")
+_ATTRIBUTE = re.compile(rf'[{WHITESPACE}]([^{WHITESPACE}="]+)="([^"]*)"')
+_ENTITY = re.compile("&(amp|lt|gt|quot|apos);")
+_ENTITIES = {"amp": "&", "lt": "<", "gt": ">", "quot": '"', "apos": "'"}
+_ESCAPED = re.compile(r"\\.", re.DOTALL)
+
+_Wait = Generator[None, None, None]
+
+
+class _Malformed(Exception):
+    """Raised when a block violates the grammar; the message says how."""
 
 
 class DsmlParser:
@@ -44,17 +60,24 @@ class DsmlParser:
     """
 
     def __init__(self, thinking: bool, tools: bool = True, tags: bool = True):
-        self._thinking, self._tools, self._tags = thinking, tools, tags
+        self._tools, self._tags = tools, tags
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._cursor = Cursor()
-        self._step: Callable[[], None] = self._begin if tags else self._in_text
+        self._text, self._at = "", 0  # input, and how much of it is consumed
         self._events: list[Event] = []
         self._space: list[str] = []  # white space after text: it may belong to a block
-        self._block: Block | None = None
+        self._raw: list[str] | None = None  # of an open block, all that is consumed of it
+        self._calls: list[ToolCall] = []
+        self._fragments: list[str] = []  # arguments of the call being read
+        self._missing = ""  # the tags that would close the block here
+        self._inside = ""  # the value being read: "string", "json", or none
+        self._quoted = False  # inside a string of JSON
+        self._thinking = thinking
         self._reasoning: list[str] = []
         self._content: list[str] = []
         self._trailing: list[str] = []
         self._outcome = Generated(thinking_closed=not thinking)
+        self._rules = self._message()
+        next(self._rules)
 
     # --- outside view
 
@@ -67,14 +90,11 @@ class DsmlParser:
     def finish(self) -> list[Event]:
         """End the input and return the remaining events; then ``result`` is complete."""
         events = self._run(self._decoder.decode(b"", True))
-        if self._block is not None:
+        if self._raw is not None:
             self._outcome.unterminated = True
             self._fail("the tool call block is not closed")
-        rest = self._cursor.take(len(self._cursor.text))
-        if self._step == self._in_reasoning or (self._step == self._begin and self._thinking):
-            self._emit_reasoning(rest)
-        else:
-            self._emit_text(rest)
+        rest = self._take(len(self._text))
+        self._reason(rest) if self._thinking else self._show(rest)
         return events
 
     @property
@@ -83,15 +103,26 @@ class DsmlParser:
         return self._outcome.complete
 
     @property
-    def state(self) -> Syntax:
-        """Return the syntax state at the end of the text so far, one of ds4's five (docs/explanation/text.md 5)."""
-        return Syntax.OUTSIDE if self._block is None else self._block.state
+    def in_block(self) -> bool:
+        """Return whether a block of calls is open."""
+        return self._raw is not None
+
+    @property
+    def greedy(self) -> bool:
+        """Return whether the next token is markup of a call, and not of a value: it should be picked at temperature
+        0."""
+        if self.in_block and self._inside == "string":
+            rest = self._text[self._at :].lstrip(WHITESPACE)
+            return len(rest) >= 2 and rest[0] == "<"
+        return self.in_block and not (self._inside == "json" and self._quoted)
 
     @property
     def missing(self) -> str | None:
         """Return the closing tags that would complete the open block; None if tags cannot complete it or no block is
         open."""
-        return None if self._block is None else self._block.missing
+        pending = self._text[self._at :].lstrip(WHITESPACE)
+        closes = self.in_block and self._missing.startswith(pending) and self._missing != ""
+        return self._missing[len(pending) :] if closes else None
 
     @property
     def result(self) -> Generated:
@@ -101,19 +132,32 @@ class DsmlParser:
         out.trailing = "".join(self._trailing)
         return out
 
-    # --- the machine
+    # --- input and output
 
     def _run(self, chunk: str) -> list[Event]:
-        self._cursor.append(chunk)
-        self._events = []
-        try:
-            while self._cursor.remaining:
-                self._step()
-        except NeedMore:
-            pass
+        self._text, self._at, self._events = self._text[self._at :] + chunk, 0, []
+        next(self._rules)
         return self._events
 
-    def _emit_text(self, text: str) -> None:
+    def _take(self, end: int) -> str:
+        """Consume and return the text up to index ``end``."""
+        taken, self._at = self._text[self._at : end], end
+        if self._raw is not None:
+            self._raw.append(taken)
+        return taken
+
+    def _possible_start(self, *words: str) -> int:
+        """Return the index from which the rest of the text is a proper prefix of one of ``words``, else the end of the
+        text."""
+        tail = self._text[max(self._at, len(self._text) - max(map(len, words))) :]
+        return len(self._text) - max(partial_suffix(tail, word) for word in words)
+
+    def _after_spaces(self) -> int:
+        match = _SPACES.match(self._text, self._at)
+        assert match is not None  # it matches the empty string
+        return match.end()
+
+    def _show(self, text: str) -> None:
         """Emit text after the white space that was held back."""
         text = "".join(self._space) + text
         self._space.clear()
@@ -121,94 +165,232 @@ class DsmlParser:
             self._content.append(text)
             self._events.append(TextDelta(text))
 
-    def _emit_reasoning(self, text: str) -> None:
+    def _show_but_space(self, text: str) -> None:
+        """Emit text and hold back the white space at its end."""
+        visible = text.rstrip(WHITESPACE)
+        if visible:
+            self._show(visible)
+        if len(visible) < len(text):
+            self._space.append(text[len(visible) :])
+
+    def _reason(self, text: str) -> None:
         if text:
             self._reasoning.append(text)
             self._events.append(ReasoningDelta(text))
 
-    def _begin(self) -> None:
-        """Skip one leading think tag, which also opens reasoning."""
-        cursor = self._cursor
-        if cursor.text.startswith(THINK_OPEN):
-            cursor.take(len(THINK_OPEN))
-            self._outcome.thinking_closed = False
-            self._step = self._in_reasoning
-        elif THINK_OPEN.startswith(cursor.text):
-            raise NeedMore
-        else:
-            self._step = self._in_reasoning if self._thinking else self._in_text
-
-    def _in_reasoning(self) -> None:
-        cursor = self._cursor
-        end = cursor.text.find(THINK_CLOSE, cursor.at)
-        self._emit_reasoning(cursor.take(end if end >= 0 else cursor.possible_start(THINK_CLOSE)))
-        if end < 0:
-            raise NeedMore
-        cursor.take(end + len(THINK_CLOSE))
-        self._outcome.thinking_closed = True
-        self._step = self._in_text
-
-    def _in_text(self) -> None:
-        cursor = self._cursor
-        if not self._tools:
-            self._emit_text(cursor.take(len(cursor.text)))
-            return
-        match = _TURN[self._tags].search(cursor.text, cursor.at)
-        text = cursor.take(match.start() if match else cursor.possible_start(*_TURNS[self._tags]))
-        visible = text.rstrip(WHITESPACE)
-        if visible:
-            self._emit_text(visible)
-        if len(visible) < len(text):
-            self._space.append(text[len(visible) :])
-        if match is None:
-            raise NeedMore
-        tag = cursor.take(match.end())
-        if tag == THINK_OPEN:
-            self._emit_text(tag)
-            self._step = self._in_quoted_thinking
-        else:
-            self._block = Block(cursor, _OPENERS[tag], "".join(self._space) + tag)
-            self._space.clear()
-            self._step = self._in_block
-
-    def _in_quoted_thinking(self) -> None:
-        """After ``<think>`` in visible text: everything up to ``</think>`` is text, without calls."""
-        cursor = self._cursor
-        end = cursor.text.find(THINK_CLOSE, cursor.at)
-        self._emit_text(cursor.take(end + len(THINK_CLOSE) if end >= 0 else cursor.possible_start(THINK_CLOSE)))
-        if end < 0:
-            raise NeedMore
-        self._step = self._in_text
-
-    def _in_block(self) -> None:
-        block = self._block
-        assert block is not None
-        try:
-            block.step(self._events)
-        except Malformed as error:
-            self._fail(str(error))
-        if block.status is Status.CLOSED:
-            out = self._outcome
-            out.calls, out.raw_block, out.complete = tuple(block.calls), "".join(block.raw), True
-            self._events.append(Done())
-            self._block, self._step = None, self._after_block
-        elif block.status is Status.QUOTATION:
-            raw = "".join(block.raw)
-            visible = raw.rstrip(WHITESPACE)
-            self._emit_text(visible)
-            self._space.append(raw[len(visible) :])
-            self._block, self._step = None, self._in_text
-
-    def _after_block(self) -> None:
-        self._trailing.append(self._cursor.take(len(self._cursor.text)))
+    def _emit(self, fragment: str) -> None:
+        if fragment:
+            self._fragments.append(fragment)
+            self._events.append(ArgumentsDelta(len(self._calls), fragment))
 
     def _fail(self, reason: str) -> None:
         """Give up the block: it becomes text, its calls are void, and no further block is looked for."""
-        assert self._block is not None
-        self._outcome.error, self._outcome.void_calls = reason, self._block.void()
+        raw, self._raw, self._tools = "".join(self._raw or ()), None, False
+        self._outcome.error = reason
         self._events.append(Failed(reason))
-        self._emit_text("".join(self._block.raw))
-        self._block, self._tools, self._step = None, False, self._in_text
+        self._show(raw)
+
+    # --- the answer
+
+    def _message(self) -> _Wait:
+        yield
+        if self._tags:
+            while THINK_OPEN.startswith(self._text) and self._text != THINK_OPEN:
+                yield
+            if self._text.startswith(THINK_OPEN):  # one leading tag
+                self._take(len(THINK_OPEN))
+                self._thinking, self._outcome.thinking_closed = True, False
+        while self._thinking:
+            end = self._text.find(THINK_CLOSE, self._at)
+            self._reason(self._take(end if end >= 0 else self._possible_start(THINK_CLOSE)))
+            if end < 0:
+                yield
+            else:
+                self._take(end + len(THINK_CLOSE))
+                self._thinking, self._outcome.thinking_closed = False, True
+        while not self.done:
+            yield from self._visible()
+        while True:
+            self._trailing.append(self._take(len(self._text)))
+            yield
+
+    def _visible(self) -> _Wait:
+        """Read text up to a block or a think tag, and what that opens."""
+        match = _TURN[self._tags].search(self._text, self._at) if self._tools else None
+        if not self._tools:
+            self._show(self._take(len(self._text)))
+        else:
+            end = match.start() if match else self._possible_start(*_TURNS[self._tags])
+            self._show_but_space(self._take(end))
+        if match is None:
+            yield
+            return
+        tag = self._take(match.end())
+        if tag != THINK_OPEN:
+            yield from self._block(_OPENERS[tag], tag)
+            return
+        self._show(tag)
+        while (end := self._text.find(THINK_CLOSE, self._at)) < 0:
+            self._show(self._take(self._possible_start(THINK_CLOSE)))
+            yield
+        self._show(self._take(end + len(THINK_CLOSE)))
+
+    def _block(self, tags: Dialect, tag: str) -> _Wait:
+        """Read a block, which ends closed, as a quotation (an opener in the middle of prose), or malformed."""
+        self._raw = ["".join(self._space) + tag]
+        self._space.clear()
+        try:
+            closed = yield from self._invokes(tags)
+        except _Malformed as error:
+            self._fail(str(error))
+            return
+        raw, self._raw = "".join(self._raw), None
+        if closed:
+            self._outcome.calls, self._outcome.raw_block, self._outcome.complete = tuple(self._calls), raw, True
+        else:
+            self._show_but_space(raw)
+
+    # --- inside a block
+
+    def _next(self, *tags: str) -> Generator[None, None, str]:
+        """Skip white space and return which of ``tags`` follows, "" if none. Tags without ``>`` must end at a word
+        boundary."""
+        longest = max(map(len, tags))
+        while True:
+            self._take(self._after_spaces())
+            rest = self._text[self._at : self._at + longest + 1]
+            for tag in tags:
+                if rest.startswith(tag) and (tag.endswith(">") or rest[len(tag) :][:1] in (*WHITESPACE, ">")):
+                    return tag
+            if not any(tag.startswith(rest) for tag in tags):
+                return ""
+            yield
+
+    def _attributes(self) -> Generator[None, None, dict[str, str]]:
+        """Consume a tag through its first ``>`` and return its attributes; the first of duplicates wins."""
+        while True:
+            end = self._text.find(">", self._at)
+            if (end if end >= 0 else len(self._text)) - self._at > _MAX_TAG:
+                raise _Malformed(f"a tag of more than {_MAX_TAG} characters")
+            if end >= 0:
+                break
+            yield
+        found = reversed(_ATTRIBUTE.findall(self._take(end + 1)))
+        return {name: _ENTITY.sub(lambda match: _ENTITIES[match[1]], value) for name, value in found}
+
+    def _invokes(self, tags: Dialect) -> Generator[None, None, bool]:
+        """Read calls to the end of the block; return False if there is neither a call nor an end."""
+        while True:
+            self._missing = tags.block_close if self._calls else ""
+            tag = yield from self._next(tags.block_close, tags.invoke_open)
+            if tag == tags.block_close:
+                self._take(self._at + len(tag))
+                return True
+            if not tag and self._calls:
+                raise _Malformed("text between two calls")
+            if not tag:
+                return False
+            name = (yield from self._attributes()).get("name")
+            if not name:
+                raise _Malformed("an invoke tag without a name")
+            self._fragments = []
+            self._events.append(CallStart(len(self._calls), name))
+            self._emit("{")
+            yield from self._parameters(tags)
+            self._emit("}")
+            self._calls.append(ToolCall(name, "".join(self._fragments)))
+
+    def _parameters(self, tags: Dialect) -> _Wait:
+        comma = ""
+        while True:
+            self._missing = f"{tags.invoke_close}\n{tags.block_close}"
+            tag = yield from self._next(tags.invoke_close, tags.param_open)
+            if tag == tags.invoke_close:
+                self._take(self._at + len(tag))
+                return
+            if not tag:
+                raise _Malformed("text between two parameters")
+            yield from self._parameter(tags, comma, nested=False)
+            comma = ","
+
+    def _leaves(self, tags: Dialect) -> _Wait:
+        """Read the parameters inside another one, whose closing tag is optional."""
+        comma = ""
+        while (tag := (yield from self._next(tags.param_open, tags.param_close, tags.invoke_close))) == tags.param_open:
+            yield from self._parameter(tags, comma, nested=True)
+            comma = ","
+        if not tag:
+            raise _Malformed("text between two nested parameters")
+        if tag == tags.param_close:
+            self._take(self._at + len(tag))
+
+    def _parameter(self, tags: Dialect, comma: str, nested: bool) -> _Wait:
+        attributes = yield from self._attributes()
+        self._missing = ""
+        if "name" not in attributes:
+            raise _Malformed("a parameter tag without a name")
+        member, kind = comma + rawjson.quote(attributes["name"]) + ":", attributes.get("string")
+        if kind is not None and kind != "true":
+            value = yield from self._json(tags.param_close)
+            self._emit(member + json_value(value))
+        elif kind is None and not nested and (yield from self._has_leaves(tags.param_open)):
+            self._emit(member + "{")
+            yield from self._leaves(tags)
+            self._emit("}")
+        else:
+            self._emit(member + '"')
+            yield from self._string(tags)
+            self._emit('"')
+
+    def _has_leaves(self, tag: str) -> Generator[None, None, bool]:
+        """Return whether a value without ``string`` attribute is an object: it begins with a parameter."""
+        self._inside = "string"
+        while True:
+            start = self._after_spaces()
+            rest = self._text[start : start + len(tag) + 1]
+            if not tag.startswith(rest):
+                break
+            yield
+        if not rest.startswith(tag) or rest[-1] not in WHITESPACE + ">":
+            return False
+        self._take(start)
+        self._inside = ""
+        return True
+
+    def _string(self, tags: Dialect) -> _Wait:
+        """Emit text verbatim through the closing tag; only an escaped closing tag is unescaped."""
+        self._inside = "string"
+        pattern, partial = _STRING_ENDS[tags]
+        while True:
+            match = pattern.search(self._text, self._at)
+            if match is None:
+                begun = partial.search(self._text, self._at)
+                self._emit(_inside_quotes(self._take(begun.start() if begun else len(self._text))))
+                yield
+                continue
+            self._emit(_inside_quotes(self._take(match.start())))
+            self._take(match.end())
+            if match["close"]:
+                self._inside = ""
+                return
+            again = match["again"]
+            self._emit(_inside_quotes(("&" + again[4:] + "lt;" if again else "<") + match["rest"]))
+
+    def _json(self, tag: str) -> Generator[None, None, str]:
+        """Return a value once its closing tag is read: only then is it known whether it is JSON."""
+        self._inside, self._quoted = "json", False
+        value: list[str] = []
+        escape = ""
+        while (end := self._text.find(tag, self._at)) < 0:
+            value.append(self._take(self._possible_start(tag)))
+            plain = _ESCAPED.sub("", escape + value[-1])
+            escape = "\\" * plain.endswith("\\")
+            self._quoted ^= plain.count('"') % 2 == 1
+            yield
+        value.append(self._take(end))
+        self._take(end + len(tag))
+        self._inside = ""
+        return "".join(value)
 
 
 def parse(text: str | bytes, thinking: bool, tools: bool = True) -> Generated:
@@ -217,3 +399,39 @@ def parse(text: str | bytes, thinking: bool, tools: bool = True) -> Generated:
     parser.feed(text)
     parser.finish()
     return parser.result
+
+
+def _string_ends(tags: Dialect) -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """Return patterns for the end (or escaped end) of a string body, and for a prefix of one at the end of the text."""
+    close = tags.param_close
+
+    def prefixes(word: str) -> str:
+        return "(?:" + re.escape(word[0]) + prefixes(word[1:]) + ")?" if word else ""
+
+    full = rf"(?P<close>{re.escape(close)})|&(?P<again>(?:amp;)*)lt;(?P<rest>{re.escape(close[1:])})"
+    escape = rf"&(?:amp;)*(?:{prefixes('amp')}|{prefixes('lt;' + close[1:-1])})"
+    return re.compile(full), re.compile(rf"(?:<{prefixes(close[1:-1])}|{escape})\Z")
+
+
+_STRING_ENDS = {dialect: _string_ends(dialect) for dialect in DIALECTS}
+
+
+def _inside_quotes(text: str) -> str:
+    return rawjson.quote(text)[1:-1]
+
+
+def json_value(body: str) -> str:
+    """Return the body of a ``string="false"`` parameter as compact JSON.
+
+    An empty body becomes null; text after an object or array is ignored; a body that is not JSON becomes a string.
+    """
+    stripped = body.strip(WHITESPACE)
+    if not stripped:
+        return "null"
+    try:
+        end = rawjson.value_end(stripped)
+    except ValueError:
+        return rawjson.quote(body)
+    if end < len(stripped) and stripped[0] not in "[{":
+        return rawjson.quote(body)  # a date is not a number with something behind it
+    return rawjson.minify(stripped[:end])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..errors import UsageError
-from ..text.chat import MAX_PREFIX, Message, answer_start, chat_start, encode_by_template, encode_message
+from ..text.chat import MAX_PREFIX, Message, answer_start, chat_start, encode_by_template
 
 if TYPE_CHECKING:
     from ..text.tokenizer import Tokenizer
@@ -36,7 +36,7 @@ class Transcript:
     def __init__(self, tok: Tokenizer, system: str, mode: str):
         self.tok, self.system, self.mode = tok, system, mode
         self.turns: list[Turn] = []
-        self._encoded: dict[tuple[str, str], list[int]] = {}
+        self._encoded: dict[str, list[int]] = {}
 
     @property
     def thinking(self) -> bool:
@@ -53,11 +53,10 @@ class Transcript:
         if self.tok.template is not None:
             return encode_by_template(self.tok, self._messages(), self.mode)
         ids = chat_start(self.tok)
-        if self.mode == "max" and self.tok.chats:
-            ids += self._encode("plain", MAX_PREFIX)
-        ids += self._encode("system", self.system)
+        if self.tok.chats:
+            ids += [*(self._encode(MAX_PREFIX) if self.mode == "max" else ()), *self._encode(self.system)]
         for turn in self.turns:
-            ids += [*self._encode("user", turn.user), *answer_start(self.tok, turn.mode)]
+            ids += [self.tok.user] * self.tok.chats + self._encode(turn.user) + answer_start(self.tok, turn.mode)
             if turn.answer is not None:
                 ids += [*turn.answer, self.tok.eos]
         return ids
@@ -71,13 +70,11 @@ class Transcript:
                 messages.append(Message("assistant", content, reasoning))
         return messages
 
-    def _encode(self, role: str, text: str) -> list[int]:
+    def _encode(self, text: str) -> list[int]:
         """Return the token ids of a text, cached, since every turn renders the conversation again."""
-        key = role, text
-        if key not in self._encoded:
-            ids = self.tok.encode(text) if role == "plain" else encode_message(self.tok, role, text)
-            self._encoded[key] = ids
-        return self._encoded[key]
+        if text not in self._encoded:
+            self._encoded[text] = self.tok.encode(text)
+        return self._encoded[text]
 
     def open_turn(self, text: str) -> None:
         """Append a user message; ``ids`` then ends where its answer starts."""

@@ -129,7 +129,7 @@ class Turn:
             more = (replace(more[0], reasoning=whole[0], content=whole[1]), *more[1:])
             before = before[:-1]
         schemas = [tool.text for tool in self.offered]
-        return render([*before, *more], schemas, self.thinking, "leading", answer=True)
+        return render([*before, *more], schemas, self.thinking, in_place=True, answer=True)
 
 
 # --- what happens to a turn, in this order

@@ -1,10 +1,7 @@
 """Conversations as prompts: thinking modes, the tool prompt, and the rendering of messages (text.md 3).
 
     render(messages, schemas, mode)     the prompt of a chat request
-    live_tail(messages, start, mode)    the text appended to a live session when tool results come back
-    leading_system(messages)            the number of system messages at the front
-    completion(prompt, mode)            the prompt of the text completions endpoint
-    encode_chat_prompt, encode_message  prompts as token ids for the command line, each text encoded on its own
+    encode_chat_prompt                  a first turn as token ids for the command line, each text encoded on its own
     ends_in_thinking                    whether an answer to such ids starts inside <think>
 
 An empty list of schemas means no tools. Messages with unknown roles are skipped.
@@ -26,8 +23,6 @@ if TYPE_CHECKING:
     from .tokenizer import Tokenizer
 
 MODES = ("none", "high", "max")
-HOISTS = ("all", "leading")
-"""Which system messages move to the start of a prompt: all, as in ds4, or only the leading ones."""
 THINK_MAX_MIN_CTX = 384 * 1024
 """Context size in tokens below which "max" becomes "high"."""
 
@@ -76,7 +71,8 @@ _TOOL_PROMPT_END = (
 
 _EFFORTS = {"max": "max", "none": "none"} | dict.fromkeys(("xhigh", "high", "medium", "low", "minimal"), "high")
 _SYSTEM_ROLES, _TOOL_ROLES = ("system", "developer"), ("tool", "function")
-ROLES = (*_SYSTEM_ROLES, "user", "assistant", *_TOOL_ROLES)
+ASKING = ("user", *_TOOL_ROLES)
+ROLES = (*_SYSTEM_ROLES, "assistant", *ASKING)
 
 
 @dataclass(frozen=True)
@@ -143,13 +139,8 @@ def tool_prompt(schemas: Sequence[str]) -> list[TextPart]:
     return Rendered().protocol(_TOOL_PROMPT).plain("\n".join(schemas)).protocol(_TOOL_PROMPT_END).parts
 
 
-def leading_system(messages: Sequence[Message]) -> int:
-    """Return the number of system and developer messages at the start of the list."""
-    return next((i for i, message in enumerate(messages) if message.role not in _SYSTEM_ROLES), len(messages))
-
-
 def render(
-    messages: Sequence[Message], schemas: Sequence[str] = (), mode: str = "high", hoist: str = "all",
+    messages: Sequence[Message], schemas: Sequence[str] = (), mode: str = "high", *, in_place: bool = False,
     answer: bool = False,
 ) -> Rendered:  # fmt: skip
     """Render a conversation as a prompt, with the start of an answer unless the last message is the assistant's.
@@ -157,20 +148,19 @@ def render(
     With ``answer``, a prompt to generate from: after an assistant's last message a new answer starts, or that message
     stays open if it is a ``prefix``.
 
-    Reasoning of past turns is kept everywhere once tools are involved, else only after the last user message. With
-    ``hoist`` "leading", later system messages stay in place, rendered like user text: the start of the prompt is then
-    the same in every turn, whatever a client inserts later.
+    Reasoning of past turns is kept everywhere once tools are involved, else only after the last user message. System
+    messages move to the start, as in ds4. With ``in_place`` only the leading ones do; later ones are rendered like user
+    text: the start of the prompt is then the same in every turn, whatever a client inserts later.
     """
-    if hoist not in HOISTS:
-        raise TextError(f"unknown hoist {hoist!r}: choose from {', '.join(HOISTS)}")
-    in_place = len(messages) if hoist == "all" else leading_system(messages)
+    count = len(messages)
+    head = next((i for i, m in enumerate(messages) if m.role not in _SYSTEM_ROLES), count) if in_place else count
     prompt = Rendered().protocol(protocol.BOS)
     asks = answer or not messages or messages[-1].role != "assistant"
     prompt.conversation = Conversation([_as_json(message) for message in messages], [*schemas], mode, asks)
     if mode == "max":
         prompt.plain(MAX_PREFIX)
     system: list[TextPart] = tool_prompt(schemas) if schemas else []
-    for message in messages[:in_place]:
+    for message in messages[:head]:
         if message.role in _SYSTEM_ROLES:
             if system:
                 system.append(TextPart("\n\n", None))
@@ -178,61 +168,43 @@ def render(
                 system.append(TextPart(message.content, None))
     prompt.extend(system)
 
-    placed = {i for i in range(in_place, len(messages)) if messages[i].role in _SYSTEM_ROLES}
-    asked = [i for i, message in enumerate(messages) if message.role in ("user", *_TOOL_ROLES) or i in placed]
-    tools_used = any(message.role in _TOOL_ROLES or _has_calls(message) for message in messages)
+    asked = [i for i, m in enumerate(messages) if m.role in ASKING or (m.role in _SYSTEM_ROLES and i >= head)]
+    tools_used = any(m.role in _TOOL_ROLES or (m.role == "assistant" and m.calls) for m in messages)
     keep_from = 0 if schemas or tools_used else (asked[-1] + 1 if asked else 0)
-    _render_turns(prompt, messages, 0, mode, keep_from, in_place)
-    shown = [m for i, m in enumerate(messages) if m.role not in _SYSTEM_ROLES or i >= in_place and m.content]
-    if answer and shown and shown[-1].role == "assistant" and not shown[-1].prefix:
+    last = _render_turns(prompt, messages, mode, keep_from, head)
+    if last in ASKING or (answer and last == "assistant"):
         prompt.protocol(protocol.ASSISTANT).protocol(protocol.THINK_CLOSE if mode == "none" else protocol.THINK_OPEN)
     return prompt
 
 
-def live_tail(messages: Sequence[Message], start: int, mode: str = "high", hoist: str = "all") -> Rendered:
-    """Render the text that follows a live session ending in a tool turn: EOS, then ``messages[start:]``."""
-    in_place = len(messages) if hoist == "all" else start
-    return _render_turns(Rendered().protocol(protocol.EOS), messages, start, mode, 0, in_place)
+def _render_turns(prompt: Rendered, messages: Sequence[Message], mode: str, keep_from: int, head: int) -> str:
+    """Append the turns to ``prompt``; return the role of the last one, "" if there is none or it stays open.
 
-
-def completion(text: str, mode: str = "high") -> Rendered:
-    """Render the prompt of a text completions request: the default system text, then ``text`` as user."""
-    messages = (Message("system", protocol.DEFAULT_SYSTEM), Message("user", text))
-    return render(messages, (), mode)
-
-
-def _render_turns(
-    prompt: Rendered, messages: Sequence[Message], start: int, mode: str, keep_from: int, in_place: int
-) -> Rendered:
-    """Append ``messages[start:]`` to ``prompt``.
-
-    Assistant turns from index ``keep_from`` on keep their reasoning; system messages from index ``in_place`` on join
-    the user's turn before them, or form one of their own.
+    Assistant turns from index ``keep_from`` on keep their reasoning; system messages from index ``head`` on join the
+    user's turn before them, or form one of their own.
     """
-    thinking = mode != "none"
-    pending = in_results = False
-    for index in range(start, len(messages)):
-        message = messages[index]
+    last = ""
+    for index, message in enumerate(messages):
         if message.role == "user":
             prompt.protocol(protocol.USER).plain(message.content)
-            pending, in_results = True, False
+            last = "user"
         elif message.role in _TOOL_ROLES:
-            if not in_results:
+            if last != "tool":
                 prompt.protocol(protocol.USER)
             prompt.extend(render_result(message.content))
-            pending = in_results = True
+            last = "tool"
         elif message.role in _SYSTEM_ROLES:
-            if index >= in_place and message.content:
-                prompt.plain("\n\n") if pending else prompt.protocol(protocol.USER)
+            if index >= head and message.content:
+                prompt.plain("\n\n") if last in ASKING else prompt.protocol(protocol.USER)
                 prompt.plain(message.content)
-                pending, in_results = True, False
+                last = "user"
         elif message.role == "assistant":
-            if pending:
+            if last in ASKING:
                 prompt.protocol(protocol.ASSISTANT)
-                if thinking and index >= keep_from:
+                if mode != "none" and index >= keep_from:
                     prompt.protocol(protocol.THINK_OPEN).plain(message.reasoning)
                     if message.prefix and not message.content:
-                        return prompt  # the answer continues its reasoning
+                        return ""  # the answer continues its reasoning
                 prompt.protocol(protocol.THINK_CLOSE)
             prompt.plain(message.content)
             if message.raw_dsml is not None:
@@ -240,12 +212,10 @@ def _render_turns(
             elif message.calls:
                 prompt.extend(render_calls(message.calls))
             if message.prefix:
-                return prompt
+                return ""
             prompt.protocol(protocol.EOS)
-            pending = in_results = False
-    if pending:
-        prompt.protocol(protocol.ASSISTANT).protocol(protocol.THINK_OPEN if thinking else protocol.THINK_CLOSE)
-    return prompt
+            last = "assistant"
+    return last
 
 
 def _as_json(message: Message) -> dict[str, Any]:
@@ -268,10 +238,6 @@ def _arguments(call: ToolCall) -> Any:
     return value if isinstance(value, dict) else call.arguments
 
 
-def _has_calls(message: Message) -> bool:
-    return message.role == "assistant" and bool(message.calls)
-
-
 # --- token by token, for a command line
 
 
@@ -284,13 +250,10 @@ def encode_chat_prompt(tokenizer: Tokenizer, system: str, prompt: str, mode: str
     if tokenizer.template is not None:
         messages = [Message("system", system)] * bool(system) + [Message("user", prompt)]
         return encode_by_template(tokenizer, messages, mode)
-    if not tokenizer.chats:
-        return [*chat_start(tokenizer), *tokenizer.encode(prompt)]
-    ids = [tokenizer.bos]
-    if mode == "max":
-        ids += tokenizer.encode(MAX_PREFIX)
-    ids += tokenizer.encode(system)
-    return [*ids, *encode_message(tokenizer, "user", prompt), *answer_start(tokenizer, mode)]
+    ids = chat_start(tokenizer)
+    if tokenizer.chats:
+        ids += [*(tokenizer.encode(MAX_PREFIX) if mode == "max" else ()), *tokenizer.encode(system), tokenizer.user]
+    return [*ids, *tokenizer.encode(prompt), *answer_start(tokenizer, mode)]
 
 
 def encode_by_template(tokenizer: Tokenizer, messages: list[Message], mode: str) -> list[int]:
@@ -334,27 +297,3 @@ def ends_in_thinking(ids: Sequence[int], tokenizer: Tokenizer) -> bool:
         if token in (tokenizer.think_close, tokenizer.assistant, tokenizer.user, tokenizer.eos, tokenizer.bos):
             return False
     return False
-
-
-def encode_message(tokenizer: Tokenizer, role: str, content: str) -> list[int]:
-    """Return the token ids of one more message of a running conversation; raise TextError for an unknown role.
-
-    An assistant's text that does not itself start with a think tag is preceded by ``</think>``; a leading think tag,
-    and the closing tag that matches it, become control tokens.
-    """
-    if not tokenizer.chats:
-        return [] if role in _SYSTEM_ROLES else tokenizer.encode(content)
-    if role in _SYSTEM_ROLES:
-        return tokenizer.encode(content)
-    if role == "user":
-        return [tokenizer.user, *tokenizer.encode(content)]
-    if role in _TOOL_ROLES:
-        return [tokenizer.user, *tokenizer.encode("Tool: " + content)]
-    if role != "assistant":
-        raise TextError(f"unknown role {role!r}: choose from {', '.join(ROLES)}")
-    ids = [tokenizer.assistant]
-    if content.startswith(protocol.THINK_OPEN):
-        reasoning, closed, content = content.removeprefix(protocol.THINK_OPEN).partition(protocol.THINK_CLOSE)
-        ids += [tokenizer.think_open, *tokenizer.encode(reasoning)]
-        return [*ids, tokenizer.think_close, *tokenizer.encode(content)] if closed else ids
-    return [*ids, tokenizer.think_close, *tokenizer.encode(content.removeprefix(protocol.THINK_CLOSE))]

@@ -3,12 +3,8 @@
 Input is raw JSON text, because arguments are kept as the client wrote them. TextError says which field is wrong and
 how; whether the request as a whole makes sense is for the server to decide.
 
-Defaults follow ds4; a server for today's clients sets these options:
-
-  placeholders   a non-text part (an image, a document) becomes a few words instead of nothing or an error: histories
-                 are sent again and again, and one error would end the conversation
-  references     name of a deferred tool in a search result -> its schema line, shown in place (``schemas``)
-  leading        a request's system text comes first in the list and not last (``chat.render``, ``hoist``)
+A non-text part (an image, a document) becomes a few words: histories are sent again and again, and one error would end
+the conversation.
 """
 
 from __future__ import annotations
@@ -31,7 +27,6 @@ _HOSTED_CALLS = {
 }
 _CALL_ITEMS = ("function_call", "custom_tool_call", *_HOSTED_CALLS)
 _OUTPUT_ITEMS = tuple(f"{name}_output" for name in _CALL_ITEMS) + tuple(f"{n}_output" for n in _HOSTED_CALLS.values())
-_RESPONSES_PARTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
 
 
 def _parts(raw: str | None, label: str) -> Iterable[tuple[Fields, str]]:
@@ -49,8 +44,8 @@ def _parts(raw: str | None, label: str) -> Iterable[tuple[Fields, str]]:
             yield part, text(part.get("text"), f"text of {label}")
 
 
-def _all_text(raw: str | None, label: str, placeholders: bool = False) -> str:
-    return "".join(content or (_placeholder(part) if placeholders else "") for part, content in _parts(raw, label))
+def _texts(raw: str | None, label: str) -> list[str]:
+    return [content or _placeholder(part) for part, content in _parts(raw, label)]
 
 
 def _placeholder(part: Fields) -> str:
@@ -78,12 +73,12 @@ def _input(raw: str) -> str:
 # --- OpenAI chat completions
 
 
-def from_openai(raw: str, *, placeholders: bool = False) -> list[Message]:
+def from_openai(raw: str) -> list[Message]:
     """Parse ``messages`` of a chat completions request; calls without name or arguments are dropped."""
-    return [_openai_message(fields(item, "a message", ("role",)), placeholders) for item in array(raw, "messages")]
+    return [_openai_message(fields(item, "a message", ("role",))) for item in array(raw, "messages")]
 
 
-def _openai_message(message: Fields, placeholders: bool) -> Message:
+def _openai_message(message: Fields) -> Message:
     calls = []
     for item in array(message.get("tool_calls", "[]"), "tool_calls"):
         call = fields(item, "a tool call")
@@ -98,8 +93,8 @@ def _openai_message(message: Fields, placeholders: bool) -> Message:
     result = text(message.get("tool_call_id"), "tool_call_id")
     return Message(
         role=text(message.get("role"), "role", "user"),
-        content=_all_text(message.get("content"), "content", placeholders),
-        reasoning=_all_text(message.get("reasoning_content"), "reasoning_content"),
+        content="".join(_texts(message.get("content"), "content")),
+        reasoning="".join(_texts(message.get("reasoning_content"), "reasoning_content")),
         calls=tuple(calls),
         result_ids=(result,) if result else (),
         prefix=message.get("prefix") == "true",
@@ -109,27 +104,17 @@ def _openai_message(message: Fields, placeholders: bool) -> Message:
 # --- Anthropic messages
 
 
-def from_anthropic(
-    raw: str,
-    system: str | None = None,
-    *,
-    placeholders: bool = False,
-    leading: bool = False,
-    references: Mapping[str, str] | None = None,
-) -> list[Message]:
-    """Parse ``messages`` and the raw ``system`` of a messages request (Anthropic).
+def from_anthropic(raw: str, system: str | None = None, references: Mapping[str, str] | None = None) -> list[Message]:
+    """Parse ``messages`` and the raw ``system`` of a messages request (Anthropic); the system text comes first.
 
-    The system text comes last in the list, or first if ``leading``.
+    references: name of a deferred tool in a search result -> its schema line, shown in place (``schemas``).
     """
-    named = references or {}
-    messages = [_anthropic_message(fields(item, "a message"), placeholders, named) for item in array(raw, "messages")]
+    messages = [_anthropic_message(fields(item, "a message"), references or {}) for item in array(raw, "messages")]
     joined = ""
     for _, part in _parts(system, "system"):
         if part and not part.startswith("x-anthropic-"):
             joined += "\n" * bool(joined and not joined.endswith("\n")) + part
-    if joined:
-        messages.insert(0 if leading else len(messages), Message("system", joined))
-    return messages
+    return [Message("system", joined), *messages] if joined else messages
 
 
 def tool_references(raw: str) -> list[str]:
@@ -143,7 +128,7 @@ def tool_references(raw: str) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _anthropic_message(message: Fields, placeholders: bool, references: Mapping[str, str]) -> Message:
+def _anthropic_message(message: Fields, references: Mapping[str, str]) -> Message:
     content, reasoning, calls, results = "", "", [], []
     for block, block_text in _parts(message.get("content"), "content"):
         kind = text(block.get("type"), "type of a content block")
@@ -155,16 +140,16 @@ def _anthropic_message(message: Fields, placeholders: bool, references: Mapping[
             name, call_id = text(block.get("name"), "name of a tool_use"), text(block.get("id"), "id of a tool_use")
             calls.append(ToolCall(name, block.get("input", "{}"), call_id))
         elif kind == "tool_result":
-            output = _anthropic_result(block.get("content"), placeholders, references)
+            output = _anthropic_result(block.get("content"), references)
             content += "".join(part.text for part in render_result(output))
             results.append(text(block.get("tool_use_id"), "tool_use_id"))
-        elif placeholders and kind != "redacted_thinking":  # that one nobody can read
+        elif kind != "redacted_thinking":  # that one nobody can read
             content += block_text or _placeholder(block)
     role = text(message.get("role"), "role", "user")
     return Message(role, content, reasoning, tuple(calls), result_ids=tuple(results))
 
 
-def _anthropic_result(raw: str | None, placeholders: bool, references: Mapping[str, str]) -> str:
+def _anthropic_result(raw: str | None, references: Mapping[str, str]) -> str:
     """Return the text of a tool's result; a reference to a tool becomes that tool's schema line."""
     content = ""
     for part, part_text in _parts(raw, "content of a tool_result"):
@@ -172,22 +157,19 @@ def _anthropic_result(raw: str | None, placeholders: bool, references: Mapping[s
             name = text(part["tool_name"], "tool_name")
             content += "\n" * bool(content) + references.get(name, f"[tool {name}]")
         else:
-            content += part_text or (_placeholder(part) if placeholders else "")
+            content += part_text or _placeholder(part)
     return content
 
 
 # --- OpenAI responses
 
 
-def from_responses(
-    raw: str, instructions: str = "", *, placeholders: bool = False, in_place: bool = False
-) -> tuple[list[Message], list[str]]:
+def from_responses(raw: str, instructions: str = "") -> tuple[list[Message], list[str]]:
     """Parse ``input`` of a responses request; return the messages and the raw tools of its tool_search outputs.
 
-    With ``in_place`` these outputs show the schema lines of their tools, so the tool prompt need not
-    (``schemas.brought``).
+    These outputs show the schema lines of their tools, so the tool prompt need not (``schemas.brought``).
     """
-    conversation = _Responses(instructions, placeholders, in_place)
+    conversation = _Responses(instructions)
     if rawjson.is_string(raw):
         conversation.messages.append(Message("user", rawjson.string(raw)))
     else:
@@ -201,8 +183,7 @@ class _Responses:
     """Converts input items to messages: reasoning joins the assistant's next item, calls join the message before
     them."""
 
-    def __init__(self, instructions: str, placeholders: bool, in_place: bool):
-        self._placeholders, self._in_place = placeholders, in_place
+    def __init__(self, instructions: str):
         self.messages = [Message("system", instructions)] if instructions else []
         self.tools: list[str] = []
         self._reasoning: list[str] = []
@@ -217,7 +198,7 @@ class _Responses:
         if kind == "message":
             self._message(item)
         elif kind == "reasoning":
-            self._reasoning += [part for key in ("summary", "content") for part in self._texts(item.get(key))]
+            self._reasoning += [part for key in ("summary", "content") for part in _texts(item.get(key), "content")]
         elif kind in _CALL_ITEMS:
             self._call(kind, item)
         elif kind in _OUTPUT_ITEMS:
@@ -238,7 +219,7 @@ class _Responses:
         role = text(item.get("role"), "role", "user")
         if role != "assistant":
             self.flush()
-        content = "".join(self._texts(item.get("content")))
+        content = "".join(_texts(item.get("content"), "content"))
         self.messages.append(Message(role, content, self._take_reasoning()))
 
     def _call(self, kind: str, item: Fields) -> None:
@@ -253,25 +234,16 @@ class _Responses:
         calls = (*last.calls, ToolCall(name, arguments, call_id))
         self.messages[-1] = replace(last, reasoning=reasoning, calls=calls)
 
-    def _texts(self, raw: str | None) -> list[str]:
-        texts = []
-        for part, content in _parts(raw, "content"):
-            kind = text(part.get("type"), "type of a content part")
-            if kind not in _RESPONSES_PARTS and not self._placeholders:
-                raise TextError(f"unknown content part type {kind!r}: choose from {', '.join(_RESPONSES_PARTS)}")
-            texts.append(content or (_placeholder(part) if self._placeholders else ""))
-        return texts
-
     def _output(self, kind: str, item: Fields) -> None:
         self.flush()
         lines = ""
         if kind.startswith("tool_search"):
             tools = array(item.get("tools", "[]"), "tools of a tool_search_output")
             self.tools += tools
-            lines = _lines(tools) if self._in_place else ""
+            lines = _lines(tools)
         raw = item.get("output")
         if raw is None or rawjson.is_string(raw) or raw.startswith("["):
-            content = "".join(self._texts(raw)) or lines
+            content = "".join(_texts(raw, "content")) or lines
         else:
             content = raw  # a hosted tool's result object, shown as it is
         call_id = text(item.get("call_id"), "call_id") or text(item.get("id"), "id")

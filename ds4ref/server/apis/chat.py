@@ -49,7 +49,7 @@ class Chat(Api):
         request = fields.read(body, self.name)
         assert isinstance(request, ChatRequest)
         with reading():
-            messages = known_roles(from_openai(needed(request.messages, "messages"), placeholders=True), *ROLES)
+            messages = known_roles(from_openai(needed(request.messages, "messages")), *ROLES)
             tools = read_schemas(given(request.tools))
         model = about.model if request.model is None else request.model
         chosen, explicit = switched(request.thinking, request.think)

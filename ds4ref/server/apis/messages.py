@@ -64,13 +64,7 @@ class Messages(Api):
         raw = needed(request.messages, "messages")
         with reading():
             tools = found_in(read_schemas(given(request.tools)), tool_references(raw))
-            messages = from_anthropic(
-                raw,
-                given(request.system),
-                placeholders=True,
-                leading=True,
-                references={tool.name: tool.text for tool in tools},
-            )
+            messages = from_anthropic(raw, given(request.system), {tool.name: tool.text for tool in tools})
             messages = known_roles(messages, *ROLES)
         if all(message.role == "system" for message in messages):
             raise bad("there are no messages")

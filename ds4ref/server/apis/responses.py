@@ -64,7 +64,7 @@ class Responses(Api):
                 raise fields.unsupported(f"reasoning.{name}")
         with reading():
             raw, instructions = needed(request.input, "input"), request.instructions or ""
-            messages, loaded = from_responses(raw, instructions, placeholders=True, in_place=True)
+            messages, loaded = from_responses(raw, instructions)
             if not messages or (len(messages) == 1 and instructions):
                 raise bad("input is empty")
             messages = _asked_again(known_roles(messages, *ROLES))

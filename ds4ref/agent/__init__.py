@@ -5,7 +5,6 @@
     tools.py       the execution of a call
     search.py      listing a folder, finding lines
     edit.py        a file's text as lines, and edits of it; no file access
-    memory.py      which lines the model was shown, since it may edit only those
     workspace.py   the folder, and the check that no path leads out of it
     shell.py       commands with a time limit, in an environment without keys
     permit.py      which tools are allowed, and asking the user about others

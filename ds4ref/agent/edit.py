@@ -61,11 +61,6 @@ class Change:
         behind = next((n for n in range(most - start) if old[-1 - n] != new[-1 - n]), most - start)
         return cls(start, old[start : len(old) - behind], new[start : len(new) - behind])
 
-    @property
-    def shift(self) -> int:
-        """The difference that the change makes to the numbers of the lines after it."""
-        return len(self.added) - len(self.removed)
-
     def diff(self, limit: int | None = None, width: int | None = None) -> str:
         """Return the change as a unified diff without context lines.
 
@@ -83,7 +78,7 @@ class Change:
         return "\n".join(lines)
 
 
-def by_anchor(text: Text, old: str, new: str) -> str:
+def replaced(text: Text, old: str, new: str) -> str:
     """Return the file's content with ``old`` replaced by ``new``; raises ToolError unless ``old`` occurs exactly once.
 
     Overlapping occurrences count.
@@ -95,20 +90,5 @@ def by_anchor(text: Text, old: str, new: str) -> str:
     again = content.find(old, at + 1)
     if again >= 0:
         first, second = (content.count("\n", 0, place) + 1 for place in (at, again))
-        why = "old text is not unique; read the target lines and retry with line/range plus new"
-        raise ToolError(f"{why} (it starts in lines {first} and {second})")
+        raise ToolError(f"old text is not unique (it starts in lines {first} and {second}); give more of the text")
     return content[:at] + text.fitted(new) + content[at + len(old) :]
-
-
-def by_lines(text: Text, first: int, last: int, new: str) -> str:
-    """Return the file's content with lines ``first`` to ``last`` (counted from 1, inclusive) replaced by ``new``.
-
-    A missing newline at the end of ``new`` is added. Raises ToolError for lines that do not exist.
-    """
-    if not 1 <= first <= last:
-        raise ToolError("invalid range; use START:END, for example 10:20")
-    if last > len(text.lines):
-        raise ToolError(f"edit line range is outside the file, whose last line is {len(text.lines)}")
-    if new and not new.endswith("\n") and text.lines[last - 1].endswith("\n"):
-        new += "\n"
-    return "".join([*text.lines[: first - 1], text.fitted(new), *text.lines[last:]])

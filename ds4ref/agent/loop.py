@@ -18,7 +18,6 @@ from ..errors import Ds4Error, TargetError
 from ..targets import Completion, Delta, Finish, Message, Prompt, Request, Target, ToolCall, collect
 from ..text import rawjson
 from .log import Log
-from .memory import LineMemory
 from .tools import Result, Toolbox
 from .workspace import shown_name
 
@@ -26,9 +25,8 @@ DEFAULT_SYSTEM = "You are a helpful coding assistant running inside ds4-agent."
 _RULES = """\
 You work in the folder {root} through tools; paths are relative to it, and nothing outside it can be reached.
 Look before you change: list and search find things, read shows a file with line numbers, some hundred lines at a time.
-To change a file use edit, not write: either old, text that is there exactly once, and new; or the numbers of lines \
-that you have read, and new. After an edit numbers behind it may have changed; the result tells. An edit of a file \
-that changed since you read it is refused: read it again.
+To change a file use edit, not write: old, text that is there exactly once, and new. An edit of a file that changed \
+since you read it is refused: read it again.
 A result that starts with "Tool error:" says what went wrong; put that right instead of repeating the call. If \
 permission is denied, do not try to get there another way.
 Check what you did (run it, read it), then answer in a few sentences. Do not print files that the user can open."""
@@ -92,8 +90,8 @@ class Agent:
         self.clear()
 
     def clear(self) -> None:
-        """Start a new conversation, and forget which lines of files the model was shown."""
-        self.tools.memory = LineMemory()
+        """Start a new conversation, and forget which files the model saw."""
+        self.tools.seen.clear()
         rules, extra = _RULES.format(root=shown_name(self.tools.workspace.root)), _sendable(self.settings.system)
         self.messages = [Message("system", f"{rules}\n\n{extra}" if extra else rules)]
 
@@ -144,7 +142,6 @@ class Agent:
     def _answer(self, cancel: Cancellation) -> tuple[Completion, bool]:
         """Return the next answer, and whether it has broken calls. What a failing target had said is kept."""
         settings, void = self.settings, False
-        self.tools.memory.settle()
         request = Request(
             Prompt.conversation(self.messages, self.tools.schemas, settings.thinking), settings.max_tokens,
             settings.temperature, settings.top_p, settings.min_p, settings.seed, cancel=cancel,

@@ -20,13 +20,11 @@ _File = Annotated[str, Meta(description="path inside the workspace")]
 
 
 class Read(msgspec.Struct):
-    """Read a text file, numbered line by line. Lines must have been read to be edited by number."""
+    """Read a text file, numbered line by line."""
 
     path: _File
     start_line: Annotated[int, Meta(ge=1, description="first line")] = 1
     max_lines: Annotated[int, Meta(ge=1, description="at most so many lines")] = 500
-    whole: Annotated[bool, Meta(description="all lines, as far as they fit")] = False
-    raw: Annotated[bool, Meta(description="without numbers; such lines cannot be edited by number")] = False
 
 
 class List(msgspec.Struct):
@@ -36,28 +34,23 @@ class List(msgspec.Struct):
 
 
 class Search(msgspec.Struct):
-    """Find lines in the files of a folder, or in one file. Lines that are shown may be edited by number."""
+    """Find lines in the files of a folder, or in one file."""
 
     query: Annotated[str, Meta(min_length=1, description="text or pattern, looked for line by line")]
     path: Annotated[str, Meta(description="file or folder inside the workspace")] = "."
     mode: Annotated[Literal["literal", "regex"], Meta(description="what query is")] = "literal"
     glob: Annotated[str, Meta(description="only files of such names, as *.py")] = ""
-    context: Annotated[int, Meta(ge=0, le=5, description="lines around each match")] = 0
     max_results: Annotated[int, Meta(ge=1, le=500, description="at most so many matches")] = 50
     case_sensitive: Annotated[bool, Meta(description="whether case counts")] = True
 
 
 class Edit(msgspec.Struct):
-    """Change a file: new in place of old, which must be there exactly once; or new in place of the lines that line,
-    start_line and end_line, or range name, which must have been read before. Refused if the file changed since."""
+    """Change a file: new in place of old, which must be there exactly once. Refused if the file changed since it was
+    read."""
 
     path: _File
+    old: Annotated[str, Meta(min_length=1, description="exact text, white space included, without line numbers")]
     new: Annotated[str, Meta(description='text to put there; "" deletes')]
-    old: Annotated[str, Meta(description="exact text, white space included")] = ""
-    line: Annotated[int, Meta(ge=0, description="the line to replace")] = 0
-    start_line: Annotated[int, Meta(ge=0, description="first line to replace")] = 0
-    end_line: Annotated[int, Meta(ge=0, description="last line to replace (start_line)")] = 0
-    range: Annotated[str, Meta(description="lines as 10:20, or all for the whole file")] = ""
 
 
 class Write(msgspec.Struct):

@@ -6,8 +6,7 @@ import fnmatch
 import os
 import stat
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from typing import Any
 
 from ..cancellation import Cancellation
@@ -46,57 +45,47 @@ def read_text(workspace: Workspace, real: str) -> Text:
     return Text.parse(data)
 
 
-@dataclass
-class Block:
-    """Numbered lines of a text in a result, until ``room`` bytes are used.
-
-    text    the text
-    room    bytes left
-    width   maximum characters of a line shown in full
-    lines   the formatted lines
-    """
-
-    text: Text
-    room: int
-    width: int
-    lines: list[str] = field(default_factory=list)
-    whole: list[int] = field(default_factory=list)
-    """Numbers of the lines that are shown in full."""
-
-    def add(self, numbers: Iterable[int], at: int = 0) -> bool:
-        """Append lines by number; return False, leaving out the rest, once ``room`` is used up.
-
-        The very first line is appended in any case. Of a line too long, the part around character ``at`` is shown.
-        """
-        for number in numbers:
-            shown = line = self.text.lines[number - 1].removesuffix("\n")
-            if len(line) > self.width:
-                start = max(0, at - self.width // 4)
-                shown = f"{'...' * (start > 0)}{line[start : start + self.width]}... ({len(line)} characters)"
-            self.room -= len(f"{number} {shown}\n".encode())
-            if self.room < 0 and self.lines:
-                return False
-            self.lines.append(f"{number} {shown}")
-            self.whole += [number] * (shown is line)
-        return True
+def shortened(line: str, width: int, at: int = 0) -> str:
+    """Return a line of at most ``width`` characters; of a longer one the part around character ``at``."""
+    if len(line) <= width:
+        return line
+    start = max(0, at - width // 4)
+    return f"{'...' * (start > 0)}{line[start : start + width]}... ({len(line)} characters)"
 
 
-def search(workspace: Workspace, real: str, query: Search, cancel: Cancellation) -> tuple[str, dict[str, Block]]:
-    """Run a search; return (result for the model, the lines shown of each file by path).
+def search(workspace: Workspace, real: str, query: Search, cancel: Cancellation) -> str:
+    """Return the matches for the model: for each file its path, then a line ``  NUMBER TEXT`` each.
 
     In a folder, files that are binary, too large or unreadable are skipped. The search ends early, and the result says
     so, after half a minute or when ``cancel`` is pressed.
     """
+    lines: list[str] = []
+    count, size, note, last = 0, 0, "", ""
+    try:
+        for file, number, line, at in _matches(workspace, real, query, cancel):
+            size += len(line)
+            if count == query.max_results or size > MAX_BYTES:
+                note = " (there may be more: narrow the search, or raise max_results)"
+                break
+            lines += [workspace.shown(file)] * (file != last) + [f"  {number} {shortened(line, WIDTH, at)}"]
+            count, last = count + 1, file
+    except TimeoutError:
+        note = f" (stopped after {MAX_SECONDS:.0f} s)"
+    if cancel.requested:
+        note = " (interrupted)"
+    return "\n".join([f"{count} match(es) shown{note}", "", *lines]) if count else f"No matches{note}"
+
+
+def _matches(
+    workspace: Workspace, real: str, query: Search, cancel: Cancellation
+) -> Iterator[tuple[str, int, str, int]]:
+    """Yield file, number and text of each line that matches, and where in it; TimeoutError when it takes too long."""
     pattern, end = _compiled(query), time.monotonic() + MAX_SECONDS
-    blocks: dict[str, Block] = {}
-    count, room, note, late = 0, MAX_BYTES, "", f" (stopped after {MAX_SECONDS:.0f} s)"
     for file in workspace.files(real):
         if cancel.requested:
-            note = " (interrupted)"
-        elif time.monotonic() > end:
-            note = note or late
-        if note:
-            break
+            return
+        if time.monotonic() > end:
+            raise TimeoutError
         if not _wanted(query.glob, os.path.relpath(file, workspace.root)):
             continue
         try:
@@ -105,24 +94,12 @@ def search(workspace: Workspace, real: str, query: Search, cancel: Cancellation)
             if file == real:  # asked for by name
                 raise
             continue
-        block, last = Block(text, room, WIDTH), 0
-        try:
-            for number, at in _matches(pattern, text, end):
-                before = range(max(last + 1, number - query.context), number)
-                behind = range(max(last, number) + 1, min(len(text.lines), number + query.context) + 1)
-                fits = count < query.max_results and block.add(before)
-                if not (fits and (number <= last or block.add([number], at)) and block.add(behind)):
-                    note = " (there may be more: narrow the search, or raise max_results)"
-                    break
-                count, last = count + 1, max(number, *behind, last)
-        except TimeoutError:
-            note = late
-        if block.lines:
-            blocks[file], room = block, block.room
-    if not blocks:
-        return f"No matches{note}", blocks
-    lines = [line for file in blocks for line in (workspace.shown(file), *(f"  {x}" for x in blocks[file].lines))]
-    return "\n".join([f"{count} match(es) shown{note}", "", *lines]), blocks
+        for number, line in enumerate((line.removesuffix("\n") for line in text.lines), 1):
+            if (seconds := end - time.monotonic()) <= 0:
+                raise TimeoutError
+            match = pattern.search(line, timeout=seconds)
+            if match is not None:
+                yield file, number, line, match.start()
 
 
 def _compiled(query: Search) -> Any:
@@ -133,17 +110,6 @@ def _compiled(query: Search) -> Any:
         return regex.compile(query.query if query.mode == "regex" else regex.escape(query.query), flags)
     except (regex.error, RecursionError, OverflowError, ValueError) as error:
         raise ToolError(f"invalid regex: {str(error)[:200]}") from None
-
-
-def _matches(pattern: Any, text: Text, end: float) -> Iterator[tuple[int, int]]:
-    """Yield the number of each line that matches, and where in it. TimeoutError when it is ``end``."""
-    for number, line in enumerate(text.lines, 1):
-        seconds = end - time.monotonic()
-        if seconds <= 0:
-            raise TimeoutError
-        match = pattern.search(line.removesuffix("\n"), timeout=seconds)
-        if match is not None:
-            yield number, match.start()
 
 
 def _wanted(glob: str, path: str) -> bool:

@@ -11,10 +11,9 @@ import re
 import shutil
 import signal
 import subprocess
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
 from ..cancellation import Cancellation
@@ -98,19 +97,18 @@ class Shell:
         """
         start, why = self.clock(), ""
         with ExitStack() as held, ExitStack() as group:
-            with _uninterrupted():
-                process = held.enter_context(
-                    subprocess.Popen(
-                        [self.program, "-c", command],
-                        cwd=self.folder,
-                        env=self.environ,
-                        stdin=subprocess.DEVNULL,
-                        stdout=subprocess.PIPE,
-                        stderr=subprocess.STDOUT,
-                        start_new_session=True,  # a group to kill, and no terminal to write to or read from
-                    )
+            process = held.enter_context(
+                subprocess.Popen(
+                    [self.program, "-c", command],
+                    cwd=self.folder,
+                    env=self.environ,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,  # a group to kill, and no terminal to write to or read from
                 )
-                group.callback(_end, process)
+            )
+            group.callback(_end, process)
             while not why:
                 output = _collect(process, _NAP)
                 if process.poll() is not None:
@@ -125,26 +123,6 @@ class Shell:
             output = _collect(process, DRAIN)  # processes that left the group may hold the pipe for ever
         code = process.returncode
         return Ended(code if code >= 0 else 128 - code, shortened(output), self.clock() - start, why)
-
-
-@contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Deliver signals that end the agent after the block: a command that has just begun must be known to be ended."""
-    arrived: list[int] = []
-    before = {}
-    if threading.current_thread() is threading.main_thread():
-        names = [name for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-        handlers = {number: signal.getsignal(number) for number in (getattr(signal, name) for name in names)}
-        before = {number: handler for number, handler in handlers.items() if callable(handler)}
-    for number in before:
-        signal.signal(number, lambda number, frame: arrived.append(number))
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        for number in arrived:
-            signal.raise_signal(number)
 
 
 def _collect(process: subprocess.Popen[bytes], seconds: float) -> bytes:

@@ -6,24 +6,19 @@ session. Names, parameters and texts are those of ds4's agent where it has them 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ..cancellation import Cancellation
 from ..text.dsml import ToolCall
-from .edit import DIFF_LINES, DIFF_WIDTH, Change, Text, by_anchor, by_lines
-from .memory import LineMemory
+from .edit import DIFF_LINES, DIFF_WIDTH, Change, Text, replaced
 from .parameters import PARAMETERS, Bash, Edit, List, Read, Search, Write, checked, members, schema
 from .permit import Permit
-from .search import Block, listing, read_text, search
+from .search import listing, read_text, search, shortened
 from .shell import Shell
 from .workspace import File, ToolError, Workspace, shown_name
 
 READ_BYTES, READ_WIDTH = 64 << 10, 2000
-BEFORE, AFTER, AROUND = 5, 8, 50
-"""Lines shown before and after an edit, and the maximum number of lines shown in all."""
-_RANGE = re.compile(r"\s*(\d{1,9})\s*[:-]\s*(\d{1,9})\s*")
 _STOPPED = {"timeout": "stopped: it took longer than timeout_sec={}", "interrupt": "stopped by the user",
             "output": "stopped: it printed too much"}  # fmt: skip
 
@@ -49,10 +44,11 @@ class Result(NamedTuple):
 
 
 class Toolbox:
-    """The tools of one session, with the memory of lines shown to its model."""
+    """The tools of one session; ``seen``: digest of each file as its model last saw or wrote it, by path."""
 
     def __init__(self, workspace: Workspace, permit: Permit, shell: Shell):
-        self.workspace, self.permit, self.shell, self.memory = workspace, permit, shell, LineMemory()
+        self.workspace, self.permit, self.shell = workspace, permit, shell
+        self.seen: dict[str, bytes] = {}
         self.schemas = tuple(map(schema, PARAMETERS))
 
     def title(self, call: ToolCall) -> str:
@@ -97,16 +93,20 @@ class Toolbox:
         total, first = len(text.lines), args.start_line
         if first > max(1, total):
             raise ToolError(f"{name} has {total} lines: there is no line {first}")
-        block = Block(text, READ_BYTES, READ_WIDTH)
-        block.add(range(first, total + 1 if args.whole else min(total + 1, first + args.max_lines)))
-        last = first + len(block.lines) - 1
+        self.seen[real] = text.version
+        lines: list[str] = []
+        room = READ_BYTES
+        for number, line in enumerate(text.lines[first - 1 : first - 1 + args.max_lines], first):
+            line = shortened(line.removesuffix("\n"), READ_WIDTH)
+            lines.append(f"{number} {line}")
+            room -= len(lines[-1].encode()) + 1
+            if room < 0 and len(lines) > 1:
+                lines.pop()
+                break
+        last = first + len(lines) - 1
         where = f"{name}: lines {first}-{last} of {total}" if total else f"{name}: empty"
         rest = f"; continue_offset={last + 1}; read with start_line={last + 1} shows the next lines" * (last < total)
-        if args.raw:
-            lines = [line.partition(" ")[2] for line in block.lines]
-            return Result("\n".join([*lines, f"[{where}{rest}]"]), where)
-        self.memory.show(real, text, block.whole)
-        return Result("\n".join([where + rest, *block.lines]), where)
+        return Result("\n".join([where + rest, *lines]), where)
 
     def _list(self, args: List, cancel: Cancellation) -> Result:
         real, name = self._place(args.path)
@@ -117,63 +117,43 @@ class Toolbox:
     def _search(self, args: Search, cancel: Cancellation) -> Result:
         real, name = self._place(args.path)
         self.permit("search", f"search {name}")
-        text, blocks = search(self.workspace, real, args, cancel)
-        for file, block in blocks.items():
-            self.memory.show(file, block.text, block.whole)
+        text = search(self.workspace, real, args, cancel)
         return Result(text, text.partition("\n")[0])
 
     # --- changing
 
     def _edit(self, args: Edit, cancel: Cancellation) -> Result:
         real, name = self._place(args.path)
-        whole = not args.old and args.range.strip() == "all"
-        file = self.workspace.find(real) if whole else self.workspace.read(real)
-        self.workspace.check_writable(real, file)
-        text = Text.parse(file.data if file else b"")
-        if file and (b"\0" in file.data or text.encode("".join(text.lines)) != file.data):
+        file = self.workspace.read(real)
+        text = Text.parse(file.data)
+        if b"\0" in file.data or text.encode("".join(text.lines)) != file.data:
             raise ToolError(f"{name} is not UTF-8 text; use bash to change it")
-        self.memory.check_version(real, name, text)
-        if args.old:
-            done, content = f"Edited {name} using old/new replacement", by_anchor(text, args.old, args.new)
-        elif whole:
-            done, content = f"Edited {name} range=all", text.fitted(args.new)
-        else:
-            first, last = _lines_of(args)
-            content = by_lines(text, first, last, args.new)
-            self.memory.check_lines(real, name, first, last)
-            done = f"Edited {name} lines {first}-{last}"
-        change, after = self._replace("edit", real, file, text.encode(content))
-        self.memory.edited(real, after, None if whole else change)
-        shift = f"Line shift: {change.shift:+d} for all lines behind old line {change.start + len(change.removed)}"
-        diff = change.diff(DIFF_LINES, DIFF_WIDTH)
-        start, end = max(1, change.start + 1 - BEFORE), change.start + len(change.added) + AFTER
-        block = Block(after, READ_BYTES, READ_WIDTH)
-        block.add(range(start, min(end, len(after.lines), start + AROUND - 1) + 1))
-        self.memory.show(real, after, block.whole)
-        around = f"Current file around edit: {name} lines {start}-{start + len(block.lines) - 1} of {len(after.lines)}"
-        return Result("\n".join([done, *[shift][: abs(change.shift)], diff, around, *block.lines]), done, diff)
+        change = self._replace("edit", real, file, lambda: text.encode(replaced(text, args.old, args.new)))
+        done, diff = f"Edited {name}", change.diff(DIFF_LINES, DIFF_WIDTH)
+        return Result(f"{done}\n{diff}", done, diff)
 
     def _write(self, args: Write, cancel: Cancellation) -> Result:
         real, name = self._place(args.path)
-        file = self.workspace.find(real)
-        self.workspace.check_writable(real, file)
-        if file:
-            self.memory.check_version(real, name, Text.parse(file.data))
         data = args.content.encode()
-        _, after = self._replace("write", real, file, data)
-        self.memory.edited(real, after, None)
+        self._replace("write", real, self.workspace.find(real), lambda: data)
         done = f"Wrote {len(data)} bytes to {name}"
         return Result(done, done)
 
-    def _replace(self, tool: str, real: str, file: File | None, data: bytes) -> tuple[Change, Text]:
-        """Replace ``file`` by ``data`` after a question; return the change and the new text."""
+    def _replace(self, tool: str, real: str, file: File | None, content: Callable[[], bytes]) -> Change:
+        """Replace ``file``, unless it changed since the model saw it, after a question; return the change."""
+        self.workspace.check_writable(real, file)
+        before, name = Text.parse(file.data if file else b""), self.workspace.shown(real)
+        if file and self.seen.get(real, before.version) != before.version:
+            raise ToolError(f"{name} has changed since it was read; read it again before editing")
+        data = content()
         if file and file.data == data:
             raise ToolError(f"this {tool} changes nothing: the new text is what is there")
         after = Text.parse(data)
-        change = Change.between(Text.parse(file.data).lines if file else [], after.lines)
-        self.permit(tool, f"{tool if file else 'make'} {self.workspace.shown(real)}", change.diff())
+        change = Change.between(before.lines, after.lines)
+        self.permit(tool, f"{tool if file else 'make'} {name}", change.diff())
         self.workspace.replace(real, data, file)
-        return change, after
+        self.seen[real] = after.version
+        return change
 
     # --- running
 
@@ -185,13 +165,3 @@ class Toolbox:
         output = ended.output + "\n" * (ended.output[-1:] not in ("", "\n"))
         text = "\n".join([f"{head} exit_status={ended.status}", *why, f"<output>\n{output}</output>"])
         return Result(text, "; ".join([f"exit status {ended.status}", *why]), ended.output, ended.status != 0)
-
-
-def _lines_of(args: Edit) -> tuple[int, int]:
-    """Return first and last line of an edit by lines."""
-    if args.range:
-        match = _RANGE.fullmatch(args.range)
-        return (int(match[1]), int(match[2])) if match else (0, 0)
-    if not args.line and not args.start_line:
-        raise ToolError("edit requires old, or line, start_line or range, besides new")
-    return (args.line, args.line) if args.line else (args.start_line, args.end_line or args.start_line)

@@ -33,17 +33,12 @@ def workspace(folder) -> Workspace:
 
 
 class Tools:
-    """Calls tools as a model does, each call an answer of its own unless ``together``."""
+    """Calls tools as a model does."""
 
     def __init__(self, box: Toolbox):
         self.box = box
 
     def __call__(self, name: str, **arguments: Any) -> Result:
-        self.box.memory.settle()
-        return self.together(name, **arguments)
-
-    def together(self, name: str, **arguments: Any) -> Result:
-        """Make a further call of the same answer: the results before it have not been seen yet."""
         return self.raw(name, json.dumps(arguments))
 
     def raw(self, name: str, arguments: str) -> Result:

@@ -52,9 +52,7 @@ def results(body: dict) -> list[str]:
 TASK = [
     calls(("write", {"path": "a.py", "content": "print(1)\n"}), text="I begin."),
     calls(("read", {"path": "a.py"})),
-    calls(
-        ("edit", {"path": "a.py", "line": 1, "new": "print(42)"}), ("bash", {"command": "cat a.py; echo $DS4_API_KEY"})
-    ),
+    calls(("edit", {"path": "a.py", "old": "1", "new": "42"}), ("bash", {"command": "cat a.py; echo $DS4_API_KEY"})),
     says("It prints", " 42."),
 ]
 
@@ -69,7 +67,7 @@ def test_a_task_is_done(run, folder, monkeypatch) -> None:
     assert (folder / "a.py").read_text() == "print(42)\n"
     assert done.err.splitlines() == [
         "* write a.py", "  Wrote 9 bytes to a.py", "* read a.py", "  a.py: lines 1-1 of 1", "* edit a.py",
-        "  Edited a.py lines 1-1", "  @@ -1,1 +1,1 @@", "  -print(1)", "  +print(42)",
+        "  Edited a.py", "  @@ -1,1 +1,1 @@", "  -print(1)", "  +print(42)",
         "* bash cat a.py; echo $DS4_API_KEY", "  exit status 0", "  print(42)",
     ]  # fmt: skip
     assert all(headers["Authorization"] == "Bearer sesame" for headers in done.headers)
@@ -201,8 +199,9 @@ def test_a_session_on_a_terminal(folder) -> None:
     long = "".join(f"{n}\x1b[2J\n" for n in range(100))
     script = [
         calls(("read", {"path": "a.txt"}), ("write", {"path": "b.txt", "content": long})),
-        calls(("edit", {"path": "a.txt", "line": 1, "new": "two"}), ("edit", {"path": "a.txt", "old": "o", "new": "x"}),
-              ("bash", {"command": "touch c.txt"}), ("bash", {"command": "touch d.txt"})),
+        calls(("edit", {"path": "a.txt", "old": "one", "new": "two"}),
+              ("edit", {"path": "a.txt", "old": "o", "new": "x"}), ("bash", {"command": "touch c.txt"}),
+              ("bash", {"command": "touch d.txt"})),
         says("Done."), says("Bye."),
     ]  # fmt: skip
     with Endpoint(*script) as endpoint:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ds4ref.agent.edit import Change, Text, by_anchor, by_lines
+from ds4ref.agent.edit import Change, Text, replaced
 from ds4ref.agent.workspace import ToolError
 
 PLAIN = st.text("ab \n\u00e9\u2028\x0b", max_size=30)
@@ -32,7 +31,7 @@ def edited(text: str, edit, *args) -> str | None:
 
 @given(PLAIN, PLAIN.filter(bool), PLAIN)
 def test_an_anchor_is_replaced_as_python_does_or_refused(text, old, new) -> None:
-    assert edited(text, by_anchor, old, new) == (text.replace(old, new) if count(text, old) == 1 else None)
+    assert edited(text, replaced, old, new) == (text.replace(old, new) if count(text, old) == 1 else None)
 
 
 @given(PLAIN, PLAIN.filter(bool), PLAIN, st.booleans(), st.booleans())
@@ -40,29 +39,7 @@ def test_in_a_crlf_file_line_breaks_are_the_files(text, old, new, dos_old, dos_n
     """However the model writes them."""
     text += "\n"
     wanted = crlf(text.replace(old, new)) if count(text, old) == 1 else None
-    assert edited(crlf(text), by_anchor, crlf(old) if dos_old else old, crlf(new) if dos_new else new) == wanted
-
-
-@pytest.mark.parametrize("text, old, lines", [("ababa\nx\n", "aba", "1 and 1"), ("a\nb\na\n", "a", "1 and 3"),
-                                              ("x\n" * 9, "\nx", "1 and 2")])  # fmt: skip
-def test_an_anchor_that_is_there_twice_says_where(text, old, lines) -> None:
-    with pytest.raises(ToolError) as error:
-        by_anchor(Text.parse(text.encode()), old, "new")
-    assert str(error.value) == (
-        f"old text is not unique; read the target lines and retry with line/range plus new (it starts in lines {lines})"
-    )
-
-
-@given(PLAIN, st.integers(-1, 9), st.integers(-1, 9), PLAIN, st.booleans())
-def test_lines_are_replaced_as_a_list_would_be(text, first, last, new, dos) -> None:
-    lines = Text.parse(text.encode()).lines
-    wanted = None
-    if 1 <= first <= last <= len(lines):
-        put = new + "\n" if new and not new.endswith("\n") and lines[last - 1].endswith("\n") else new
-        wanted = "".join([*lines[: first - 1], put, *lines[last:]])
-    if dos and "\n" in text:  # a text without line breaks has none to go by
-        text, wanted = crlf(text), None if wanted is None else crlf(wanted)
-    assert edited(text, by_lines, first, last, new) == wanted
+    assert edited(crlf(text), replaced, crlf(old) if dos_old else old, crlf(new) if dos_new else new) == wanted
 
 
 def test_a_diff_is_small_and_tells_of_missing_newlines() -> None:

@@ -62,16 +62,19 @@ def setting(workspace):
 # --- answers and calls
 
 
-def test_lines_read_in_one_answer_are_known_in_the_next(setting, folder) -> None:
-    (folder / "a").write_text("one\ntwo\n")
-    edit = ("edit", {"path": "a", "line": 1, "new": "ONE"})
-    case = setting(calls(("read", {"path": "a"}), edit), calls(edit), says("x"))
+def test_a_new_conversation_forgets_what_was_read(setting, folder) -> None:
+    (folder / "a").write_text("one\n")
+    edit = ("edit", {"path": "a", "old": "one", "new": "ONE"})
+    case = setting(calls(("read", {"path": "a"})), says("x"))
     case.turn()
-    assert "requires a recent read" in case.results[1] and case.results[2].startswith("Edited a lines 1-1")
+    (folder / "a").write_text("one two\n")
+    case.target.script = [calls(edit), says("x")]
+    case.turn()
+    assert "has changed since it was read" in case.results[1]
     case.agent.clear()
     case.target.script = [calls(edit), says("x")]
     case.turn()
-    assert case.roles == "suata" and "requires a recent read" in case.results[0], "forgotten"
+    assert case.roles == "suata" and (folder / "a").read_text() == "ONE two\n"
 
 
 def test_thoughts_and_markup_go_back_as_they_came(setting) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
-import subprocess
 import time
 
 import pytest
@@ -58,30 +56,6 @@ def test_a_timeout_ends_the_whole_group(shell) -> None:
     done = run(shell, "(trap '' TERM; sleep 1000; sleep 1000) & echo $!; sleep 1000 | cat & echo $!; touch late; wait")
     pids = [int(line) for line in done.output.split()]
     assert (done.why, done.status, done.seconds) == ("timeout", 143, 11.0) and len(pids) == 2 and all(map(gone, pids))
-
-
-@needs_proc
-def test_a_signal_while_a_command_is_started_ends_it(shell, monkeypatch) -> None:
-    began = []
-
-    def popen(*args, **kwargs):
-        began.append(start(*args, **kwargs))
-        signal.raise_signal(signal.SIGTERM)
-        return began[0]
-
-    def stop(number, frame):
-        raise SystemExit(128 + number)
-
-    start = subprocess.Popen
-    before = signal.signal(signal.SIGTERM, stop)
-    monkeypatch.setattr(module.subprocess, "Popen", popen)
-    try:
-        with pytest.raises(SystemExit, match="143"):
-            run(shell, "sleep 1000")
-        assert gone(began[0].pid) and began[0].stdout.closed and signal.getsignal(signal.SIGTERM) is stop
-    finally:
-        signal.signal(signal.SIGTERM, before)
-        os.killpg(began[0].pid, signal.SIGKILL) if began[0].poll() is None else None
 
 
 @needs_proc

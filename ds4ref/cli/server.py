@@ -22,15 +22,14 @@ from ..backends import BACKENDS
 from ..console.common import has_colour, run
 from ..console.flags import add
 from ..console.model import add_engine, open_engine
-from ..console.options import Parser, choice, integer, number, parsed, printable
-from ..errors import DataError, Ds4Error, UsageError
+from ..console.options import Parser, choice, integer, parsed, printable
+from ..errors import Ds4Error, UsageError
 from .ds4 import UNAVAILABLE as DS4_UNAVAILABLE
 
 if TYPE_CHECKING:
     from ..engine import Engine
     from ..server.service import Service, Settings
     from ..server.trace import Trace
-    from ..session.boundaries import Policy
     from ..session.store import Store
 
     GuideOf = Callable[..., Any]
@@ -62,7 +61,7 @@ clients:
   ANTHROPIC_BASE_URL=http://127.0.0.1:8000    Anthropic's SDKs, Claude Code
   http://127.0.0.1:8000/                      status page in the browser
 
-The first SIGINT or SIGTERM lets running answers finish (for --drain seconds), the second stops at once.
+The first SIGINT or SIGTERM lets running answers finish (for 30 seconds), the second stops at once.
 
 environment:
   DS4_THREADS=N      default for --threads
@@ -71,10 +70,18 @@ environment:
 
 exit codes: 0 stopped by a signal, all requests answered; 1 failure, 2 usage or lock, 130 second signal"""
 
+FIXED = (
+    "--kv-cache-cold-max-tokens", "--kv-cache-continued-interval-tokens", "--kv-cache-boundary-trim-tokens",
+    "--kv-cache-boundary-align-tokens", "--kv-cache-reject-different-quant", "--disable-exact-dsml-tool-replay",
+    "--tool-memory-max-ids",
+)  # fmt: skip
+"""Flags of ds4-server whose defaults are fixed here."""
 UNAVAILABLE = {
     "--metal": f"no Metal backend (available: {', '.join(BACKENDS)})",
     "--quality": DS4_UNAVAILABLE["--quality"],
-}  # fmt: skip
+    "--chdir": "start the server in that folder",
+    **dict.fromkeys(FIXED, "fixed at ds4's default"),
+}
 
 
 def build_parser() -> Parser:
@@ -94,14 +101,11 @@ def build_parser() -> Parser:
     add(g, "--ctx", help="context size in tokens (65536, or 32768 if memory is low)")
     add(g, "--tokens", default=TOKENS, help=f"maximum tokens per answer, limited by the context ({TOKENS})")
     add_engine(parser, "cluster", "steering", "drafts", group=g)
-    g.add_argument("--chdir", metavar="DIR", help="change to this folder first")
     add(g, "--model-name", default=MODEL, help=f"model id reported to clients ({MODEL})")
 
     g = parser.add_argument_group("access")
     g.add_argument("--host", metavar="HOST", default="127.0.0.1", help="address to listen on (127.0.0.1)")
     g.add_argument("--port", metavar="N", type=integer(0, 65535), default=8000, help="port; 0 picks a free one (8000)")
-    g.add_argument("--api-key", metavar="KEY", help="API key that clients must send; visible to other users in the "
-                   "process list, unlike --key-env")  # fmt: skip
     add(g, "--key-env", default=None, help="environment variable with the API key")
     g.add_argument("--insecure", action="store_true", help="accept remote clients without a key")
     g.add_argument("--allow-host", metavar="NAMES", default="", help="other Host header names to accept, comma-"
@@ -111,39 +115,18 @@ def build_parser() -> Parser:
     g = parser.add_argument_group("limits")
     g.add_argument("--streams", metavar="N", type=integer(1, 1024), default=STREAMS, help="concurrent answers "
                    f"({STREAMS})")  # fmt: skip
-    g.add_argument("--queue", metavar="N", type=integer(), default=256, help="maximum queued requests; further ones "
-                   "are rejected (256)")  # fmt: skip
     g.add_argument("--memory-mb", metavar="N", type=integer(0, 1 << 24), default=1024, help="memory for cached "
                    "conversations, MiB (1024)")  # fmt: skip
     g.add_argument("--form-thinking", metavar="N", type=integer(0), help="maximum reasoning tokens before a forced "
                    "tool call or JSON answer; needed with random weights (no limit)")  # fmt: skip
-    g.add_argument("--body-mb", metavar="N", type=integer(1, 1024), default=64, help="maximum request size, "
-                   "MiB, before and after decompression (64)")  # fmt: skip
-    g.add_argument("--drain", metavar="S", type=number(0, 1e6), default=30.0, help="seconds to let running answers "
-                   "finish at shutdown (30)")  # fmt: skip
 
-    policy = Policy()
     g = parser.add_argument_group("conversations on disk")
     g.add_argument("--kv-disk-dir", metavar="DIR", help="save conversations in this folder across restarts; "
                    "can be shared with other servers and ds4 (ds4-kv lists it)")  # fmt: skip
     g.add_argument("--kv-disk-space-mb", metavar="N", type=integer(1, 1 << 30), default=4096, help="maximum size of "
                    "that folder, MiB (4096)")  # fmt: skip
-    g.add_argument("--kv-cache-min-tokens", metavar="N", type=integer(1), default=policy.min_tokens,
-                   help=f"shortest conversation to save, in tokens ({policy.min_tokens})")  # fmt: skip
-    g.add_argument("--kv-cache-cold-max-tokens", metavar="N", type=integer(0), default=policy.cold_max, help="longest "
-                   f"new prompt to save a prefix of, in tokens; 0: none ({policy.cold_max})")  # fmt: skip
-    g.add_argument("--kv-cache-continued-interval-tokens", metavar="N", type=integer(0), default=policy.interval,
-                   help=f"tokens between checkpoints of a long conversation; 0: none ({policy.interval})")  # fmt: skip
-    g.add_argument("--kv-cache-boundary-trim-tokens", metavar="N", type=integer(0), default=policy.trim, help="tokens "
-                   f"to leave out at the end of a prompt without user turns ({policy.trim})")  # fmt: skip
-    g.add_argument("--kv-cache-boundary-align-tokens", metavar="N", type=integer(0), default=policy.align,
-                   help=f"align checkpoints to multiples of N tokens; 0: any length ({policy.align})")  # fmt: skip
-    g.add_argument("--kv-cache-reject-different-quant", action="store_true", help="do not load ds4's own files "
-                   "of a different quantization")  # fmt: skip
-    g.add_argument("--disable-exact-dsml-tool-replay", action="store_true", help="do not replay tool calls as the "
-                   "model wrote them; render them from the client's JSON")  # fmt: skip
-    g.add_argument("--tool-memory-max-ids", metavar="N", type=integer(), default=100_000, help="tool calls to "
-                   "remember (100000)")  # fmt: skip
+    g.add_argument("--kv-cache-min-tokens", metavar="N", type=integer(1, Policy.cold_max), default=Policy.min_tokens,
+                   help=f"shortest conversation to save, in tokens ({Policy.min_tokens})")  # fmt: skip
 
     g = parser.add_argument_group("logging")
     g.add_argument("--trace", metavar="FILE", help="log every prompt and answer, including secrets; the file "
@@ -165,34 +148,21 @@ def settings(args: Namespace, key: str) -> Settings:
     from ..server.service import Settings
 
     names = {host_name(name) for name in (args.host, *args.allow_host.split(",")) if name.strip()}
-    body = args.body_mb << 20
-    limits = Limits(
-        body_bytes=body,
-        held_bytes=max(Limits.held_bytes, 2 * body),
-        drain_seconds=args.drain,
-        connections=most_connections(Limits.connections),
-    )
+    limits = Limits(connections=most_connections(Limits.connections))
     return Settings(
-        model=args.model_name,
-        max_tokens=args.tokens,
-        access=Access(key, frozenset(names), args.cors),
-        limits=limits,
+        args.model_name, max_tokens=args.tokens, access=Access(key, frozenset(names), args.cors), limits=limits
     )
 
 
 def key_of(args: Namespace) -> str:
-    """Return the API key of the flags, "" for none; UsageError if it is invalid or two are named."""
-    if args.api_key is not None and args.key_env is not None:
-        raise UsageError("choose one of --api-key and --key-env")
-    key = args.api_key
-    if args.key_env is not None:
-        key = os.environ.get(args.key_env, "").strip()
-        if not key:
-            raise UsageError(f"--key-env: the environment variable {printable(args.key_env)} is empty")
-    if key is None:
+    """Return the API key of --key-env, "" for none; UsageError if it is invalid."""
+    if args.key_env is None:
         return ""
-    if not key or not key.isascii() or not key.isprintable() or key != key.strip():
-        raise UsageError("the API key must be printable ASCII without surrounding spaces")
+    key = os.environ.get(args.key_env, "").strip()
+    if not key:
+        raise UsageError(f"--key-env: the environment variable {printable(args.key_env)} is empty")
+    if not key.isascii() or not key.isprintable():
+        raise UsageError("the API key must be printable ASCII")
     return key
 
 
@@ -215,12 +185,10 @@ def make_service(
     if constrain is None:
         constrain = partial(guide_of, max_reasoning=args.form_thinking)
     disk = checkpoints(engine, args)
-    calls = Memory(args.tool_memory_max_ids, enabled=not args.disable_exact_dsml_tool_replay, store=disk)
+    calls = Memory(store=disk)
     timelines = Timelines(engine.tokenizer, args.memory_mb << 20, disk)
     ctx = args.ctx or default_ctx(engine)
-    worker = Worker(
-        engine, ctx=ctx, timelines=timelines, queue_limit=args.queue, streams=args.streams, constrain=constrain
-    )
+    worker = Worker(engine, ctx=ctx, timelines=timelines, streams=args.streams, constrain=constrain)
     return Service(worker, apis(), how, tools=calls, trace=trace)
 
 
@@ -233,32 +201,15 @@ def default_ctx(engine: Engine) -> int:
     return next((ctx for ctx in CONTEXTS if SHARE * engine.shape.kv_bytes(ctx) <= room), CONTEXTS[-1])
 
 
-def policy_of(args: Namespace) -> Policy:
-    """Return the rules for saving checkpoints; UsageError if the flags contradict each other."""
-    from ..session.boundaries import Policy
-
-    return Policy(
-        args.kv_cache_min_tokens,
-        args.kv_cache_cold_max_tokens,
-        args.kv_cache_continued_interval_tokens,
-        args.kv_cache_boundary_trim_tokens,
-        args.kv_cache_boundary_align_tokens,
-    )
-
-
 def checkpoints(engine: Engine, args: Namespace) -> Store | None:
     """Open the checkpoint store in the folder --kv-disk-dir; None without that flag."""
     if args.kv_disk_dir is None:
         return None
+    from ..session.boundaries import Policy
     from ..session.store import Store
 
-    return Store.open(
-        engine,
-        args.kv_disk_dir,
-        args.kv_disk_space_mb << 20,
-        policy_of(args),
-        different_quant=not args.kv_cache_reject_different_quant,
-    )
+    policy = Policy(args.kv_cache_min_tokens)
+    return Store.open(engine, args.kv_disk_dir, args.kv_disk_space_mb << 20, policy)
 
 
 def body(argv: Sequence[str], constrain: GuideOf | None = None) -> int:
@@ -271,18 +222,12 @@ def body(argv: Sequence[str], constrain: GuideOf | None = None) -> int:
     if args is None:
         return 0
     key = key_of(args)
-    policy_of(args)
     check_packages()
     from ..server.auth import check_binding
     from ..server.listen import bind
     from ..server.trace import Trace
 
     check_binding(args.host, key, args.insecure)
-    if args.chdir is not None:
-        try:
-            os.chdir(args.chdir)
-        except OSError as error:
-            raise DataError(f"--chdir {args.chdir}: {error.strerror}") from None
     sock = bind(args.host, args.port)
     try:
         trace = None if args.trace is None else Trace(args.trace)

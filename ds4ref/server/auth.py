@@ -106,4 +106,4 @@ def check_binding(host: str, key: str, insecure: bool) -> None:
     """Raise UsageError if ``host`` is reachable from the network and there is no key, unless ``insecure``."""
     _, address = resolve(host)
     if not ipaddress.ip_address(address.partition("%")[0]).is_loopback and not key and not insecure:
-        raise UsageError(f"--host {host} is open to the network: give it an --api-key, or say --insecure")
+        raise UsageError(f"--host {host} is open to the network: give it a key (--key-env), or say --insecure")

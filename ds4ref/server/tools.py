@@ -52,17 +52,16 @@ class _Entry:
 class Memory:
     """Thread-safe memory of tool calls, least recently used evicted first, limited in ids and bytes.
 
-    enabled   False: nothing is stored, and every call is rendered canonically
-    store     the checkpoints on disk, None for none
+    ``store``: the checkpoints on disk, None for none
     """
 
-    def __init__(self, ids: int = MOST_IDS, nbytes: int = MOST_BYTES, enabled: bool = True, store: Store | None = None):
-        self.most_ids, self.most_bytes, self.enabled, self.store = ids, nbytes, enabled, store
+    def __init__(self, ids: int = MOST_IDS, nbytes: int = MOST_BYTES, store: Store | None = None):
+        self.most_ids, self.most_bytes, self.store = ids, nbytes, store
         self.nbytes = 0
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
         self._blocks: dict[str, _Block] = {}
         self._lock = threading.Lock()
-        if store is not None and enabled:
+        if store is not None:
             store.calls = self
 
     def remember(self, answer: Message) -> None:
@@ -75,8 +74,6 @@ class Memory:
         messages = list(messages)
         ids = {call.id for message in messages if _rendered_anew(message) for call in message.calls if call.id}
         missing = {call_id for call_id in ids if call_id not in self._entries}
-        if not self.enabled:
-            return messages
         if self.store is not None and missing:
             for call_id, block in self.store.find_calls(missing).items():
                 self.restore(call_id, block)
@@ -115,8 +112,6 @@ class Memory:
         )
 
     def _keep(self, ids: Sequence[tuple[str, int | None]], text: str) -> None:
-        if not self.enabled:
-            return
         new = _Block(text)
         with self._lock:
             block = self._blocks.setdefault(text, new)

@@ -19,7 +19,6 @@ from ds4ref.errors import UsageError
 from ds4ref.nano import embedded_path
 from ds4ref.server.plain import Plain
 from ds4ref.server.turn import Turn
-from ds4ref.session.boundaries import Policy
 from ds4ref.text.chat import Message
 from ds4ref.weights import open_source
 from ds4ref.weights.container import TensorSpec
@@ -31,7 +30,7 @@ from ..server.process import process
 SPEC = {
     # flag: how it is spelled with a value, of the reference (server.md 11)
     "-m": "x", "--model": "x", "-c": "64", "--ctx": "64", "-n": "5", "--tokens": "5", "-t": "1", "--threads": "1",
-    "--chdir": ".", "--backend": "cpu", "--host": "127.0.0.1", "--port": "80", "--trace": "x",
+    "--backend": "cpu", "--host": "127.0.0.1", "--port": "80", "--trace": "x",
 }  # fmt: skip
 
 
@@ -48,7 +47,7 @@ def test_flags_of_the_reference_are_there_or_explained():
         "--metal", "--cuda", "--quality", "--kv-disk-dir", "--kv-disk-space-mb", "--kv-cache-min-tokens",
         "--kv-cache-cold-max-tokens", "--kv-cache-continued-interval-tokens", "--kv-cache-boundary-trim-tokens",
         "--kv-cache-boundary-align-tokens", "--kv-cache-reject-different-quant", "--disable-exact-dsml-tool-replay",
-        "--tool-memory-max-ids",
+        "--tool-memory-max-ids", "--chdir",
     ):  # fmt: skip
         known = flag in server.build_parser()._option_string_actions
         assert known != (flag in server.UNAVAILABLE), flag
@@ -59,18 +58,15 @@ def test_defaults_are_those_of_the_reference():
     assert (args.host, args.port, args.tokens) == ("127.0.0.1", 8000, 393216)
     assert args.ctx is None and args.streams == 16, "not the reference's: 32768, and one at a time"
     assert not args.cors and args.trace is None
-    assert server.policy_of(args) == Policy() and args.kv_disk_dir is None and args.kv_disk_space_mb == 4096
-    assert not args.kv_cache_reject_different_quant and not args.disable_exact_dsml_tool_replay
-    assert args.tool_memory_max_ids == 100_000
+    assert args.kv_cache_min_tokens == 512 and args.kv_disk_dir is None and args.kv_disk_space_mb == 4096
 
 
 @pytest.mark.parametrize(
     "argv",
     [
-        ["--port", "70000"], ["--port", "x"], ["--ctx", "0"], ["--frobnicate"], ["serve"], ["--queue", "0"],
+        ["--port", "70000"], ["--port", "x"], ["--ctx", "0"], ["--frobnicate"], ["serve"], ["--streams", "0"],
         ["--log-format", "xml"], ["--mtp-draft", "0"], ["--host"],
-        ["--kv-disk-space-mb", "0"], ["--kv-cache-min-tokens", "0"], ["--tool-memory-max-ids", "0"],
-        ["--kv-cache-cold-max-tokens", "100"], ["--kv-cache-boundary-trim-tokens", "-1"],
+        ["--kv-disk-space-mb", "0"], ["--kv-cache-min-tokens", "0"], ["--kv-cache-min-tokens", "30001"],
     ],
 )  # fmt: skip
 def test_wrong_usage(argv, capsys):
@@ -84,10 +80,6 @@ def test_wrong_usage(argv, capsys):
     [
         (["--host", "0.0.0.0"], "--insecure"),
         (["--host", "no.such.host.invalid"], "--host"),
-        (["--api-key", ""], "API key"),
-        (["--api-key", "a b\x07"], "API key"),
-        (["--api-key", " a"], "API key"),
-        (["--api-key", "a", "--key-env", "B"], "choose one"),
         (["--key-env", "DS4_NO_SUCH_VARIABLE"], "empty"),
     ],
 )
@@ -103,8 +95,6 @@ def test_what_cannot_work_fails_before_the_model_is_loaded(tmp_path, capsys):
         assert "cannot listen on http://127.0.0.1:" in capsys.readouterr().err
     assert server.main(["--port", "0", "--trace", str(tmp_path / "no" / "trace"), *model]) == 1
     assert "cannot write" in capsys.readouterr().err
-    assert server.main(["--port", "0", "--chdir", str(tmp_path / "none"), *model]) == 1
-    assert "--chdir" in capsys.readouterr().err
     assert server.main(["--port", "0", *model]) == 1
     assert "cannot open the model" in capsys.readouterr().err
 
@@ -112,15 +102,16 @@ def test_what_cannot_work_fails_before_the_model_is_loaded(tmp_path, capsys):
 def test_the_key_from_the_environment(monkeypatch):
     monkeypatch.setenv("MY_KEY", " secret\n")
     assert server.key_of(parsed("--key-env", "MY_KEY")) == "secret"
-    assert server.key_of(parsed("--api-key", "k")) == "k" and server.key_of(parsed()) == ""
-    with pytest.raises(UsageError):
-        server.key_of(parsed("--api-key", "\u00e4"))
+    assert server.key_of(parsed()) == ""
+    for key in ("\u00e4", "a\x07b"):
+        monkeypatch.setenv("MY_KEY", key)
+        with pytest.raises(UsageError, match="printable ASCII"):
+            server.key_of(parsed("--key-env", "MY_KEY"))
 
 
 def test_settings():
-    how = server.settings(parsed("--allow-host", "box.lan,Other:80", "--body-mb", "200"), "k")
+    how = server.settings(parsed("--allow-host", "box.lan,Other:80"), "k")
     assert how.access.hosts == {"127.0.0.1", "box.lan", "other"} and how.access.key == "k"
-    assert how.limits.body_bytes == 200 << 20 and how.limits.held_bytes >= 400 << 20
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,7 @@ def test_loopback_needs_no_key():
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
 def test_the_network_needs_a_key_or_a_word(host):
-    with pytest.raises(UsageError, match="--api-key"):
+    with pytest.raises(UsageError, match="--key-env"):
         check_binding(host, "", False)
     check_binding(host, "key", False)
     check_binding(host, "", True)

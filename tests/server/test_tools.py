@@ -115,16 +115,13 @@ def test_it_is_bounded_and_what_was_used_last_stays(steps):
 
 
 def test_calls_of_another_process_are_found_in_checkpoints(tmp_path: Path):
-    """By their id, before a prompt is rendered, and with a checkpoint that is loaded; not where it is switched off."""
-    for enabled in (True, False):
-        folder = tmp_path / str(enabled)
-        kept = store(folder)
-        Memory(enabled=enabled, store=kept).remember(answer(BASH, "c1"))
-        assert kept.save(FakeSession(("A question." + BASH).encode()), (), "cold")  # type: ignore[arg-type]
-        assert known(Memory(store=store(folder)), BASH, "c1") == enabled
-        assert not known(Memory(enabled=False, store=store(folder)), BASH, "c1")
-        assert not known(Memory(store=store(folder)), BASH, "c2")
-        later = store(folder)
-        memory = Memory(store=later)
-        assert later.load(FakeSession(), ("A question." + BASH + "more").encode()) is not None  # type: ignore[arg-type]
-        assert list(memory.ids_of(BASH)) == ["c1"] * enabled
+    """By their id, before a prompt is rendered, and with a checkpoint that is loaded."""
+    kept = store(tmp_path)
+    Memory(store=kept).remember(answer(BASH, "c1"))
+    assert kept.save(FakeSession(("A question." + BASH).encode()), (), "cold")  # type: ignore[arg-type]
+    assert known(Memory(store=store(tmp_path)), BASH, "c1")
+    assert not known(Memory(store=store(tmp_path)), BASH, "c2")
+    later = store(tmp_path)
+    memory = Memory(store=later)
+    assert later.load(FakeSession(), ("A question." + BASH + "more").encode()) is not None  # type: ignore[arg-type]
+    assert list(memory.ids_of(BASH)) == ["c1"]

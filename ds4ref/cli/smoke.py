@@ -3,7 +3,6 @@
 ds4-server smoke --client quick                 SDKs and plain HTTP: what CI runs, in about two minutes
 ds4-server smoke --install                      all clients, including agents from npm
 ds4-server smoke --url http://127.0.0.1:8080    test another server
-ds4-server smoke checks                         what is checked, and which client needs it
 """
 
 from __future__ import annotations
@@ -42,7 +41,6 @@ def build_parser() -> Parser:
         "--client quick",
         "--client codex,claude,opencode,pi --install",
         "--url http://127.0.0.1:8080 --client http",
-        "--json > found.json; ds4-server smoke page found.json > clients.md",
     )
     result.add_argument("--url", metavar="URL", help="server to test (default: ours, with the embedded model)")
     result.add_argument("--client", metavar="LIST", help="only these clients, separated by commas; quick: all except "
@@ -59,8 +57,6 @@ def build_parser() -> Parser:
     add(result, "--key-env", default=None, help="environment variable with the server's API key")
     add(result, "--tokens", help=f"maximum tokens per answer ({TOKENS}; with --url {THEIR_TOKENS})")
     add(result, "--timeout", default=300.0, help="time limit per client, seconds (300)")
-    add(result, "--label", help="name of the server in the report")
-    add(result, "--threads", help="CPU threads of our server (all performance cores)")
     return result
 
 
@@ -68,10 +64,6 @@ def body(argv: Sequence[str]) -> int:
     """Run the command; return 0 if all required checks passed, else 1."""
     from ..conformance import clients
 
-    if argv and argv[0] == "page":
-        return page(argv[1:])
-    if argv and argv[0] == "checks":
-        return checks(argv[1:])
     args = parsed(build_parser(), argv)
     if args is None:
         return 0
@@ -93,7 +85,7 @@ def tried(args: Namespace, kinds: Sequence[Kind], command: Sequence[str]) -> int
     work = Path(tempfile.mkdtemp(prefix="ds4-smoke-"))
     options = runner.Options(
         work, url, args.model_name or "", key_of(args), args.tokens or (THEIR_TOKENS if url else TOKENS), args.timeout,
-        args.install, args.client is not None, args.threads, command, args.label or "", apis,
+        args.install, args.client is not None, command, apis,
     )  # fmt: skip
     try:
         report = runner.smoke(kinds, options, lambda line: say(PROG, line))
@@ -158,32 +150,3 @@ def key_of(args: Namespace) -> str:
     if not key:
         raise UsageError(f"--key-env: the environment variable {printable(args.key_env)} is empty")
     return key
-
-
-def checks(argv: Sequence[str]) -> int:
-    """Run ``smoke checks``: print what is checked, and for whom, as a Markdown page; return the exit code."""
-    from ..conformance.page import checks_page
-
-    if argv:
-        raise UsageError("smoke checks takes no arguments")
-    sys.stdout.write(checks_page())
-    return 0
-
-
-def page(argv: Sequence[str]) -> int:
-    """Run ``smoke page FILE.json...``: print results as a Markdown page; return the exit code."""
-    from ..conformance.page import page as made
-    from ..conformance.results import read
-
-    if not argv or argv[0].startswith("-"):
-        raise UsageError("smoke page needs the files that --json wrote")
-    reports = []
-    for path in argv:
-        try:
-            reports.append(read(json.loads(Path(path).read_text())))
-        except OSError as error:
-            raise UsageError(f"cannot read {path}: {error.strerror}") from None
-        except (ValueError, LookupError, TypeError):
-            raise UsageError(f"{path} was not written by smoke --json") from None
-    sys.stdout.write(made(reports))
-    return 0

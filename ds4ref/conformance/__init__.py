@@ -12,5 +12,4 @@ harnesses  evaluation harnesses as clients
 install    installs clients into the user's cache
 servers    runs ds4-server as a process
 results    outcomes as a table and as JSON
-page       outcomes as a page of the documentation
 """

@@ -22,7 +22,7 @@ from typing import Any
 from .clients import Kind
 from .install import Place
 from .results import Check, State
-from .talk import no_end, progress, shown
+from .talk import shown
 from .task import Task, task
 
 KEPT = ("LANG", "LC_ALL", "TZ", "TMPDIR", "SYSTEMROOT")
@@ -107,7 +107,7 @@ def run(setting: Setting, how: Run, name: str) -> Done:
             code: int | None = process.wait(setting.timeout)
         except subprocess.TimeoutExpired:
             code = None
-            late = no_end(setting.timeout, progress(setting.url))
+            late = f"no end within {setting.timeout:.0f} s (--timeout gives more time)"
         finally:
             # opencode ignores SIGTERM while it loops, and agents leave children behind
             try:
@@ -193,8 +193,11 @@ def pi(s: Setting, api: str, prompt: str) -> Run:
 
 
 RECIPES: dict[str, Callable[[Setting, str, str], Run]] = {
-    "codex": codex, "claude": claude, "opencode": opencode, "pi": pi, "pi-newest": pi, "pi-old": pi,
-}  # fmt: skip
+    "codex": codex,
+    "claude": claude,
+    "opencode": opencode,
+    "pi": pi,
+}
 
 
 # --- results

@@ -61,7 +61,6 @@ APIS = ("chat", "responses", "messages")
 
 KINDS = (
     Kind("http", "", "", "", "checks", "every check of plain HTTP, API by API", quick=True),
-    Kind("requests", "pip", "requests", "2.34.2", "probe", "plain HTTP with a general library", size=5, quick=True),
     Kind("openai", "pip", "openai", "3.54.0", "probe", "OpenAI's SDK: chat, responses, completions", size=70,
          quick=True),
     Kind("anthropic", "pip", "anthropic", "2.14.0", "probe", "Anthropic's SDK: messages", size=70, quick=True),
@@ -75,10 +74,6 @@ KINDS = (
     Kind("opencode", "npm", "opencode-ai", "1.18.33", "agent", "opencode", scripted=True, size=354),
     Kind("pi", "npm", "@earendil-works/pi-coding-agent", "0.87.1", "agent", "pi", apis=APIS, more=(NODE,),
          scripted=True, size=330),
-    Kind("pi-newest", "npm", "@earendil-works/pi-coding-agent", "1.5.2", "agent", "pi, the newest", apis=APIS,
-         more=(NODE,), scripted=True, size=330),
-    Kind("pi-old", "npm", "@mariozechner/pi-coding-agent", "0.73.1", "agent", "pi, the last under its old name",
-         apis=APIS[:1], more=(NODE,), scripted=True, size=204),
 )  # fmt: skip
 """All clients, in the order of running and of the report."""
 

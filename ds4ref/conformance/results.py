@@ -6,7 +6,6 @@ not ``required``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -73,10 +72,6 @@ class Client:
     skipped: str = ""
     seconds: float = 0.0
 
-    def add(self, *checks: Check) -> None:
-        """Append checks to the row."""
-        self.checks += checks
-
     @property
     def failed(self) -> list[Check]:
         """The required checks that failed."""
@@ -133,36 +128,16 @@ class Report:
         }
 
 
-def read(document: dict[str, Any]) -> Report:
-    """Return the report stored as JSON values by ``Report.document``."""
-    clients = [
-        Client(**{**one, "checks": [Check(**check) for check in one["checks"]]}) for one in document["clients"]
-    ]  # fmt: skip
-    stamp = {key: value for key, value in document.items() if key not in ("server", "clients", "failed")}
-    return Report(document["server"], stamp, clients)
-
-
-def features(clients: Iterable[Client]) -> list[str]:
-    """Return the features that at least one client's checks test, in the order of FEATURES."""
-    tried = {check.feature for client in clients for check in client.checks}
-    return [name for name in FEATURES if name in tried]
-
-
-def cells(clients: Sequence[Client]) -> tuple[list[str], list[list[str]]]:
-    """Return (headings, rows) of the table: client, version, one cell per feature, seconds."""
-    columns = features(clients)
-    rows = [
-        [one.name, one.version or "?", *(one.cell(name) for name in columns), f"{one.seconds:.0f} s"]
-        for one in clients
-    ]  # fmt: skip
-    return ["client", "version", *columns, "time"], rows
-
-
 def table(report: Report, width: int) -> str:
     """Format the report as a table followed by failures and skips, in lines of at most ``width`` characters."""
-    head, rows = cells(report.clients)
-    ranks = {"client": 0, "version": 2, "time": 3}
-    columns = [Column(name, ranks.get(name, 1 if i > 4 else 0), right=name == "time") for i, name in enumerate(head)]
+    tried = {check.feature for client in report.clients for check in client.checks}
+    features = [name for name in FEATURES if name in tried]
+    cells = [Column(name, 1 if place > 2 else 0) for place, name in enumerate(features)]
+    columns = [Column("client"), Column("version", 2), *cells, Column("time", 3, right=True)]
+    rows = [
+        [one.name, one.version or "?", *(one.cell(name) for name in features), f"{one.seconds:.0f} s"]
+        for one in report.clients
+    ]
     out = [fitted(columns, rows, width)]
     failed = [f"{c.name}  {check.line}" for c in report.clients for check in c.checks if check.state == "fail"]
     skipped = [f"{c.name}  {check.line}" for c in report.clients for check in c.checks if check.state == "skip"]

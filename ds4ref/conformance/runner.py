@@ -24,12 +24,12 @@ from .checks import groups
 from .clients import APIS, Kind
 from .results import INTERRUPTED, Check, Client, Report
 from .servers import Own
-from .talk import Talk, no_end, progress, shown
+from .talk import Talk, shown
 
 CTX, LONG_CTX = 8192, 65536
 """Context lengths in tokens of our own servers: for short questions, and for agents with their long first prompts."""
 PROBES = Path(__file__).parent / "probes"
-SCRIPTS = {"requests": "requests_plain.py", "openai": "openai_sdk.py", "anthropic": "anthropic_sdk.py"}
+SCRIPTS = {"openai": "openai_sdk.py", "anthropic": "anthropic_sdk.py"}
 DEFAULT_CTX = 131072
 """Context length in tokens assumed if a server does not report it."""
 
@@ -46,9 +46,7 @@ class Options:
     timeout    seconds for each request or command
     install    install missing clients
     named      whether the user chose the clients, so that one that cannot run counts as a failure
-    threads    threads of our own servers, None for the default
     command    command line recorded in the report
-    label      name of the server in the report
     apis       the APIs to test, empty for all; SDKs that speak several test all of theirs
     """
 
@@ -60,9 +58,7 @@ class Options:
     timeout: float = 300.0
     install: bool = False
     named: bool = False
-    threads: int | None = None
     command: Sequence[str] = ("ds4-server", "smoke")
-    label: str = ""
     apis: tuple[str, ...] = ()
 
 
@@ -102,7 +98,7 @@ class Servers:
         if not url:
             if scripted not in self.own:
                 ctx = LONG_CTX if scripted else CTX
-                own = Own(o.work, scripted=scripted, ctx=ctx, threads=o.threads)
+                own = Own(o.work, scripted=scripted, ctx=ctx)
                 self.own[scripted] = self.stack.enter_context(own)
             url = self.own[scripted].url
         if url not in self.talks:
@@ -113,14 +109,13 @@ class Servers:
 
     def facts(self) -> dict[str, object]:
         """Return the identity of the server for the report."""
-        label = {"label": self.options.label} if self.options.label else {}
         if not self.options.url:
-            return {"name": "ds4-server", "model": "embedded", **label}
+            return {"name": "ds4-server", "model": "embedded"}
         talk = self.talk(False)
         name = talk.models.headers.get("server", "")
         # some servers name a model by its file: drop the private folder
         model = os.path.basename(talk.model) if os.path.isabs(talk.model) else talk.model
-        return {"name": name, "url": self.options.url, "model": model, **label}
+        return {"name": name, "url": self.options.url, "model": model}
 
 
 def _run(kind: Kind, o: Options, servers: Servers, tell: Callable[[str], None]) -> Iterator[Client]:
@@ -155,13 +150,13 @@ def _run(kind: Kind, o: Options, servers: Servers, tell: Callable[[str], None]) 
         if missing and o.url:
             row.skipped = missing
         elif kind.runs == "probe":
-            row.add(*probe(kind, place, work, talk, o))
+            row.checks += probe(kind, place, work, talk, o)
         else:
             setting = agents.Setting(
                 place, work, talk.url, talk.model, talk.ctx or DEFAULT_CTX, o.key or agents.DUMMY,
                 led=not o.url and kind.scripted, timeout=o.timeout,
             )  # fmt: skip
-            row.add(*harnesses.HARNESSES.get(kind.name, agents.agent)(kind, api, setting))
+            row.checks += harnesses.HARNESSES.get(kind.name, agents.agent)(kind, api, setting)
         row.seconds = round(time.monotonic() - begun, 1)
         yield row
 
@@ -185,7 +180,7 @@ def _skipped(kind: Kind, why: str, o: Options) -> Client:
     """Return the row of a client that could not run: a failure if the user named it, else a skip."""
     row = Client(kind.name, kind.version)
     if o.named:
-        row.add(Check(f"{kind.name}.start", "start", "fail", True, "it is there", why))
+        row.checks.append(Check(f"{kind.name}.start", "start", "fail", True, "it is there", why))
     else:
         row.skipped = why
     return row
@@ -205,7 +200,7 @@ def probe(kind: Kind, place: install.Place, work: Path, talk: Talk, o: Options) 
             )
         ended = f"exit code {done.returncode}" if done.returncode else ""
     except subprocess.TimeoutExpired:
-        ended = no_end(o.timeout * 2, progress(talk.url))
+        ended = f"no end within {o.timeout * 2:.0f} s (--timeout gives more time)"
     lines = out.read_text().splitlines() if out.exists() else []
     checks = [Check(**json.loads(line)) for line in lines]
     if ended or not checks:

@@ -33,13 +33,12 @@ _READY = re.compile(r"listening on (http://\S+)")
 class Own:
     """Context manager of one server process with a context of ``ctx`` tokens."""
 
-    def __init__(self, folder: Path, *, scripted: bool = False, ctx: int, threads: int | None = None):
+    def __init__(self, folder: Path, *, scripted: bool = False, ctx: int):
         self.name = "ds4-server" + (" (scripted words)" if scripted else "")
         self.log = folder / f"server-{'scripted' if scripted else 'plain'}.log"
         model = ["--port", "0", "--ctx", str(ctx), "--log-format", "json", *_random()]
         command = [sys.executable, "-m", SCRIPTED if scripted else PLAIN, *model]
         command += ["--form-thinking", str(THINKING)]
-        command += [] if threads is None else ["--threads", str(threads)]
         self._out = open(self.log, "wb")
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=self._out, stderr=self._out)
         self.url = ""

@@ -50,30 +50,6 @@ def shown(value: object) -> str:
     return line if len(line) <= SHOWN and len(text) <= 4 * SHOWN else line[: SHOWN - 1] + "\u2026"
 
 
-def progress(url: str) -> str:
-    """Return how far a ds4-server is with the answers under way, "" for another server or if there are none."""
-    try:
-        with httpx2.Client(timeout=5.0, verify=tls_context(), trust_env=False) as client:
-            live = client.get(f"{url}/status").json()["live"]
-        told = []
-        for row in live:
-            if row["state"] == "prefill":
-                share = f"{100 * row['done'] / max(row['prompt'], 1):.0f} %"
-                told.append(f"{row['done']} of {row['prompt']} tokens of a prompt evaluated ({share})")
-            elif row["state"] == "waiting":
-                told.append(f"a prompt of {row['prompt']} tokens waits")
-            else:
-                told.append(f"{row['generated']} tokens of an answer generated")
-        return ", ".join(told)
-    except (httpx2.HTTPError, ValueError, KeyError, TypeError):
-        return ""
-
-
-def no_end(seconds: float, under_way: str) -> str:
-    """Return what is said of a client that did not end in time, and of what the server was doing."""
-    return f"no end within {seconds:.0f} s" + (f" ({under_way}; --timeout gives more time)" if under_way else "")
-
-
 @dataclass(frozen=True)
 class Event:
     """A server-sent event: its name ("" for none) and its data."""

@@ -3,7 +3,7 @@
 with faulty(server.url, FAULTS["no done"]) as url: ...
 
 A fault is (path it spoils, function of (request, status, content type, body) -> the same three). Bodies are whole,
-since most faults are about what arrives, not when. Streams whose pace is looked at (``said.COUNT``) come in two
+since most faults are about what arrives, not when. Streams whose pace is looked at (``shared.COUNT``) come in two
 halves, or as ``holds`` passes them on.
 """
 
@@ -22,7 +22,7 @@ from typing import Any
 
 import httpx2
 
-from ds4ref.conformance.checks.said import COUNT, SOON
+from ds4ref.conformance.checks.shared import COUNT, SOON
 from ds4ref.conformance.servers import THINKING
 from ds4ref.server.constrain import guide_of
 from ds4ref.targets.transport import tls_context

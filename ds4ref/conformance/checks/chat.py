@@ -2,42 +2,84 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from ..talk import NotOffered, Talk, expect, parsed, shown
-from . import Checks
-from .chat_answers import (
-    PATH,
-    STREAM,
-    TOOLS,
-    body,
-    calls,
-    choice,
-    forced,
-    forced_body,
-    read,
-    required,
-    streamed,
-)
-from .common import (
-    ASK,
-    PIXEL,
-    RESULT,
-    at_once,
-    not_the_servers,
-    object_begins,
-    overflow_known,
-)  # fmt: skip
-from .said import (
-    Said,
-    clean,
-    different,
-    offered,
-    scored,
-)  # fmt: skip
-from .shared import Api, register
+from ..talk import Answer, Talk, expect, parsed, shown
+from .said import Call, Said, offered, typed
+from .shapes import ChatCompletion, Chunk, Logprobs, Message, ToolCall, Usage
+from .shared import OTHER, PARAMETERS, PIXEL, Api
 
-check = Checks("chat", PATH)
+AGENTS = "opencode pi qwen"
+
+
+def read(answer: Answer) -> Said:
+    """Return what an answer says, a document or a stream; raises Wrong for what clients cannot put together."""
+    if answer.kind == "text/event-stream":
+        return _read_stream(answer)
+    document = typed(answer.document(), ChatCompletion)
+    (choice,) = document.choices
+    expect(choice.message.role, "a message without a role")
+    return _said(choice.message, choice.finish_reason, choice.logprobs, document.usage)
+
+
+def _read_stream(answer: Answer) -> Said:
+    chunks = [typed(event.json, Chunk) for event in answer.events() if event.data != "[DONE]"]
+    heads = {(chunk.id, chunk.model) for chunk in chunks}
+    expect(len(heads) == 1, f"ids and models {shown(sorted(heads))}")
+    texts = dict.fromkeys(("role", "content", "reasoning_content", "reasoning"), "")
+    calls: list[ToolCall] = []
+    finish, scores, used = "", None, None
+    for chunk in chunks:
+        used = chunk.usage or used
+        for one in chunk.choices:
+            delta = one.delta
+            said = delta.content or delta.thought or delta.tool_calls
+            expect(not finish or not (said or one.finish_reason), f"behind the finish reason {shown(str(one))}")
+            for name in texts:
+                texts[name] += getattr(delta, name) or ""
+            for piece in delta.tool_calls or ():
+                _put(piece, calls)
+            if one.logprobs is not None:
+                scores = Logprobs([*(scores and scores.content or ()), *(one.logprobs.content or ())])
+            finish = finish or one.finish_reason or ""
+    expect(texts.pop("role"), "a stream without a role")
+    expect(finish in ("stop", "length", "tool_calls"), f"finish_reason {shown(finish)}")
+    return _said(Message("assistant", **texts, tool_calls=calls), finish, scores, used)
+
+
+def _put(piece: ToolCall, calls: list[ToolCall]) -> None:
+    """Add a piece of a call to the calls that were begun, as the SDKs do: by its index, texts one behind the other."""
+    at = piece.index
+    expect(at is not None and 0 <= at <= len(calls), f"a piece with the index {at}")
+    if at == len(calls):
+        calls.append(piece)
+        return
+    # clients put texts one behind the other, ids and names as well
+    expect(not piece.id and not piece.function.name, f"id or name in a later piece {shown(str(piece))}")
+    whole = calls[at or 0].function
+    whole.arguments = (whole.arguments or "") + (piece.function.arguments or "")
+
+
+def _said(message: Message, finish: str, scores: Logprobs | None, used: Usage | None) -> Said:
+    calls = []
+    for call in message.tool_calls or ():
+        name, arguments = call.function.name, call.function.arguments
+        expect(call.id and call.type and name and arguments is not None, f"a call {shown(str(call))}")
+        calls.append(Call(call.id or "", name or "", arguments or ""))
+    expect(finish != "tool_calls" or calls, "finish_reason tool_calls without a call")
+    entries = None if scores is None or scores.content is None else scores.content
+    for one in entries or ():
+        tops = [top.logprob for top in one.top_logprobs]
+        expect(len(tops) == 2 and tops == sorted(tops, reverse=True) and tops[0] <= 0, f"top_logprobs {shown(tops)}")
+        expect(tops[0] >= one.logprob - 1e-3, f"a token of {one.logprob} chosen before one of {tops[0]}")
+    scored = None if entries is None else tuple((one.token, one.logprob) for one in entries)
+    return Said(message.content or "", message.thought, tuple(calls), finish, *counts_of(used), scored)
+
+
+def counts_of(used: Usage | None) -> tuple[int | None, int | None]:
+    """Return the tokens of the prompt and of the answer."""
+    return (None, None) if used is None else (used.prompt_tokens, used.completion_tokens)
 
 
 def _form(schema: object) -> dict[str, Any]:
@@ -50,170 +92,84 @@ def _has_text(chunk: dict[str, Any]) -> bool:
     return any(delta.get("content") or delta.get("reasoning_content") or delta.get("reasoning") for delta in deltas)
 
 
-register(
-    Api(
-        check, body, read, "opencode pi qwen openai litellm llm aider inspect lm-eval", STREAM, "max_tokens", "length",
-        _has_text, {"messages": 5}, lambda answer: overflow_known(answer.text), called=("tool_calls", "stop"),
-        form=_form, forced=forced_body, thinks={"reasoning_effort": "high"}, stop="stop",
-    )
+def _results(answer: Answer, result: Any) -> list[dict[str, Any]]:
+    message = answer.document()["choices"][0]["message"]
+    (call,) = message["tool_calls"]
+    return [{"role": "assistant", "content": message.get("content"), "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": call["id"], "content": result}]  # fmt: skip
+
+
+api = Api(
+    name="chat",
+    path="/v1/chat/completions",
+    read=read,
+    clients="opencode pi qwen openai litellm llm aider inspect lm-eval",
+    quiet={"reasoning_effort": "none"},
+    off=({"reasoning_effort": "none"},),
+    thinks={"reasoning_effort": "high"},
+    stream={"stream": True, "stream_options": {"include_usage": True}},
+    cut="length",
+    called=("tool_calls", "stop"),
+    form=_form,
+    tools=[
+        {"type": "function", "function": {"name": name, "description": "d", "parameters": schema}}
+        for name, schema in (("weather", PARAMETERS), ("clock", OTHER))
+    ],
+    single={"parallel_tool_calls": False},
+    choices=({"tool_choice": {"type": "function", "function": {"name": "weather"}}}, {"tool_choice": "required"}),
+    no_choice={"tool_choice": "none"},
+    results=_results,
+    image=({"type": "text", "text": "What is it?"},
+           {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PIXEL}"}}),
+    stop="stop",
+    has_text=_has_text,
+    done=True,
+    scores={"logprobs": True, "top_logprobs": 2},
+    wrong={"messages": 5},
+    optional=("image", "thinking_off", "logprobs"),
 )  # fmt: skip
 
-AGENTS = "opencode pi qwen"
-ALL = "opencode pi qwen openai litellm llm aider"
-DOCUMENTS = "openai litellm inspect lm-eval"
+api.taken("parts", "pi openai", "content in parts means the same as content as a text",
+          [{"type": "text", "text": "Say "}, {"type": "text", "text": "hello."}])  # fmt: skip
+api.taken("developer", "openai litellm", "developer and system messages are taken",
+          [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "Say hello."}])  # fmt: skip
+api.taken(
+    "unknown_fields", "openai opencode pi qwen", "fields that mean nothing to this server are no error",
+    store=False, metadata={"a": "b"}, user="u", service_tier="auto", prompt_cache_key="k", safety_identifier="s",
+    parallel_tool_calls=True, some_future_field={"x": [1]},
+)  # fmt: skip
 
 
-@check("turn", "-", "pi openai")
-def parts(talk: Talk) -> None:
-    """content in parts means the same as content as a text."""
-    choice(talk.ask(PATH, body(talk, [{"type": "text", "text": "Say "}, {"type": "text", "text": "hello."}])))
-
-
-@check("turn", "-", "openai litellm")
-def developer(talk: Talk) -> None:
-    """developer and system messages are taken."""
-    messages = [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "Say hello."}]
-    choice(talk.ask(PATH, body(talk, messages)))
-
-
-@check("turn", "-", "openai opencode pi qwen")
-def unknown_fields(talk: Talk) -> None:
-    """fields that mean nothing to this server are no error."""
-    more: dict[str, Any] = {
-        "store": False, "metadata": {"a": "b"}, "user": "u", "service_tier": "auto", "prompt_cache_key": "k",
-        "safety_identifier": "s", "parallel_tool_calls": True, "some_future_field": {"x": [1]},
-    }  # fmt: skip
-    choice(talk.ask(PATH, body(talk, **more)))
-
-
-@check("turn", "-", "openai qwen", required=False)
-def image(talk: Talk) -> None:
-    """an image is answered or refused, never an error of the server."""
-    url = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PIXEL}"}}
-    not_the_servers(talk.ask(PATH, body(talk, [{"type": "text", "text": "What is it?"}, url])))
-
-
-@check("turn", "-", "opencode lm-eval")
+@api.check("turn", "opencode lm-eval")
 def four_at_once(talk: Talk) -> None:
     """four at once are all answered."""
-    for answer in at_once(talk, PATH, [body(talk, f"Say the number {n}.", max_tokens=16) for n in range(4)]):
-        choice(answer)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda n: api.said(talk, f"Say the number {n}.", max_tokens=16), range(4)))
 
 
-@check("stream", "[DONE]", "openai litellm aider llm")
-def stream_done(talk: Talk) -> None:
-    """[DONE] and nothing behind it."""
-    for answer in (streamed(talk), forced(talk, stream=True)):
-        events = answer.events()
-        ends = [i for i, event in enumerate(events) if event.data == "[DONE]"]
-        expect(ends == [len(events) - 1], f"the last event is {shown(events[-1].data if events else 'none')}")
-
-
-@check("tools", "choices[].finish_reason", "opencode pi qwen inspect openai", how="forced")
-def tool_required(talk: Talk) -> None:
-    """tool_choice "required": a call of one of the tools, finish_reason "tool_calls", or the agent's turn is over."""
-    for more in ({}, STREAM):
-        said = read(required(talk, **more))
-        expect(said.calls and {call.name for call in said.calls} <= {"weather", "clock"}, f"calls {shown(said.calls)}")
-        expect(said.finish == "tool_calls", f"finish_reason {said.finish}")
-        clean(said)
-    answers = (forced(talk), required(talk), required(talk, **STREAM))
-    different([call.id for answer in answers for call in read(answer).calls])
-
-
-@check("tools", "choices[].message.tool_calls", "inspect opencode")
-def tool_none(talk: Talk) -> None:
-    """tool_choice "none": no call."""
-    reply = choice(offered(talk.ask(PATH, body(talk, ASK, tools=TOOLS, tool_choice="none")), "tool_choice none"))
-    expect(not reply["message"].get("tool_calls"), f"tool_calls {shown(reply['message'].get('tool_calls'))}")
-
-
-def _history(talk: Talk, arguments: str | None = None, **more: Any) -> list[dict[str, Any]]:
-    call = calls(forced(talk))[0]
-    if arguments is not None:
-        call = {**call, "function": {**call["function"], "arguments": arguments}}
-    message = {
-        "role": "assistant",
-        "content": choice(forced(talk))["message"].get("content"),
-        "tool_calls": [call],
-        **more,
-    }
-    return [{"role": "user", "content": ASK}, message, {"role": "tool", "tool_call_id": call["id"], "content": RESULT}]
-
-
-@check("answer", "choices[].message.content", AGENTS + " inspect")
-def answer(talk: Talk) -> None:
-    """the history with call and result is answered in text."""
-    reply = choice(talk.ask(PATH, body(talk, _history(talk), tools=TOOLS, tool_choice="none")))
-    expect(isinstance(reply["message"].get("content"), str), f"content {shown(reply['message'].get('content'))}")
-
-
-@check("answer", "-", "llm inspect opencode pi qwen litellm")
+@api.check("answer", f"llm inspect litellm {AGENTS}")
 def answer_rewritten(talk: Talk) -> None:
     """a history as clients rewrite it: arguments respelled, reasoning_content, content null."""
-    history = _history(
-        talk, '{"tomorrow": true,  "city": "Oslo"}', reasoning_content="I ask.", refusal=None, content=None
-    )
-    choice(talk.ask(PATH, body(talk, history, tools=TOOLS, tool_choice="none")))
+    history = api.called_with(talk)
+    history[1] |= {"reasoning_content": "I ask.", "refusal": None, "content": None}
+    function = {"name": "weather", "arguments": '{"tomorrow": true,  "city": "Oslo"}'}
+    history[1]["tool_calls"] = [{**history[1]["tool_calls"][0], "function": function}]
+    api.said(talk, history, tools=api.tools, tool_choice="none")
 
 
-@check("thinking", "choices[].message.reasoning_content", "opencode openai", required=False)
-def thinking_off(talk: Talk) -> None:
-    """reasoning_effort "none" is taken, and nothing is reasoned."""
-    message = choice(talk.ask(PATH, body(talk, reasoning_effort="none")))["message"]
-    expect(not message.get("reasoning_content"), f"reasoning_content {shown(message.get('reasoning_content'))}")
-
-
-@check("format", "choices[].message.content", "openai litellm", required=False, how="forced")
+@api.check("format", "openai litellm", required=False, how="forced")
 def format_object(talk: Talk) -> None:
     """response_format "json_object": a JSON object, or its beginning where max_tokens cuts it."""
-    form = {"type": "json_object"}
-    asked = body(talk, 'Answer with the JSON {"a": 1}.', response_format=form)
-    reply = choice(offered(talk.ask(PATH, asked), "response_format json_object"))
-    content = reply["message"]["content"]
-    expect(isinstance(content, str) and content, f"{shown(content)} in place of text")
-    if reply.get("finish_reason") == "length":  # any object may be long, and random weights hardly end one
-        expect(object_begins(content), f"what no object begins with: {shown(content)}")
-    else:
-        expect(isinstance(parsed(content), dict), shown(content))
+    asked = api.ask(talk, 'Answer with the JSON {"a": 1}.', response_format={"type": "json_object"})
+    said = read(offered(asked, "response_format json_object"))
+    whole = said.finish == "length" or isinstance(parsed(said.text), dict)  # random weights hardly end one
+    expect(said.text.lstrip().startswith("{") and whole, shown(said.text))
 
 
-@check("limits", "choices[].finish_reason", "openai", required=False)
+@api.check("limits", "openai", required=False)
 def limit_completion(talk: Talk) -> None:
     """max_completion_tokens, which OpenAI's clients send now, is kept, too."""
-    asked = body(talk, "Count to a thousand.", max_completion_tokens=3)
+    asked = api.body(talk, "Count to a thousand.", max_completion_tokens=3)
     del asked["max_tokens"]
-    reason = choice(talk.ask(PATH, asked)).get("finish_reason")
-    expect(reason == "length", f"finish_reason {shown(reason)}")
-
-
-def _scored(talk: Talk, **more: Any) -> Said:
-    asked = body(talk, logprobs=True, top_logprobs=2, max_tokens=4, **more)
-    said = read(offered(talk.ask(PATH, asked), "logprobs"))
-    for one in said.more["entries"]:
-        tops = one.get("top_logprobs")
-        expect(isinstance(tops, list) and len(tops) == 2, f"top_logprobs {shown(tops)}")
-        values = [top["logprob"] for top in tops]
-        expect(values == sorted(values, reverse=True) and values[0] <= 0, f"top_logprobs {shown(values)}")
-        expect(values[0] >= one["logprob"] - 1e-3, f"a token of {one['logprob']} chosen before one of {values[0]}")
-        raw = one.get("bytes")
-        expect(raw is None or all(isinstance(b, int) and 0 <= b < 256 for b in raw), f"bytes {shown(raw)}")
-    return said
-
-
-@check("score", "choices[].logprobs.content[].token, .logprob, .bytes, .top_logprobs[]", "openai inspect litellm")
-def logprobs(talk: Talk) -> None:
-    """logprobs with top_logprobs, one entry a token, no log probability above 0; the same in a stream."""
-    said, stream = _scored(talk), _scored(talk, **STREAM)
-    if said.scores is None and stream.scores is None:
-        raise NotOffered("logprobs: there are none")
-    scored(said)
-    scored(stream)
-    if stream.text == said.text:
-        # of the end, the one may have a score and the other none
-        lengths = [len(one.scores or ()) for one in (said, stream)]
-        same = abs(lengths[0] - lengths[1]) <= (said.finish == "stop") and all(
-            a[0] == b[0] and abs(a[1] - b[1]) < 0.05
-            for a, b in zip(said.scores or (), stream.scores or (), strict=False)
-        )
-        expect(same, f"{shown(said.scores)[:60]} as a document, {shown(stream.scores)[:60]} as a stream")
+    finish = read(talk.ask(api.path, asked)).finish
+    expect(finish == "length", f"finish_reason {finish}")

@@ -2,79 +2,143 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
-from ..talk import Answer, NotOffered, Talk, expect, shown
-from . import Checks
-from .common import (
-    ASK,
-    OTHER,
-    PIXEL,
-    RESULT,
-    in_order,
-    names_of,
-    not_the_servers,
-    refused,
-)  # fmt: skip
-from .messages_answers import (
-    PATH,
-    STREAM,
-    TOOLS,
-    assembled,
-    blocks,
-    body,
-    forced,
-    forced_body,
-    read,
-    streamed,
-    text,
-)
-from .said import (
-    offered,
-    with_stop,
-)  # fmt: skip
-from .shared import Api, register
+from ..talk import Answer, NotOffered, Talk, expect, parsed, shown
+from .said import Call, Said, offered, refused, typed
+from .shapes import MessageDocument, TextBlock, ThinkingBlock, ToolUseBlock
+from .shared import OTHER, PARAMETERS, PIXEL, Api
 
-check = Checks("messages", PATH)
-
-COUNTED = f"{PATH}/count_tokens"
 TOO_LONG = re.compile(r"prompt is too long: (\d+) tokens > (\d+) maximum")
 """The words by which Claude Code knows to compact."""
-ENABLED = {"thinking": {"type": "enabled", "budget_tokens": 1024}, "temperature": 1}
+PIECES = {
+    "text_delta": ("text", "text"),
+    "input_json_delta": ("tool_use", "partial_json"),
+    "thinking_delta": ("thinking", "thinking"),
+    "signature_delta": ("thinking", "signature"),
+}
+"""Kinds of pieces: the type of the block that they belong to, and the member that has the piece."""
 
 
-def _error(answer: Answer, *statuses: int) -> str:
-    """The message of an error, in Anthropic's shape or in OpenAI's, which Claude Code knows, too."""
-    error = refused(answer, *statuses).get("error")
-    expect(isinstance(error, dict) and error.get("message"), f"error {shown(error)}")
-    assert isinstance(error, dict)
-    return str(error["message"])
+def read(answer: Answer) -> Said:
+    """Return what an answer says, a document or a stream; raises Wrong for what clients cannot put together."""
+    message = typed(whole(answer), MessageDocument)
+    calls: list[Call] = []
+    said, thought = "", ""
+    for block in message.content:
+        match block:
+            case TextBlock(text):
+                said += text
+            case ThinkingBlock(text):
+                thought += text
+            case ToolUseBlock(call_id, name, arguments):
+                calls.append(Call(call_id, name, json.dumps(arguments, ensure_ascii=False)))
+    reason, used = message.stop_reason, message.usage
+    # an answer may be cut behind a whole call
+    ends = (reason == "tool_use") == bool(calls) or (calls and reason == "max_tokens")
+    expect(ends, f"stop_reason {reason} with {len(calls)} calls")
+    counts: tuple[int | None, int | None] = None, None
+    if used is not None:
+        cached = (used.cache_read_input_tokens, used.cache_creation_input_tokens)
+        counts = used.input_tokens + sum(filter(None, cached)), used.output_tokens
+    finish = reason + (f" {message.stop_sequence}" if message.stop_sequence else "")
+    return Said(said, thought, tuple(calls), finish, *counts)
+
+
+def whole(answer: Answer) -> dict[str, Any]:
+    """Return the message of a document or a stream, whose events are put together as the SDKs do; raises Wrong where
+    they cannot."""
+    if answer.kind != "text/event-stream":
+        return answer.document()
+    first, *stream = [one for event in answer.events() if (one := event.json).get("type") != "ping"]
+    expect(first.get("type") == "message_start", f"first {shown(first.get('type'))}")
+    message = dict(first["message"])
+    blocks: list[dict[str, Any]] = []
+    ended = inside = False
+    for event in stream:
+        kind = event.get("type")
+        expect(kind != "message_start", "a second message_start")
+        expect(not inside or kind in ("content_block_delta", "content_block_stop"), f"{shown(kind)} inside a block")
+        inside = kind in ("content_block_start", "content_block_delta")
+        if kind == "content_block_start":
+            expect(event.get("index") == len(blocks), f"a start of {shown(event.get('index'))}")
+            blocks.append({**event["content_block"], "partial_json": ""})
+            begun = blocks[-1].get("input", {})
+            expect(isinstance(begun, dict), f"input {shown(begun)} of a block that begins")
+        elif kind == "content_block_delta":
+            delta = event.get("delta") or {}
+            expect(event.get("index") == len(blocks) - 1, f"a piece of block {shown(event.get('index'))}")
+            of, member = PIECES.get(str(delta.get("type")), ("", ""))
+            expect(of == blocks[-1].get("type") and isinstance(delta.get(member), str), f"a piece {shown(delta)}")
+            blocks[-1][member] = (blocks[-1].get(member) or "") + delta[member]
+        elif kind == "message_delta":
+            message.update(event.get("delta") or {})
+            used = {name: n for name, n in (event.get("usage") or {}).items() if n is not None}
+            message["usage"] = {**(message.get("usage") or {}), **used}
+            ended = True
+    expect(ended and not inside, "no message_delta" if not inside else "a block that is never closed")
+    for block in blocks:
+        if made := block.pop("partial_json"):
+            block["input"] = parsed(made)
+    return {**message, "content": blocks}
 
 
 def _too_long(answer: Answer) -> None:
-    message = _error(answer, 400, 413)
+    """Raise Wrong unless the error, in Anthropic's shape or in OpenAI's, which Claude Code knows, too, says so."""
+    message = refused(answer, 400, 413).error.message
     expect(TOO_LONG.search(message), shown(message))
 
 
-def _asked(talk: Talk, content: object = "Say hello.", **more: Any) -> dict[str, Any]:
-    room = {"max_tokens": max(talk.tokens, 1200)} if "thinking" in more else {}  # more than its budget
-    return body(talk, content, **{**room, **more})
+def _results(answer: Answer, result: Any) -> list[dict[str, Any]]:
+    content = whole(answer)["content"]
+    calls = [block for block in content if block["type"] == "tool_use"]
+    if isinstance(result, str):
+        result = [{"type": "text", "text": result, "cache_control": {"type": "ephemeral"}}]
+    told = {"type": "tool_result", "tool_use_id": calls[0]["id"], "content": result, "is_error": False}
+    return [{"role": "assistant", "content": content}, {"role": "user", "content": [told]}]
 
 
-register(
-    Api(
-        check, _asked, read, "claude pi anthropic inspect litellm", STREAM, "max_tokens", "max_tokens",
-        lambda event: event.get("type") == "content_block_delta", {"max_tokens": 5, "messages": 5}, _too_long,
-        called=("tool_use",), form=lambda schema: {"output_config": {"format": {"type": "json_schema",
-                                                                                "schema": schema}}},
-        forced=forced_body, thinks=ENABLED, stop="stop_sequences", error=_error,
-        ends=lambda word: [end + told for end in ("stop_sequence", "end_turn") for told in ("", f" {word}")],
-    )
+_IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PIXEL}}
+api = Api(
+    name="messages",
+    path="/v1/messages",
+    read=read,
+    clients="claude pi anthropic inspect litellm",
+    quiet={"thinking": {"type": "disabled"}},
+    off=({}, {"thinking": {"type": "disabled"}}),
+    thinks={"thinking": {"type": "enabled", "budget_tokens": 1024}, "temperature": 1, "max_tokens": 1200},
+    stream={"stream": True},
+    cut="max_tokens",
+    called=("tool_use",),
+    form=lambda schema: {"output_config": {"format": {"type": "json_schema", "schema": schema}}},
+    tools=[
+        {"name": name, "description": "d", "input_schema": schema}
+        for name, schema in (("weather", PARAMETERS), ("clock", OTHER))
+    ],
+    choices=[
+        {"tool_choice": {**choice, "disable_parallel_tool_use": True}}
+        for choice in ({"type": "tool", "name": "weather"}, {"type": "any"})
+    ],
+    no_choice={"tool_choice": {"type": "none"}},
+    results=_results,
+    parts=(_IMAGE, {"type": "tool_reference", "tool_name": "clock"}),
+    image=({"type": "text", "text": "What is it?"}, _IMAGE),
+    stop="stop_sequences",
+    ends=lambda word: [end + told for end in ("stop_sequence", "end_turn") for told in ("", f" {word}")],
+    has_text=lambda event: event.get("type") == "content_block_delta",
+    order=("message_start", "content_block_start", "content_block_delta", "content_block_stop", "message_delta"),
+    last=("message_stop",),
+    wrong={"max_tokens": 5, "messages": 5},
+    overflow=_too_long,
+    optional=("image", "thinking_off"),
 )  # fmt: skip
+later = {"name": "later", "description": "d", "input_schema": OTHER, "defer_loading": True}
+api.taken("tool_deferred", "claude", "deferred tools are no error", tools=[*api.tools, later], **api.no_choice)
 
 
-@check("turn", "-", "claude")
+@api.check("turn", "claude")
 def as_claude_code(talk: Talk) -> None:
     """what Claude Code sends is taken: ?beta=true, system in blocks and among the messages, betas, edits."""
     hidden = {"type": "ephemeral"}
@@ -90,131 +154,49 @@ def as_claude_code(talk: Talk) -> None:
         "metadata": {"user_id": "u"}, "output_config": {"effort": "high"}, "tools": [],
         "context_management": {"edits": [{"type": "clear_thinking_20251015"}]},
     }  # fmt: skip
-    talk.ask(f"{PATH}?beta=true", body(talk, history, **more)).document()
+    read(talk.ask(f"{api.path}?beta=true", api.body(talk, history, **more)))
 
 
-@check("turn", "-", "claude", required=False)
-def image(talk: Talk) -> None:
-    """an image among the content or in a result is no error."""
-    source = {"type": "base64", "media_type": "image/png", "data": PIXEL}
-    content = [{"type": "text", "text": "What is it?"}, {"type": "image", "source": source}]
-    not_the_servers(talk.ask(PATH, body(talk, content)))
-
-
-@check("usage", "input_tokens", "claude inspect")
+@api.check("usage", "claude inspect")
 def count_tokens(talk: Talk) -> None:
     """count_tokens counts the prompt, more of them with tools."""
-    if not talk.offers(COUNTED):
-        raise NotOffered(COUNTED)
-
-    def counted(**more: Any) -> int:
-        asked = {"model": talk.model, "messages": [{"role": "user", "content": "Say hello."}], **more}
-        count = talk.ask(COUNTED, asked).document().get("input_tokens")
-        expect(isinstance(count, int) and count > 0, f"input_tokens {shown(count)}")
-        return int(count or 0)
-
-    few, many = counted(), counted(tools=TOOLS)
-    expect(few < many, f"{few} without tools, {many} with them")
+    path = f"{api.path}/count_tokens"
+    if not talk.offers(path):
+        raise NotOffered(path)
+    asked = {"model": talk.model, "messages": [{"role": "user", "content": "Say hello."}]}
+    few, many = (talk.ask(path, {**asked, **more}).document()["input_tokens"] for more in ({}, {"tools": api.tools}))
+    expect(0 < few < many, f"{few} without tools, {many} with them")
 
 
-@check("stream", "event:", "claude anthropic")
+@api.check("stream", "claude anthropic")
 def stream_names(talk: Talk) -> None:
     """every event is named by its type: who goes by names sees none otherwise."""
-    named = [(event.name, event.json.get("type")) for event in streamed(talk).events()]
-    wrong = [pair for pair in named if pair[0] != pair[1]]
-    expect(named and not wrong, f"event {shown(wrong[0][0])} of type {shown(wrong[0][1])}" if wrong else "no events")
+    wrong = [event for event in api.ask(talk, stream=True).events() if event.name != event.json.get("type")]
+    expect(not wrong, wrong and f"event {shown(wrong[0].name)} of type {shown(wrong[0].json.get('type'))}")
 
 
-@check("stream", "type of the events", "claude pi anthropic inspect")
-def stream_order(talk: Talk) -> None:
-    """message_start, blocks, message_delta, message_stop, in this order."""
-    names = [name for name in names_of(streamed(talk).events()) if name != "ping"]
-    steps = ("start", "delta", "stop")
-    in_order(names, ["message_start", *(f"content_block_{step}" for step in steps), "message_delta", "message_stop"])
-    expect(names[0] == "message_start" and names[-1] == "message_stop", f"{names[0]} first, {names[-1]} last")
-
-
-@check("tools", "content[].name, stop_reason", "inspect anthropic", how="forced")
-def tool_any(talk: Talk) -> None:
-    """tool_choice "any": a call of one of the tools, stop_reason "tool_use", in documents and in streams."""
-    asked = body(talk, ASK, tools=TOOLS, tool_choice={"type": "any", "disable_parallel_tool_use": True})
-    for more in ({}, STREAM):
-        said = read(offered(talk.ask(PATH, {**asked, **more}), "tool_choice any"))
-        expect(said.calls and {call.name for call in said.calls} <= {"weather", "clock"}, f"calls {shown(said.calls)}")
-        expect(said.finish == "tool_use", f"stop_reason {said.finish}")
-
-
-@check("tools", "-", "claude", required=False)
-def tool_deferred(talk: Talk) -> None:
-    """deferred tools are no error."""
-    tools = [*TOOLS, {"name": "later", "description": "d", "input_schema": OTHER, "defer_loading": True}]
-    talk.ask(PATH, body(talk, tools=tools, tool_choice={"type": "none"})).document()
-
-
-def _history(talk: Talk, content: object) -> list[dict[str, Any]]:
-    written = forced(talk).document()["content"]
-    call = blocks(forced(talk), "tool_use")[0]
-    result = {"type": "tool_result", "tool_use_id": call["id"], "content": content, "is_error": False}
-    return [
-        {"role": "user", "content": ASK},
-        {"role": "assistant", "content": written},
-        {"role": "user", "content": [result]},
-    ]
-
-
-@check("answer", "content[].text", "claude pi anthropic inspect")
-def answer(talk: Talk) -> None:
-    """the history with call and result is answered in text."""
-    history = _history(talk, [{"type": "text", "text": RESULT, "cache_control": {"type": "ephemeral"}}])
-    text(talk.ask(PATH, body(talk, history, tools=TOOLS, tool_choice={"type": "none"})))
-
-
-@check("answer", "-", "claude")
-def answer_parts(talk: Talk) -> None:
-    """results with an image or a reference to a tool are taken."""
-    source = {"type": "base64", "media_type": "image/png", "data": PIXEL}
-    for part in ({"type": "image", "source": source}, {"type": "tool_reference", "tool_name": "clock"}):
-        talk.ask(PATH, body(talk, _history(talk, [part]), tools=TOOLS, tool_choice={"type": "none"})).document()
-
-
-def _thinking(talk: Talk, **more: Any) -> Answer:
-    return talk.ask(PATH, _asked(talk, **ENABLED, **more))
-
-
-@check("thinking", "content[].signature; delta.signature", "anthropic", required=False)
+@api.check("thinking", "anthropic", required=False)
 def signature(talk: Talk) -> None:
     """thinking has a signature, in documents and in streams."""
-    whole = offered(_thinking(talk), "thinking").document()["content"]
-    for content in (whole, assembled(_thinking(talk, **STREAM))["content"]):
-        thoughts = [block for block in content if block.get("type") == "thinking"]
-        if not thoughts:
+    for more in api.forms:
+        content = whole(offered(api.ask(talk, **api.thinks, **more), "thinking"))["content"]
+        signed = [block.get("signature") for block in content if block.get("type") == "thinking"]
+        if not signed:
             raise NotOffered("blocks of thinking")
-        signed = [one.get("signature") for one in thoughts]
         expect(all(isinstance(one, str) and one for one in signed), f"signatures {shown(signed)}")
 
 
-@check("thinking", "content[].type", "claude", required=False)
-def thinking_off(talk: Talk) -> None:
-    """thinking that is not mentioned, or disabled, is off."""
-    silent = {name: value for name, value in body(talk).items() if name != "thinking"}
-    for answer in (talk.ask(PATH, silent), talk.ask(PATH, body(talk, thinking={"type": "disabled"}))):
-        kinds = [block.get("type") for block in answer.document()["content"]]
-        expect("thinking" not in kinds, f"blocks {shown(kinds)}")
-
-
-@check("limits", "stop_reason, stop_sequence", "anthropic", required=False)
+@api.check("limits", "anthropic", required=False)
 def stop_told(talk: Talk) -> None:
     """the stop sequence that ended an answer is told, in documents and in streams."""
-    prompt, _, word = with_stop(talk, lambda prompt: talk.ask(PATH, body(talk, prompt)), read)
-    for more in ({}, STREAM):
-        said = read(offered(talk.ask(PATH, body(talk, prompt, stop_sequences=[word], **more)), "stop_sequences"))
-        expect(said.finish == f"stop_sequence {word}", f"the end {said.finish}")
+    prompt, _, word = api.stopped_by(talk)
+    for more in api.forms:
+        finish = read(offered(api.ask(talk, prompt, stop_sequences=[word], **more), "stop_sequences")).finish
+        expect(finish == f"stop_sequence {word}", f"the end {finish}")
 
 
-@check("errors", "type, error.type", "anthropic", required=False)
+@api.check("errors", "anthropic", required=False)
 def error_type(talk: Talk) -> None:
     """errors of Anthropic's shape."""
-    document = refused(talk.raw(PATH, b'{"messages": ['))
-    error = document.get("error")
-    shape = document.get("type") == "error" and isinstance(error, dict) and isinstance(error.get("type"), str)
-    expect(shape, f"a document {shown(document)}")
+    failure = refused(talk.raw(api.path, b'{"messages": ['))
+    expect(failure.type == "error" and failure.error.type, f"an error {failure}")

@@ -1,4 +1,4 @@
-"""What every API has to do, stated once: ``register`` makes a check of each of it for an API."""
+"""What every API has to do, stated once: an ``Api`` has a check of each of it."""
 
 from __future__ import annotations
 
@@ -7,228 +7,479 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from ..talk import Answer, NotOffered, Talk, expect, shown
+import msgspec
+
+from ..talk import Answer, NotOffered, Skip, Talk, Wrong, expect, shown
 from . import Checks
-from .common import FAILURES, FORM, arguments_fit, form_fits, openai_error, too_long
-from .said import (
-    COUNT,
-    LONG_FORM,
-    PROMPTS,
-    REFUSALS,
-    UNICODE_FORM,
-    Said,
-    agree,
-    as_written,
-    clean,
-    counted,
-    different,
-    grows,
-    is_cut,
-    offered,
-    place_fits,
-    stopped,
-    with_stop,
-)  # fmt: skip
+from .said import CITIES, REFUSALS, Said, agree, clean, in_order, offered, refused, scored, stop_string, weather_fits
+from .shapes import Form
 
 Body = dict[str, Any]
 
+ASK = "What will the weather be in Oslo tomorrow? Use the tool."
+RESULT = "Cloudy, 12 degrees."
+COUNT = "Count from one to a thousand, in words."
+"""A prompt whose answer is long."""
+PROMPTS = ("Say hello.", COUNT, "Tell a long story about a ship.", "List ten animals.")
+"""Prompts of which one has an answer of some length, whatever the model."""
+SOON = 0.15
+"""Seconds: an answer that is over so soon does not show whether it was sent as it was written."""
+SHARE = 0.1
+"""Of the time of an answer, how much has to pass between the first quarter of its text and its end."""
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+LARGEST = 200_000
+"""Largest context in tokens for which the overflow of the context is tested."""
+OVERFLOWS = (
+    "prompt is too long", "context size", "context length", "context window", "maximum context", "too many tokens",
+    "exceeds the available context", "context_length_exceeded", "maximum number of tokens", "reduce the length",
+)  # fmt: skip
+"""Wordings by which agents recognise an error as a context overflow (clients.md 8)."""
 
-@dataclass(frozen=True)
-class Api:
-    """How one API says what the shared checks ask for and look at.
 
-    body       (talk, prompt, **members): a request
+def schema(**properties: Body) -> Body:
+    """Return the JSON schema of an object that has all ``properties`` and no other."""
+    return {
+        "type": "object", "properties": properties, "required": list(properties), "additionalProperties": False
+    }  # fmt: skip
+
+
+PARAMETERS = schema(city={"type": "string", "enum": list(CITIES)}, tomorrow={"type": "boolean"})
+OTHER = schema()
+"""Parameter schemas of two tools, ``weather`` and ``clock``; fitting values are short, so that any model ends soon."""
+FORM = schema(answer={"type": "string", "enum": ["yes", "no"]}, sure={"type": "boolean"})
+LONG_FORM = schema(text={"type": "string", "enum": [" ".join(f"{n} ships and {n + 1} boats," for n in range(60))]})
+"""A schema that only a long text fits, for models whose answers are short."""
+UNICODE = "Zürich – 東京 🚲"
+UNICODE_FORM = schema(place={"type": "string", "enum": [UNICODE]})
+"""A schema that only one text fits, of characters of one to four bytes."""
+
+
+def overflow_known(answer: Answer) -> None:
+    """Raise Wrong unless an error has a wording by which agents recognise a context overflow."""
+    expect(any(words in answer.text.lower() for words in OVERFLOWS), shown(answer.text))
+
+
+@dataclass(kw_only=True)
+class Api(Checks):
+    """How one API says what the shared checks ask for and look at; empty: it has none.
+
     read       what an answer says
     clients    who reads its answers, separated by spaces
-    stream     members of a request for a stream
+    prompt     the member with the conversation
     length     the member that limits an answer; ``few``: limits that every server takes
+    always     members of every request
+    quiet      members that switch reasoning off; ``off``: spellings of that; ``thinks``: members that switch it on
+    stream     members of a request for a stream
     cut        the end of an answer at its limit; ``called``: the ends of one with calls
-    form       members that demand a JSON schema, None: there are none
-    forced     the body of a request that demands a call of the weather tool, None: there is none; ``strict``: its
-               arguments are held to their schema
-    thinks     members that switch reasoning on, {}: there are none
-    stop       the member with stop strings, "": there is none; ``ends``: the ends of what one of them ended
+    form       members that demand a JSON schema
+    tools      two tools; ``single``: members that allow one call at a time
+    choices    members that demand a call by name, and any call; ``no_choice``: members that forbid calls
+    strict     whether the arguments of a demanded call are held to their schema
+    results    the messages for a call and its result: (its answer, the result in parts or as text)
+    parts      results that are more than text
+    image      content with an image
+    stop       the member with stop strings; ``ends``: the ends of what one of them ended
     has_text   whether an event of a stream carries text
+    order      names of a stream's events in their order, ``last``: those that end it; ``done``: [DONE] ends a stream
+    scores     members that ask for log probabilities
     wrong      members of a request of the wrong type
-    error      returns the message of an error, of the given statuses (any 4xx)
     overflow   raises Wrong unless an error says in the words of the API's clients that a prompt is too long
     optional   names of the checks without which no client in use breaks
     """
 
-    check: Checks
-    body: Callable[..., Body]
     read: Callable[[Answer], Said]
     clients: str
-    stream: Body
-    length: str
-    cut: str
-    has_text: Callable[[Body], bool]
-    wrong: Body
-    overflow: Callable[[Answer], None]
+    prompt: str = "messages"
+    length: str = "max_tokens"
     few: tuple[int, int] = (3, 12)
+    always: Mapping[str, Any] = field(default_factory=dict)
+    quiet: Mapping[str, Any] = field(default_factory=dict)
+    off: Sequence[Body] = ()
+    thinks: Mapping[str, Any] = field(default_factory=dict)
+    stream: Body
+    cut: str
     called: Sequence[str] = ()
     form: Callable[[object], Body] | None = None
-    forced: Callable[[Talk], Body] | None = None
+    tools: Sequence[Body] = ()
+    single: Mapping[str, Any] = field(default_factory=dict)
+    choices: Sequence[Body] = ()
+    no_choice: Mapping[str, Any] = field(default_factory=dict)
     strict: bool = False
-    thinks: Mapping[str, Any] = field(default_factory=dict)
+    results: Callable[[Answer, Any], list[Body]] | None = None
+    parts: Sequence[Body] = ()
+    image: Sequence[Body] = ()
     stop: str = ""
     ends: Callable[[str], Sequence[str]] = lambda word: ("stop",)
-    error: Callable[..., str] = openai_error
+    has_text: Callable[[Body], bool]
+    order: Sequence[str] = ()
+    last: Sequence[str] = ()
+    done: bool = False
+    scores: Mapping[str, Any] = field(default_factory=dict)
+    wrong: Body
+    overflow: Callable[[Answer], None] = overflow_known
     optional: Sequence[str] = ()
 
+    def __post_init__(self) -> None:
+        for name, feature, needs, expected, run, how in SHARED:
+            if all(getattr(self, need) for need in needs.split()):
+                required = name not in self.optional
+                self.add(name, feature, self.clients, expected, partial(run, self), required, how)
 
-def register(api: Api) -> None:
-    """Add the shared checks to the registry of ``api``, as far as it has what they are about."""
-    path, body, read, stream = api.check.path, api.body, api.read, api.stream
-    forms: tuple[Body, ...] = ({}, stream)  # a document and a stream
+    @property
+    def forms(self) -> tuple[Body, Body]:
+        """Members of a request for a document, and for a stream."""
+        return {}, self.stream
 
-    def check(name: str, feature: str, reads: str, expected: str, run: Callable[[Talk], None], how: str = "") -> None:
-        run.__name__, run.__doc__ = name, expected
-        api.check(feature, reads, api.clients, required=name not in api.optional, how=how)(run)
+    def body(self, talk: Talk, content: Any = "Say hello.", **more: Any) -> Body:
+        """Return a request, with reasoning off if the server accepts that."""
+        if self.prompt == "messages" and not (isinstance(content, list) and content and "role" in content[0]):
+            content = [{"role": "user", "content": content}]
+        asked = {"model": talk.model, self.length: talk.tokens, "temperature": 0, **self.always, self.prompt: content}
+        if self.quiet and content != (hi := [{"role": "user", "content": "Hi"}]):
+            probe = {**self.body(talk, hi), self.length: self.few[0], **self.quiet}
+            asked |= self.quiet if talk.ask(self.path, probe).status == 200 else {}
+        return {**asked, **more}
 
-    def document(talk: Talk) -> None:
-        said = read(talk.ask(path, body(talk)))
-        expect(not said.calls, f"calls {shown(said.calls)}")
+    def ask(self, talk: Talk, content: Any = "Say hello.", **more: Any) -> Answer:
+        """Return the answer to a request."""
+        return talk.ask(self.path, self.body(talk, content, **more))
 
-    def left(talk: Talk) -> None:
-        talk.leave(path, body(talk, "Count to a thousand.", stream=True, **{api.length: 4 * talk.tokens}))
-        read(talk.ask(path, body(talk, "Say hello after somebody left.")))
+    def said(self, talk: Talk, content: Any = "Say hello.", **more: Any) -> Said:
+        """Return what the answer to a request says."""
+        return self.read(self.ask(talk, content, **more))
 
-    def markup(talk: Talk) -> None:
-        for more in forms:
-            for thinks in ({}, api.thinks) if api.thinks else ({},):
-                answer = talk.ask(path, body(talk, **thinks, **more))
-                if answer.status not in REFUSALS:
-                    clean(read(answer))
+    def forced(self, talk: Talk, first: int = 0) -> Body:
+        """Return a request that demands a call: by name or, where a server refuses that or with ``first``, any call.
 
-    def usage(talk: Talk) -> None:
-        said = read(talk.ask(path, body(talk)))
-        expect(
-            said.prompt and said.tokens is not None, f"{said.prompt} tokens of the prompt, {said.tokens} of the answer"
-        )
+        Raises NotOffered if tools are taken but no demand.
+        """
+        for choice in self.choices[first:]:
+            asked = self.body(talk, ASK, tools=self.tools, **self.single, **choice)
+            if not 400 <= talk.ask(self.path, asked).status < 500:
+                return asked
+        if self.ask(talk, ASK, tools=self.tools).status == 200:
+            raise NotOffered("tool_choice: tools are taken, but nothing forces a call")
+        return asked
 
-    def stream_usage(talk: Talk) -> None:
-        said = read(offered(talk.ask(path, body(talk, **stream)), "stream_options"))
-        if said.prompt is None and "stream_usage" in api.optional:
-            raise NotOffered("usage of streams")
-        expect(
-            said.prompt and said.tokens is not None, f"{said.prompt} tokens of the prompt, {said.tokens} of the answer"
-        )
+    def called_with(self, talk: Talk, result: Any = RESULT) -> list[Body]:
+        """Return a conversation with a call and its result."""
+        assert self.results is not None
+        return [{"role": "user", "content": ASK}, *self.results(talk.ask(self.path, self.forced(talk)), result)]
 
-    def usage_counts(talk: Talk) -> None:
-        short, longer = (read(talk.ask(path, body(talk, COUNT, **{api.length: n}))) for n in api.few)
-        long = body(talk, "word " * 100 + COUNT, **{api.length: api.few[0]})
-        counted(short, read(talk.ask(path, long)), read(talk.again(path, long)), 100)
-        grows(short, longer, api.few, api.cut)
+    def stopped_by(self, talk: Talk) -> tuple[str, Said, str]:
+        """Return (prompt, its answer, a stop string in the middle of that); Skip if all answers are too short."""
+        for prompt in PROMPTS:
+            said = self.said(talk, prompt)
+            if word := stop_string(said.text):
+                return prompt, said, word
+        raise Skip(f"no answer long enough to be stopped: {shown(said.text)[:60]}")
 
-    def stream_same(talk: Talk) -> None:
-        agree(talk, path, body(talk), read, stream)
+    def taken(self, name: str, clients: str, expected: str, content: Any = "Say hello.", **more: Any) -> None:
+        """Add a check that a request is taken, and answered in a way that clients can read."""
 
-    def stream_written(talk: Talk) -> None:
-        asked = body(talk, COUNT, stream=True, **{api.length: max(talk.tokens, 256)})
-        bodies = [asked, *([{**asked, **api.form(LONG_FORM)}] if api.form is not None else [])]
-        as_written(talk, path, bodies, api.has_text)
+        def run(talk: Talk) -> None:
+            answer = self.ask(talk, content, **more)
+            self.read(offered(answer, "such tools") if more.get("tools") else answer)
 
-    def limit(talk: Talk) -> None:
-        least = api.few[0]
-        for more in forms:
-            bodies = [
-                body(talk, prompt, **{api.length: least}, **more) for prompt in ("Count to a thousand.", *PROMPTS)
-            ]
-            if api.form is not None and talk.ask(path, formed := {**bodies[0], **api.form(LONG_FORM)}).status == 200:
-                bodies.append(formed)
-            is_cut([partial(lambda one: read(talk.ask(path, one)), one) for one in bodies], least, api.cut)
-
-    def stop(talk: Talk) -> None:
-        prompt, before, word = with_stop(talk, lambda prompt: talk.ask(path, body(talk, prompt)), read)
-        for more in forms:
-            answer = offered(talk.ask(path, body(talk, prompt, **{api.stop: [word]}, **more)), api.stop)
-            stopped(before, read(answer), word, api.ends(word))
-
-    def overflow(talk: Talk) -> None:
-        for more in forms:
-            answer = talk.ask(path, body(talk, too_long(talk), **more))
-            api.error(answer, 400, 413)
-            api.overflow(answer)
-
-    def bad_json(talk: Talk) -> None:
-        api.error(talk.raw(path, b'{"messages": ['))
-
-    def bad_field(talk: Talk) -> None:
-        for more in ({}, {"stream": True}):
-            api.error(talk.ask(path, {"model": talk.model, **api.wrong, **more}), *FAILURES)
-
-    said, ends = "text, reasoning, calls", "the end"
-    check("document", "turn", said, "an answer that clients can read", document)
-    check("left", "turn", "-", "who leaves in the middle of a stream holds up nobody", left)
-    check("markup", "turn", said, "no markup of a chat template: no <think>, no end-of-turn tokens", markup)
-    check("usage", "usage", "usage", "usage: tokens of the prompt and of the answer, and their total", usage)
-    counting = "a longer prompt has more tokens, cached or not, and so has a longer answer"
-    check("usage_counts", "usage", "usage", counting, usage_counts)
-    check("stream_usage", "usage", "usage", "the same at the end of a stream", stream_usage)
-    check("stream_same", "stream", said, "a stream says what the document says: text, end and usage", stream_same)
-    check("stream_written", "stream", "pieces", "the answer is sent as it is written, not all at once", stream_written)
-    check("limit", "limits", ends, "the limit of an answer is kept and told, in documents and in streams", limit)
-    if api.stop:
-        told = "a stop string ends the answer in front of it, in documents and in streams"
-        check("stop", "limits", ends, told, stop)
-    check("overflow", "limits", "error", "a prompt that does not fit is refused in words that agents know", overflow)
-    check("bad_json", "errors", "error", "an error object for what is no JSON", bad_json)
-    wrong = "an error with a status of its own for a field of the wrong type, also where a stream is asked for"
-    check("bad_field", "errors", "error", wrong, bad_field)
-    if api.thinks:
-        _thinking(api, check)
-    if api.form is not None:
-        _formats(api, api.form, check)
-    if api.forced is not None:
-        _calls(api, api.forced, check)
+        self.add(name, "tools" if more.get("tools") else "turn", clients, expected, run)
 
 
-def _thinking(api: Api, check: Callable[..., None]) -> None:
-    path, read = api.check.path, api.read
-
-    def thinking_on(talk: Talk) -> None:
-        asked = api.body(talk, **api.thinks)
-        said = read(offered(talk.ask(path, asked), "reasoning"))
-        if not said.reasoning and not read(talk.ask(path, {**asked, **api.stream})).reasoning:
-            raise NotOffered("reasoning of its own")
-        agree(talk, path, asked, read, api.stream)
-        expect(said.reasoning, "reasoning in the stream alone")
-
-    check("thinking_on", "thinking", "reasoning", "reasoning comes apart from the text, streamed as well", thinking_on)
+Run = Callable[[Api, Talk], None]
+SHARED: list[tuple[str, str, str, str, Run, str]] = []
+"""Name, feature, what an API needs for it, expectation, check, and "forced" if the request demands the answer."""
 
 
-def _formats(api: Api, form: Callable[[object], Body], check: Callable[..., None]) -> None:
-    def format_schema(talk: Talk) -> None:
-        for more in ({}, api.stream):
-            for schema, fits in ((FORM, form_fits), (UNICODE_FORM, place_fits)):
-                asked = api.body(talk, "Is water wet? Answer in JSON.", **form(schema), **more)
-                fits(api.read(offered(talk.ask(api.check.path, asked), "a JSON schema")).text)
+def shared(feature: str, needs: str = "", how: str = "") -> Callable[[Run], Run]:
+    """Add the decorated check to those of each API that has what it ``needs``."""
 
-    expected = "an answer that fits the schema, characters of several bytes whole, streamed as well"
-    check("format_schema", "format", "text", expected, format_schema, how="forced")
+    def add(run: Run) -> Run:
+        SHARED.append((run.__name__, feature, needs, run.__doc__ or "", run, how))
+        return run
+
+    return add
 
 
-def _calls(api: Api, forced: Callable[[Talk], Body], check: Callable[..., None]) -> None:
-    path, read = api.check.path, api.read
-    forms: tuple[Body, ...] = ({}, api.stream)
+@shared("turn")
+def document(api: Api, talk: Talk) -> None:
+    """an answer that clients can read."""
+    said = api.said(talk)
+    expect(not said.calls, f"calls {shown(said.calls)}")
 
-    def tool_call(talk: Talk) -> None:
-        for more in forms:
-            said = read(talk.ask(path, {**forced(talk), **more}))
-            expect(len(said.calls) == 1 and said.calls[0].name == "weather", f"calls {shown(said.calls)}")
-            arguments_fit(said.calls[0].arguments, strict=api.strict)
-            expect(said.finish in api.called, f"the end {said.finish}")
-            clean(said)
 
-    def stream_tool_same(talk: Talk) -> None:
-        agree(talk, path, forced(talk), read, api.stream)
+@shared("turn")
+def left(api: Api, talk: Talk) -> None:
+    """who leaves in the middle of a stream holds up nobody."""
+    long = {api.length: 4 * talk.tokens, "stream": True}
+    talk.leave(api.path, api.body(talk, "Count to a thousand.", **long))
+    api.said(talk, "Say hello after somebody left.")
 
-    def tool_ids(talk: Talk) -> None:
-        different([call.id for more in forms for call in read(talk.ask(path, {**forced(talk), **more})).calls])
 
-    named = "tool_choice with a name: a call of that tool, with an id and arguments that fit, streamed as well"
-    check("tool_call", "tools", "calls, the end", named, tool_call, how="forced")
-    check("stream_tool_same", "tools", "calls", "streamed: the calls of the document", stream_tool_same, how="forced")
-    own = "the calls of one conversation have ids of their own, by which results are told apart"
-    check("tool_ids", "tools", "ids of calls", own, tool_ids, how="forced")
+@shared("turn")
+def markup(api: Api, talk: Talk) -> None:
+    """no markup of a chat template: no <think>, no end-of-turn tokens."""
+    for more in api.forms:
+        for thinks in ({}, api.thinks) if api.thinks else ({},):
+            answer = api.ask(talk, **{**thinks, **more})
+            if answer.status not in REFUSALS:
+                clean(api.read(answer))
+
+
+@shared("turn", "image")
+def image(api: Api, talk: Talk) -> None:
+    """an image is answered or refused, never an error of the server."""
+    content = list(api.image)
+    answer = api.ask(talk, [{"role": "user", "content": content}] if api.prompt == "input" else content)
+    expect(answer.status, f"no answer: {answer.cut}")
+    expect(answer.status < 500, f"HTTP {answer.status}: {shown(answer.body.decode('utf-8', 'replace'))}")
+
+
+@shared("usage")
+def usage(api: Api, talk: Talk) -> None:
+    """usage: tokens of the prompt and of the answer, and their total."""
+    said = api.said(talk)
+    expect(said.prompt and said.tokens is not None, f"tokens of the prompt {said.prompt}, of the answer {said.tokens}")
+
+
+@shared("usage")
+def usage_counts(api: Api, talk: Talk) -> None:
+    """a longer prompt has more tokens, cached or not, and so has a longer answer."""
+    few, many = (api.said(talk, COUNT, **{api.length: limit}) for limit in api.few)
+    long = api.body(talk, "word " * 100 + COUNT, **{api.length: api.few[0]})
+    once, again = api.read(talk.ask(api.path, long)).prompt, api.read(talk.again(api.path, long)).prompt
+    tokens = few.prompt or 0, once or 0
+    expect(tokens[0] > 0 and 50 <= tokens[1] - tokens[0] <= 2000, f"{few.prompt} tokens, with 100 words more {once}")
+    expect(again == once, f"{once} tokens, and for the same prompt again {again}")
+    for said, limit in ((few, api.few[0]), (many, api.few[1])):
+        expect(0 < (said.tokens or 0) <= limit, f"{said.tokens} tokens where {limit} are the limit")
+    if few.finish == many.finish == api.cut:
+        expect((few.tokens or 0) < (many.tokens or 0), f"{few.tokens} tokens, and {many.tokens} of a longer answer")
+
+
+@shared("usage")
+def stream_usage(api: Api, talk: Talk) -> None:
+    """the same at the end of a stream."""
+    said = api.read(offered(api.ask(talk, **api.stream), "stream_options"))
+    if said.prompt is None and "stream_usage" in api.optional:
+        raise NotOffered("usage of streams")
+    expect(said.prompt and said.tokens is not None, f"tokens of the prompt {said.prompt}, of the answer {said.tokens}")
+
+
+@shared("stream")
+def stream_same(api: Api, talk: Talk) -> None:
+    """a stream says what the document says: text, end and usage."""
+    agree(talk, api.path, api.body(talk), api.read, api.stream)
+
+
+@shared("stream")
+def stream_written(api: Api, talk: Talk) -> None:
+    """the answer is sent as it is written, not all at once."""
+    asked = api.body(talk, COUNT, stream=True, **{api.length: max(talk.tokens, 256)})
+    bodies = [asked, *([] if api.form is None else [{**asked, **api.form(LONG_FORM)}])]
+    told = ""
+    for _ in range(3):
+        times = _long_enough(api, talk, bodies)
+        early = times[len(times) // 4]  # one piece may come at once, and all others at the end
+        if times[-1] - early >= SHARE * times[-1]:
+            return
+        told = f"{len(times)} pieces, a quarter of them after {early:.2f} s, the last after {times[-1]:.2f} s"
+    raise Wrong(told)
+
+
+def _long_enough(api: Api, talk: Talk, bodies: list[Body]) -> list[float]:
+    """Return when the pieces of an answer came; drops from ``bodies`` those with too short an answer, Skip without
+    any."""
+    while bodies:
+        answer = talk.again(api.path, bodies[0])
+        if answer.status not in REFUSALS:
+            times = [at for event, at in answer.timed() if event.data != "[DONE]" and api.has_text(event.json)]
+            if len(times) >= 8 and times[-1] >= SOON:
+                return times
+        del bodies[0]
+    raise Skip("no answer is long enough to tell")
+
+
+@shared("stream", "order")
+def stream_order(api: Api, talk: Talk) -> None:
+    """the events of a stream in their order."""
+    names = [kind for event in api.ask(talk, **api.stream).events() if event.data != "[DONE]"
+             and (kind := str(event.json.get("type"))) != "ping"]  # fmt: skip
+    in_order(names, api.order)
+    expect(names[0] == api.order[0] and names[-1] in api.last, f"{names[0]} first, {names[-1]} last")
+
+
+@shared("stream", "done")
+def stream_done(api: Api, talk: Talk) -> None:
+    """[DONE] and nothing behind it."""
+    for answer in (api.ask(talk, **api.stream), *([talk.ask(api.path, {**api.forced(talk), "stream": True})]
+                                                  if api.tools else [])):  # fmt: skip
+        events = answer.events()
+        ends = [i for i, event in enumerate(events) if event.data == "[DONE]"]
+        expect(ends == [len(events) - 1], f"the last event is {shown(events[-1].data if events else 'none')}")
+
+
+@shared("limits")
+def limit(api: Api, talk: Talk) -> None:
+    """the limit of an answer is kept and told, in documents and in streams."""
+    least = api.few[0]
+    for more in api.forms:
+        bodies = [
+            api.body(talk, prompt, **{api.length: least}, **more) for prompt in ("Count to a thousand.", *PROMPTS)
+        ]
+        if api.form is not None and talk.ask(api.path, formed := {**bodies[0], **api.form(LONG_FORM)}).status == 200:
+            bodies.append(formed)
+        for body in bodies:
+            said = api.read(talk.ask(api.path, body))
+            cut = said.finish == api.cut
+            expect(cut or said.tokens is not None and said.tokens < least, f"the end {shown(said.finish)}")
+            expect(said.tokens is None or said.tokens <= least, f"{said.tokens} tokens where {least} are the limit")
+            if cut:
+                break
+        else:
+            raise Skip(f"no answer of {least} tokens")
+
+
+@shared("limits", "stop")
+def stop(api: Api, talk: Talk) -> None:
+    """a stop string ends the answer in front of it, in documents and in streams."""
+    prompt, before, word = api.stopped_by(talk)
+    for more in api.forms:
+        after = api.read(offered(api.ask(talk, prompt, **{api.stop: [word]}, **more), api.stop))
+        expect(word not in after.text, f"{shown(word)} in {shown(after.text)}")
+        if not before.text.startswith(after.text.rstrip()):
+            raise Skip("the answers to one request differ")
+        wanted = before.text[: before.text.index(word)].rstrip()
+        expect(after.text.rstrip() == wanted, f"{shown(after.text)[-40:]} in place of {shown(wanted)[-40:]}")
+        expect(after.finish in api.ends(word), f"the end {shown(after.finish)}")
+
+
+@shared("limits")
+def overflow(api: Api, talk: Talk) -> None:
+    """a prompt that does not fit is refused in words that agents know."""
+    if talk.ctx is None:
+        raise Skip("the list of models does not tell the context")
+    if talk.ctx > LARGEST:
+        raise Skip(f"a context of {talk.ctx} tokens is not overflown")
+    for more in api.forms:
+        answer = api.ask(talk, "word " * (talk.ctx + 16), **more)
+        refused(answer, 400, 413)
+        api.overflow(answer)
+
+
+@shared("errors")
+def bad_json(api: Api, talk: Talk) -> None:
+    """an error object for what is no JSON."""
+    refused(talk.raw(api.path, b'{"messages": ['))
+
+
+@shared("errors")
+def bad_field(api: Api, talk: Talk) -> None:
+    """an error with a status of its own for a field of the wrong type, also where a stream is asked for."""
+    for more in ({}, {"stream": True}):
+        refused(talk.ask(api.path, {"model": talk.model, **api.wrong, **more}), *range(400, 600))
+
+
+@shared("thinking", "thinks")
+def thinking_on(api: Api, talk: Talk) -> None:
+    """reasoning comes apart from the text, streamed as well."""
+    asked = api.body(talk, **api.thinks)
+    said = api.read(offered(talk.ask(api.path, asked), "reasoning"))
+    if not said.reasoning and not api.read(talk.ask(api.path, {**asked, **api.stream})).reasoning:
+        raise NotOffered("reasoning of its own")
+    agree(talk, api.path, asked, api.read, api.stream)
+    expect(said.reasoning, "reasoning in the stream alone")
+
+
+@shared("thinking", "off")
+def thinking_off(api: Api, talk: Talk) -> None:
+    """where reasoning is switched off, or not mentioned where that means off, there is none."""
+    for members in api.off:
+        asked = {name: value for name, value in api.body(talk).items() if name not in api.quiet}
+        said = api.read(talk.ask(api.path, {**asked, **members}))
+        expect(not said.reasoning, f"reasoning {shown(said.reasoning)}")
+
+
+@shared("format", "form", "forced")
+def format_schema(api: Api, talk: Talk) -> None:
+    """an answer that fits the schema, characters of several bytes whole, streamed as well."""
+    assert api.form is not None
+    for more in api.forms:
+        for wanted in (FORM, UNICODE_FORM):
+            answer = api.ask(talk, "Is water wet? Answer in JSON.", **api.form(wanted), **more)
+            text = api.read(offered(answer, "a JSON schema")).text
+            if wanted is FORM:
+                msgspec.json.decode(text, type=Form)
+            else:
+                expect(msgspec.json.decode(text) == {"place": UNICODE}, f"{shown(text)} in place of {UNICODE}")
+
+
+@shared("tools", "tools", "forced")
+def tool_call(api: Api, talk: Talk) -> None:
+    """tool_choice with a name: a call of that tool, with an id and arguments that fit, streamed as well."""
+    for more in api.forms:
+        said = api.read(talk.ask(api.path, {**api.forced(talk), **more}))
+        expect(len(said.calls) == 1 and said.calls[0].name == "weather", f"calls {shown(said.calls)}")
+        weather_fits(said.calls[0], strict=api.strict)
+        expect(said.finish in api.called, f"the end {said.finish}")
+        clean(said)
+
+
+@shared("tools", "tools", "forced")
+def tool_any(api: Api, talk: Talk) -> None:
+    """tool_choice without a name: a call of one of the tools, and an end that says so, or the agent's turn is over."""
+    for more in api.forms:
+        said = api.read(offered(talk.ask(api.path, {**api.forced(talk, 1), **more}), "tool_choice of any tool"))
+        expect(said.calls and {call.name for call in said.calls} <= {"weather", "clock"}, f"calls {shown(said.calls)}")
+        expect(said.finish == api.called[0], f"the end {said.finish}")
+        clean(said)
+
+
+@shared("tools", "tools")
+def tool_none(api: Api, talk: Talk) -> None:
+    """tool_choice "none": no call."""
+    said = api.read(offered(api.ask(talk, ASK, tools=api.tools, **api.no_choice), "tool_choice none"))
+    expect(not said.calls, f"calls {shown(said.calls)}")
+
+
+@shared("tools", "tools", "forced")
+def stream_tool_same(api: Api, talk: Talk) -> None:
+    """streamed: the calls of the document."""
+    agree(talk, api.path, api.forced(talk), api.read, api.stream)
+
+
+@shared("tools", "tools", "forced")
+def tool_ids(api: Api, talk: Talk) -> None:
+    """the calls of one conversation have ids of their own, by which results are told apart."""
+    ids = [call.id for more in api.forms for call in api.read(talk.ask(api.path, {**api.forced(talk), **more})).calls]
+    expect(len(set(ids)) == len(ids), f"ids {shown(ids)}")
+
+
+@shared("answer", "results")
+def answer(api: Api, talk: Talk) -> None:
+    """the history with call and result is answered in text."""
+    said = api.said(talk, api.called_with(talk), tools=api.tools, **api.no_choice)
+    expect(not said.calls, f"calls {shown(said.calls)}")
+
+
+@shared("answer", "parts")
+def answer_parts(api: Api, talk: Talk) -> None:
+    """results with an image or a reference to a tool are taken."""
+    for part in api.parts:
+        api.said(talk, api.called_with(talk, [part]), tools=api.tools, **api.no_choice)
+
+
+@shared("score", "scores")
+def logprobs(api: Api, talk: Talk) -> None:
+    """log probabilities, one a token, none above 0; the same in a stream."""
+    said, stream = (
+        api.read(offered(api.ask(talk, **api.scores, **{api.length: 4}, **more), "logprobs")) for more in api.forms
+    )
+    if said.scores is stream.scores is None:
+        raise NotOffered("logprobs: there are none")
+    scored(said)
+    scored(stream)
+    if stream.text == said.text:
+        # of the end, the one may have a score and the other none
+        pairs = list(zip(said.scores or (), stream.scores or (), strict=False))
+        same = abs(len(said.scores or ()) - len(stream.scores or ())) <= (said.finish == "stop")
+        same = same and all(a == b and abs((x or 0) - (y or 0)) < 0.05 for (a, x), (b, y) in pairs)
+        expect(same, f"{shown(said.scores)[:60]} as a document, {shown(stream.scores)[:60]} as a stream")

@@ -34,21 +34,14 @@ def _():
     expect(MODEL in [model.id for model in client.models.list()], "the model is not in the list")
 
 
-@check("anthropic.messages", "turn", "messages.create with the usual fields")
+@check("anthropic.messages", "turn", "messages.create with the usual fields; counts of input and output")
 def _():
     reply = client.messages.create(
         messages=HELLO, system="Be brief.", stop_sequences=["ZZZZ"], metadata={"user_id": "u"},
         extra_body={"temperature": 0}, **usual(),
     )  # fmt: skip
     expect("text" in kinds(reply) and reply.stop_reason in ("end_turn", "max_tokens"), reply)
-    state["message"] = reply
-
-
-@check("anthropic.usage", "usage", "counts of input and output")
-def _():
-    if "message" not in state:
-        raise Skip("no answer")
-    used = state["message"].usage
+    used = reply.usage
     read = (used.input_tokens or 0) + (used.cache_read_input_tokens or 0) + (used.cache_creation_input_tokens or 0)
     expect(read > 0 and used.output_tokens > 0, used)
 
@@ -109,12 +102,6 @@ def _():
         expect(reply.content[0].type == "thinking" and reply.content[0].signature, reply)
     reply = client.messages.create(messages=HELLO, thinking={"type": "disabled"}, **usual())
     expect("thinking" not in kinds(reply), reply)
-
-
-@check("anthropic.effort", "thinking", "output_config.effort from low to max is taken", required=False)
-def _():
-    for effort in ("low", "medium", "high", "xhigh", "max"):
-        client.messages.create(messages=HELLO, output_config={"effort": effort}, **usual(max_tokens=8))
 
 
 @check("anthropic.format", "format", "output_config.format with a schema", how="forced")

@@ -43,6 +43,12 @@ class Refused(Exception):
         self.extra, self.headers = dict(extra or {}), dict(headers or {})
 
 
+def bad(message: str) -> Refused:
+    """Return a Refused (400) for a request that cannot be parsed."""
+    line = " ".join(message.split())
+    return Refused(400, "invalid JSON request: " + (line if len(line) <= 300 else line[:300] + "..."))
+
+
 @dataclass(frozen=True)
 class About:
     """The context of a request beyond its body.

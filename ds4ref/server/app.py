@@ -28,8 +28,7 @@ from .auth import CORS, OPEN, PAGES
 from .endpoint import Generate, respond, whole
 from .exchange import LEFT, Exchange
 from .limits import Disconnected
-from .openapi import document as openapi
-from .plain import Plain, answer
+from .plain import Plain
 from .service import Service
 
 log = logging.getLogger("ds4-server")
@@ -47,16 +46,12 @@ def create_app(service: Service) -> Front:
     """Build the ASGI application that serves ``service``."""
     plain = Plain(service)
 
-    async def description(request: Request) -> Response:
-        return answer(openapi(service))
-
     routes = [
         Route("/", plain.chat),
         Route("/watch", plain.watch),
         Route("/status", plain.status),
         Route("/health", plain.health),
         Route("/metrics", plain.metrics),
-        Route("/openapi.json", description),
         Route("/v1/models", plain.models),
         Route("/v1/models/{id:path}", plain.model),
         Route("/tokenizer_info", plain.tokenizer_info),

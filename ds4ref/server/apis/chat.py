@@ -14,26 +14,11 @@ from ...targets.answer import CallDelta, Delta, Step
 from ...text.chat import Message
 from ...text.messages import from_openai
 from ...text.schemas import read_schemas
-from ..api import About, Api, Refused
+from ..api import About, Api, Refused, bad
 from ..turn import Turn
-from . import fields
+from . import fields, reading
 from .common import Choices, Collected, Tool, on_the_wire, plain_input, several
-from .requests import (
-    BUDGETS,
-    LENGTHS,
-    ChatRequest,
-    bad,
-    checked_open,
-    choose,
-    given,
-    known_roles,
-    mode,
-    needed,
-    reading,
-    replayed,
-    schema_format,
-    switched,
-)
+from .requests import BUDGETS, LENGTHS, ChatRequest
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
@@ -46,37 +31,36 @@ class Chat(Api):
 
     def read(self, body: bytes, about: About) -> tuple[Turn, ChatReply]:
         """Parse a request into the generation to run (``Turn``) and the object that formats its answer."""
-        request = fields.read(body, self.name)
-        assert isinstance(request, ChatRequest)
-        with reading():
-            messages = known_roles(from_openai(needed(request.messages, "messages")), *ROLES)
-            tools = read_schemas(given(request.tools))
-        model = about.model if request.model is None else request.model
-        chosen, explicit = switched(request.thinking, request.think)
-        choice, tools = choose(request.tool_choice, tools, request.parallel_tool_calls, ("function", "custom"))
-        form = schema_format(request.response_format, "response_format")
+        request: ChatRequest = fields.read(body, self.name, about)
+        with reading.reading():
+            raw = reading.needed(request.messages, "messages")
+            messages = reading.known_roles(from_openai(raw), *ROLES)
+            tools = read_schemas(reading.given(request.tools))
+        kinds = ("function", "custom")
+        choice, tools = reading.choose(request.tool_choice, tools, request.parallel_tool_calls, kinds)
+        form = reading.schema_format(request.response_format, "response_format")
         clashing = ["tools"] * bool(tools and choice.kind != "none") + ["response_format"] * bool(form)
         for name in ("min_tokens", "ignore_eos") if clashing else ():
             if getattr(request, name):  # a call, or JSON of a schema, is complete at a certain token
                 raise Refused(400, f"{name} is not supported together with {clashing[0]}")
         if request.top_logprobs and not request.logprobs:
             raise bad("top_logprobs needs logprobs: true")
-        turn = Turn(
+        chosen, explicit = reading.switched(request.thinking, request.think)
+        turn = reading.turn_of(
             "chat",
-            model,
-            replayed(_continued(messages, request), about),
-            tuple(tools),
-            mode(about, request.reasoning_effort, chosen, model, explicit),
-            max_tokens=request.limit(about, *LENGTHS),
-            sampling=request.sampling(),
+            request,
+            about,
+            _continued(messages, request),
+            (choice, tools),
+            LENGTHS,
+            thinking=reading.mode(about, request.reasoning_effort, chosen, request.model, explicit),
             stop=request.stops,
-            choice=choice,
             max_thinking=request.first(*BUDGETS),
             format=form,
             top_logprobs=request.top_logprobs or 0 if request.logprobs else None,
             token_ids=bool(request.return_token_ids),
         )
-        turn = several([checked_open(turn)], request.n or 1)
+        turn = several([turn], request.n or 1)
         return turn, ChatReply(turn, about, request)
 
 

@@ -13,11 +13,11 @@ from dataclasses import replace
 from typing import Any
 
 from ...targets.answer import Delta, Step, Token
-from ..api import About, Api, Refused
+from ..api import About, Api, Refused, bad
 from ..turn import Turn
 from . import fields
 from .common import Choices, Collected, several
-from .requests import LENGTHS, CompletionRequest, bad
+from .requests import LENGTHS, CompletionRequest
 
 PROMPTS = 256
 
@@ -32,8 +32,7 @@ class Completions(Api):
 
     def read(self, body: bytes, about: About) -> tuple[Turn, CompletionsReply]:
         """Parse a request into the generation to run (``Turn``) and the object that formats its answer."""
-        request = fields.read(body, self.name)
-        assert isinstance(request, CompletionRequest)
+        request: CompletionRequest = fields.read(body, self.name, about)
         prompts, choices = _prompts(request.prompt), request.n or 1
         if choices * len(prompts) > PROMPTS:
             raise bad(f"prompts and n ask for more than {PROMPTS} choices")
@@ -41,7 +40,7 @@ class Completions(Api):
             raise bad("an empty prompt cannot be echoed: nothing precedes the first token")
         plain = Turn(
             "completions",
-            about.model if request.model is None else request.model,
+            request.model or "",
             thinking="none",
             max_tokens=request.limit(about, *LENGTHS[1:]),
             sampling=request.sampling(),

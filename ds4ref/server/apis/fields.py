@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Raw
 
-from ..api import Refused
-from .requests import REQUESTS, Request, bad
+from ..api import About, Refused, bad
+from .requests import REQUESTS, Request
 
 T = TypeVar("T")
 
@@ -143,14 +143,17 @@ _ESCAPE = re.compile(
 """An escape of a JSON string; its group is half a surrogate pair."""
 
 
-def read(data: bytes, api: str) -> Request:
-    """Parse a request; of two fields of the same name the last counts, half a surrogate pair becomes U+FFFD.
+def read(data: bytes, api: str, about: About) -> Any:
+    """Parse a request of REQUESTS: of two equal names the last counts, half a surrogate pair becomes U+FFFD, there is a
+    model.
 
     Raises Refused (400) for what is no JSON object, a field of another type, and what this server does not do.
     """
     text, members = members_of(data)
     check(members, api)
-    return typed(text, REQUESTS[api])
+    request: Request = typed(text, REQUESTS[api])
+    request.model = about.model if request.model is None else request.model
+    return request
 
 
 def members_of(data: bytes) -> tuple[str, dict[str, Raw]]:

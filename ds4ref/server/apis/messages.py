@@ -13,25 +13,11 @@ from msgspec import Raw
 from ...targets.answer import CallDelta, Delta, Finish
 from ...text.messages import from_anthropic, tool_references
 from ...text.schemas import found_in, read_schemas
-from ..api import About, Api, sse
+from ..api import About, Api, bad, sse
 from ..turn import Failed, Turn
-from . import fields
+from . import fields, reading
 from .common import Base, compact
-from .requests import (
-    MessagesRequest,
-    bad,
-    check_results,
-    checked_open,
-    choose,
-    given,
-    known_roles,
-    mode,
-    needed,
-    reading,
-    replayed,
-    schema_format,
-    switched,
-)
+from .requests import MessagesRequest
 
 ROLES = ("user", "assistant", "system")
 EDITS = ("clear_thinking", "clear_tool_uses")
@@ -55,55 +41,51 @@ class Messages(Api):
 
         ``counted``: only the turn's prompt is used.
         """
-        request = fields.read(body, self.name)
-        assert isinstance(request, MessagesRequest)
+        request: MessagesRequest = fields.read(body, self.name, about)
         for edit in (request.context_management and request.context_management.edits) or ():
             if not edit.type.startswith(EDITS) or edit.type.startswith(EDITS[1]) and edit.trigger is not None:
                 late = " with a trigger" if edit.type.startswith(EDITS) else ""
                 raise fields.unsupported(f"context_management: {edit.type[:100]}{late}")
-        raw = needed(request.messages, "messages")
-        with reading():
-            tools = found_in(read_schemas(given(request.tools)), tool_references(raw))
-            messages = from_anthropic(raw, given(request.system), {tool.name: tool.text for tool in tools})
-            messages = known_roles(messages, *ROLES)
+        with reading.reading():
+            raw = reading.needed(request.messages, "messages")
+            tools = found_in(read_schemas(reading.given(request.tools)), tool_references(raw))
+            references = {tool.name: tool.text for tool in tools}
+            system = reading.given(request.system)
+            messages = from_anthropic(raw, system, references)
+            messages = reading.known_roles(messages, *ROLES)
         if all(message.role == "system" for message in messages):
             raise bad("there are no messages")
         if messages[-1].role == "assistant" and not messages[-1].calls:
             messages[-1] = replace(messages[-1], prefix=True)
         if not counted:
-            check_results(messages, _NO_CALL)
-        config, choice, model = request.output_config, request.tool_choice, request.model
-        model = about.model if model is None else model
-        form, where = config.format if config is not None else None, "output_config.format"
-        if form is None:
-            form, where = request.output_format, "output_format"
-        single = choice is not None and choice.disable_parallel_tool_use
-        demanded, tools = choose(choice, tools, not single, ("tool",))
-        turn = Turn(
+            reading.check_results(messages, _NO_CALL)
+        choice = request.tool_choice
+        form = request.output_config.format if request.output_config is not None else None
+        where = "output_format" if form is None else "output_config.format"
+        turn = reading.turn_of(
             "messages",
-            model,
-            replayed(messages, about),
-            tuple(tools),
-            _thinking(request, about, model),
-            max_tokens=request.limit(about, "max_tokens"),
-            sampling=request.sampling(),
+            request,
+            about,
+            messages,
+            reading.choose(choice, tools, not (choice and choice.disable_parallel_tool_use), ("tool",)),
+            ("max_tokens",),
+            thinking=_thinking(request, about),
             stop=tuple(filter(None, request.stop_sequences or ())),
-            choice=demanded,
-            format=schema_format(form, where),
+            format=reading.schema_format(form or request.output_format, where),
         )
-        return checked_open(turn), MessagesReply(turn, about, request.stream)
+        return turn, MessagesReply(turn, about, request.stream)
 
 
-def _thinking(request: MessagesRequest, about: About, model: str) -> str:
+def _thinking(request: MessagesRequest, about: About) -> str:
     """Return the thinking mode: none unless the request mentions ``thinking``.
 
     An effort never switches thinking on: Claude Code asks for titles with effort "high" and without thinking.
     """
-    chosen, explicit = switched(request.thinking)
-    if chosen is None and model != "deepseek-reasoner":
+    chosen, explicit = reading.switched(request.thinking)
+    if chosen is None and request.model != "deepseek-reasoner":
         chosen = request.thinking is not None  # adaptive, or a word that is yet to be invented
     effort = request.output_config and request.output_config.effort or request.reasoning_effort
-    return mode(about, effort, chosen, model, explicit)
+    return reading.mode(about, effort, chosen, request.model, explicit)
 
 
 # --- answers

@@ -16,24 +16,11 @@ from ...text.chat import Message
 from ...text.messages import from_responses
 from ...text.protocol import THINK_CLOSE
 from ...text.schemas import Schema, brought, read_schemas
-from ..api import About, Api, sse
+from ..api import About, Api, bad, sse
 from ..turn import Failed, Turn
-from . import fields
+from . import fields, reading
 from .common import Base, Tool, compact, new_id, on_the_wire, plain_input
-from .requests import (
-    Reasoning,
-    ResponsesRequest,
-    bad,
-    check_results,
-    choose,
-    given,
-    known_roles,
-    mode,
-    needed,
-    reading,
-    replayed,
-    schema_format,
-)
+from .requests import Reasoning, ResponsesRequest
 
 ROLES = ("user", "assistant", "system", "developer", "tool")
 SUMMARIES = ("auto", "concise", "detailed")
@@ -54,35 +41,31 @@ class Responses(Api):
 
     def read(self, body: bytes, about: About) -> tuple[Turn, ResponsesReply]:
         """Parse a request into the generation to run (``Turn``) and the object that formats its answer."""
-        request = fields.read(body, self.name)
-        assert isinstance(request, ResponsesRequest)
+        request: ResponsesRequest = fields.read(body, self.name, about)
         asked = request.reasoning or Reasoning()
         if LOGPROBS in (request.include or ()):
             raise fields.unsupported(f"include: {LOGPROBS}", fields.CHAT)
         for name, value, usual in (("context", asked.context, "auto"), ("mode", asked.mode, "standard")):
             if value not in (None, usual):
                 raise fields.unsupported(f"reasoning.{name}")
-        with reading():
-            raw, instructions = needed(request.input, "input"), request.instructions or ""
+        with reading.reading():
+            raw, instructions = reading.needed(request.input, "input"), request.instructions or ""
             messages, loaded = from_responses(raw, instructions)
             if not messages or (len(messages) == 1 and instructions):
                 raise bad("input is empty")
-            messages = _asked_again(known_roles(messages, *ROLES))
-            tools = _merged(read_schemas(given(request.tools)), brought(loaded))
-        check_results(messages, _NO_CALL)
-        model = about.model if request.model is None else request.model
+            messages = _asked_again(reading.known_roles(messages, *ROLES))
+            tools = _merged(read_schemas(reading.given(request.tools)), brought(loaded))
+        reading.check_results(messages, _NO_CALL)
         kinds = ("function", "custom", "tool_search")
-        choice, tools = choose(request.tool_choice, tools, request.parallel_tool_calls, kinds)
-        turn = Turn(
+        turn = reading.turn_of(
             "responses",
-            model,
-            replayed(messages, about),
-            tuple(tools),
-            mode(about, asked.effort, None, model, asked.effort is not None),
-            max_tokens=request.limit(about, "max_output_tokens", "max_tokens"),
-            sampling=request.sampling(),
-            choice=choice,
-            format=schema_format(request.text.format if request.text is not None else None, "text.format"),
+            request,
+            about,
+            messages,
+            reading.choose(request.tool_choice, tools, request.parallel_tool_calls, kinds),
+            ("max_output_tokens", "max_tokens"),
+            thinking=reading.mode(about, asked.effort, None, request.model, asked.effort is not None),
+            format=reading.schema_format(request.text.format if request.text is not None else None, "text.format"),
         )
         return turn, ResponsesReply(turn, about, request.stream, asked.summary in SUMMARIES)
 

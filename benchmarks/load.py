@@ -36,7 +36,7 @@ from ds4ref.server.app import apis
 from ds4ref.server.job import Job
 from ds4ref.server.listen import Background
 from ds4ref.server.service import Service
-from ds4ref.server.timelines import Timelines
+from ds4ref.server.sequences import Sequences
 from ds4ref.server.turn import Delta, Prefill
 from ds4ref.server.worker import Worker
 from ds4ref.targets.transport import tls_context
@@ -44,7 +44,7 @@ from ds4ref.targets.transport import tls_context
 CTX = 8192
 PROMPTS = 12
 MEMORY = 8 << 20
-"""Bytes for cached timelines, so small that the cache is full when the measurement begins."""
+"""Bytes for cached sequences, so small that the cache is full when the measurement begins."""
 
 GREEDY, AT_ONCE = 20, 8
 """One client in GREEDY is greedy: it has AT_ONCE requests in flight."""
@@ -100,16 +100,16 @@ class Watched(Worker):
 class ResourceSampler(threading.Thread):
     """Thread that samples the resources of this process every few seconds."""
 
-    def __init__(self, every: float, timelines: Timelines):
+    def __init__(self, every: float, sequences: Sequences):
         super().__init__(daemon=True)
-        self.every, self.timelines, self.over = every, timelines, threading.Event()
+        self.every, self.sequences, self.over = every, sequences, threading.Event()
         self.samples: list[dict[str, float]] = []
 
     def run(self) -> None:
         """Sample until ``over`` is set."""
         begun = time.monotonic()
         while not self.over.wait(self.every):
-            kept = {"conversations": self.timelines.nbytes >> 10}
+            kept = {"conversations": self.sequences.nbytes >> 10}
             self.samples.append({"s": round(time.monotonic() - begun, 1), **resources(), **kept})
 
 
@@ -131,14 +131,14 @@ def ask(kind: str, url: str, **options: Any) -> Any:
 def load(seconds: float, clients: int, tokens: int, threads: int | None = None, model: str = "") -> dict[str, Any]:
     """Run ``clients`` clients for ``seconds``, after a warm-up of a fifth of that; return the results."""
     with Engine.open(model or random_path(), threads=threads) as engine:
-        worker = Watched(engine, ctx=CTX, timelines=Timelines(engine.tokenizer, MEMORY), queue_limit=4 * clients)
+        worker = Watched(engine, ctx=CTX, sequences=Sequences(engine.tokenizer, MEMORY), queue_limit=4 * clients)
         service = Service(worker, apis())
         with Background(service) as url:
             alone = ask("alone", url, tokens=tokens)
             many = {"tokens": tokens, "clients": clients, "alone": alone}
             first = ask("crowd", url, seconds=seconds / 5, seed=1, **many)
             settled(service)
-            before, sampler = resources(), ResourceSampler(max(1.0, seconds / 30), worker.timelines)
+            before, sampler = resources(), ResourceSampler(max(1.0, seconds / 30), worker.sequences)
             sampler.start()
             crowd = ask("crowd", url, seconds=seconds, seed=2, **many)
             sampler.over.set()

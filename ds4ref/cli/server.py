@@ -176,7 +176,7 @@ def make_service(
     from ..server.app import apis
     from ..server.constrain import guide_of
     from ..server.service import Service
-    from ..server.timelines import Timelines
+    from ..server.sequences import Sequences
     from ..server.tools import Memory
     from ..server.vocabulary import vocabulary
     from ..server.worker import Worker
@@ -186,9 +186,9 @@ def make_service(
         constrain = partial(guide_of, max_reasoning=args.form_thinking)
     disk = checkpoints(engine, args)
     calls = Memory(store=disk)
-    timelines = Timelines(engine.tokenizer, args.memory_mb << 20, disk)
+    sequences = Sequences(engine.tokenizer, args.memory_mb << 20, disk)
     ctx = args.ctx or default_ctx(engine)
-    worker = Worker(engine, ctx=ctx, timelines=timelines, streams=args.streams, constrain=constrain)
+    worker = Worker(engine, ctx=ctx, sequences=sequences, streams=args.streams, constrain=constrain)
     return Service(worker, apis(), how, tools=calls, trace=trace)
 
 

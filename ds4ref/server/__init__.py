@@ -10,7 +10,7 @@ plain       endpoints without generation: models, tokens, health, metrics, the p
 apis/       one module per API: converts requests to turns and events to answers (interface: api)
 worker      the inference thread: answers under way, cancellation, events (turn); a fair queue (queue) in front of it
 schedule    which of the answers under way computes next
-timelines   cached prefixes: evaluated conversations that a later prompt can continue
+sequences   cached prefixes: evaluated conversations that a later prompt can continue
 exchange    the record of one request, and its watchers: logs, metrics, board, trace
 service     state shared by all routes
 

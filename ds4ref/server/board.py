@@ -1,4 +1,4 @@
-"""The record of running and recent turns for the status page (``plain`` adds the queue and the cached timelines)."""
+"""The record of running and recent turns for the status page (``plain`` adds the queue and the cached sequences)."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ class Exchange:
 
     @property
     def cached(self) -> int:
-        """Number of prompt tokens reused from a cached timeline."""
+        """Number of prompt tokens reused from a cached sequence."""
         return 0 if self.prefill is None else self.prefill.cached
 
     @property
@@ -149,7 +149,7 @@ class Exchange:
 
     @property
     def source(self) -> str:
-        """The source of the reused tokens (see ``timelines.Start.source``), "" before prefill."""
+        """The source of the reused tokens (see ``sequences.Start.source``), "" before prefill."""
         return "" if self.prefill is None else self.prefill.source
 
     @property

@@ -1,10 +1,9 @@
-"""A turn submitted to the worker: its prompt as tokens, its cancellation, and its times."""
+"""A turn submitted to the worker: its prompts as tokens, its cancellation, and its times."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..cancellation import Cancellation
@@ -16,28 +15,36 @@ from .turn import Answered, Event, Turn
 
 if TYPE_CHECKING:
     from .constrain import Guide
-    from .timelines import Start
+    from .sequences import Start
+
+
+@dataclass(frozen=True)
+class Part:
+    """A prompt of a turn, rendered and as tokens; ``last``: no other one follows."""
+
+    turn: Turn
+    prompt: Rendered
+    ids: list[int]
+    choice: int = 0
+    last: bool = True
 
 
 @dataclass(eq=False)
 class Job:
     """A turn submitted to the worker.
 
+    parts       its prompts, answered one after the other
     listen      callback for the turn's events, called in the inference thread
-    remember    returns the finished answer as the client will send it back in its history; of a request with several
-                answers it is also told ``choice``, the number of the answer from 0
-    more        further prompts of the same request, each with its turn and token ids
+    remember    returns the finished answer to a part as the client will send it back in its history; ``choice``: the
+                number of the part from 0
     demanded    the constraint on the answer, None for none
     submitted, began, decoding, ended   seconds of ``time.monotonic``; None before that stage
     """
 
     number: int
-    turn: Turn
-    prompt: Rendered
-    ids: list[int]
+    parts: list[Part]
     listen: Callable[[Event], None]
-    remember: Callable[..., Message] = lambda message: message
-    more: tuple[tuple[Turn, Rendered, list[int]], ...] = ()
+    remember: Callable[..., Message] = lambda message, choice: message
     demanded: Guide | None = None
     cancel: Cancellation = field(default_factory=Cancellation)
     submitted: float = 0.0
@@ -48,26 +55,17 @@ class Job:
     timing: Timing = field(default_factory=Timing)
     finish: str = ""
 
-    def per_prompt(self) -> Iterator[Job]:
-        """Yield a job for each prompt of the request.
+    @property
+    def turn(self) -> Turn:
+        """The turn, which is that of the first part."""
+        return self.parts[0].turn
 
-        The last delta of every prompt but the last is reported as ``Answered``.
-        """
+    @property
+    def ids(self) -> list[int]:
+        """The tokens of the first prompt."""
+        return self.parts[0].ids
 
-        def listen(event: Event) -> None:
-            ended = isinstance(event, Delta) and event.finish and event.finish != Finish.CANCELLED
-            self.listen(Answered(event) if ended and isinstance(event, Delta) else event)
-
-        turns = ((self.turn, self.prompt, self.ids), *self.more)
-        for number, (turn, prompt, ids) in enumerate(turns, 1):
-            if len(turns) == 1:
-                yield self
-                return
-            part = replace(
-                self, turn=turn, prompt=prompt, ids=ids, listen=self.listen if number == len(turns) else listen,
-                remember=partial(self.remember, choice=number - 1),
-                demanded=None if self.demanded is None else self.demanded.fresh(),
-            )  # fmt: skip
-            yield part
-            if part.finish == Finish.CANCELLED:
-                return
+    def tell(self, part: Part, event: Event) -> None:
+        """Report an event of answering ``part``; the end of all answers but the last is ``Answered``."""
+        ended = isinstance(event, Delta) and event.finish and event.finish != Finish.CANCELLED
+        self.listen(Answered(event) if ended and not part.last and isinstance(event, Delta) else event)

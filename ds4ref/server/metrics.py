@@ -21,8 +21,8 @@ SECONDS = (0.005, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
 GAUGES = {
     "ds4_queue_length": "Turns that wait",
     "ds4_running": "Turns that are evaluated or generated",
-    "ds4_timelines": "Conversations that can be gone on with, in memory",
-    "ds4_timelines_bytes": "Memory that they take",
+    "ds4_sequences": "Conversations that can be gone on with, in memory",
+    "ds4_sequences_bytes": "Memory that they take",
     "ds4_bodies_bytes": "Memory of request bodies that are being received",
     "ds4_draining": "Whether the server is being shut down",
 }

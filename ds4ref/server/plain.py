@@ -43,8 +43,8 @@ CSP = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 
       "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"  # fmt: skip
 
 
-MAX_TIMELINES = 100
-"""Maximum number of cached timelines in the status document, most recently used first."""
+MAX_SEQUENCES = 100
+"""Maximum number of cached sequences in the status document, most recently used first."""
 
 
 class Tokenize(msgspec.Struct):
@@ -225,7 +225,7 @@ class Plain:
 
     def _state(self) -> dict[str, Any]:
         """Return the status document."""
-        service, queue, timelines = self.service, self.service.worker.queue, self.service.worker.timelines
+        service, queue, sequences = self.service, self.service.worker.queue, self.service.worker.sequences
         return {
             "server": {
                 "model": service.settings.model,
@@ -239,18 +239,18 @@ class Plain:
             },
             **service.board.state(),
             "queue": {"waiting": len(queue), "limit": queue.limit},
-            "timelines": {
-                "count": len(timelines),
-                "bytes": timelines.nbytes,
-                "budget": timelines.budget,
+            "sequences": {
+                "count": len(sequences),
+                "bytes": sequences.nbytes,
+                "budget": sequences.budget,
                 "kept": [
                     {
-                        "tokens": len(timeline.tokens),
-                        "bytes": timeline.snapshot.own_bytes,
-                        "hits": timeline.hits,
-                        "idle_s": max(0.0, timelines.clock() - timeline.used),
+                        "tokens": len(sequence.tokens),
+                        "bytes": sequence.snapshot.own_bytes,
+                        "hits": sequence.hits,
+                        "idle_s": max(0.0, sequences.clock() - sequence.used),
                     }
-                    for timeline in reversed(timelines.kept()[-MAX_TIMELINES:])
+                    for sequence in reversed(sequences.kept()[-MAX_SEQUENCES:])
                 ],
             },
         }

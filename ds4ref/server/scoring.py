@@ -22,27 +22,27 @@ from .turn import Prefill
 if TYPE_CHECKING:
     from ..session.session import Session
     from ..text.tokenizer import Tokenizer
-    from .job import Job
+    from .job import Job, Part
 
 ROWS = 128
 """Maximum number of positions whose logits are in memory at once."""
 
 
-def echo(session: Session, tokenizer: Tokenizer, job: Job) -> Iterator[None]:
-    """Prefill the job's prompt and send its tokens with log probabilities as deltas; raises Cancelled.
+def echo(session: Session, tokenizer: Tokenizer, job: Job, part: Part) -> Iterator[None]:
+    """Prefill the prompt of ``part`` and send its tokens with log probabilities as deltas; raises Cancelled.
 
     Yields after every chunk but the last: others may compute there.
     """
-    ids, top, total = job.ids, job.turn.top_logprobs, len(job.ids)
-    hidden = len(text_start(tokenizer, job.turn.text)) if job.turn.text else 0
+    ids, top, total = part.ids, part.turn.top_logprobs, len(part.ids)
+    hidden = len(text_start(tokenizer, part.turn.text)) if part.turn.text else 0
     decoder = StreamDecoder(tokenizer)
 
     def say(steps: list[Step]) -> None:
         text = "".join(decoder.feed(step.token.id) for step in steps if step.token.id is not None)
-        job.listen(Delta(text, tuple(steps)))
+        job.tell(part, Delta(text, tuple(steps)))
 
     def progress(done: int, total: int) -> None:
-        job.listen(Prefill(done, total, 0, "none"))
+        job.tell(part, Prefill(done, total, 0, "none"))
 
     progress(0, total)
     session.invalidate()
@@ -63,7 +63,7 @@ def echo(session: Session, tokenizer: Tokenizer, job: Job) -> Iterator[None]:
             job.timing.prefill_s += time.perf_counter() - begun
     rest = decoder.finish()
     if rest:
-        job.listen(Delta(rest))
+        job.tell(part, Delta(rest))
 
 
 def step(tokenizer: Tokenizer, logits: np.ndarray, token: int, top: int, at: float | None = None) -> Step:

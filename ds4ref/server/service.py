@@ -94,8 +94,8 @@ class Service:
         return {
             "ds4_queue_length": len(worker.queue),
             "ds4_running": len(worker.running),
-            "ds4_timelines": len(worker.timelines),
-            "ds4_timelines_bytes": worker.timelines.nbytes,
+            "ds4_sequences": len(worker.sequences),
+            "ds4_sequences_bytes": worker.sequences.nbytes,
             "ds4_bodies_bytes": self.body_budget.bytes,
             "ds4_draining": self.draining,
             "ds4_turns": worker.finished,

@@ -49,7 +49,7 @@ class Trace(Watcher):
                 "begin", x, client=x.client, model=turn.model, stream=x.stream, tools=len(turn.offered),
                 tool_choice=turn.choice.kind, thinking=turn.thinking, max_tokens=turn.max_tokens,
                 sampling=asdict(turn.sampling), cached=x.cached, source=x.source, queue_s=x.queued,
-                prompt_tokens=x.prompt, prompt=job.prompt.text or list(job.ids),
+                prompt_tokens=x.prompt, prompt=job.parts[0].prompt.text or list(job.ids),
                 request=x.body.decode("utf-8", "replace"),
             )  # fmt: skip
         delta = event.delta if isinstance(event, Answered) else event

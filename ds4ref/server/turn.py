@@ -148,8 +148,8 @@ class Prefill:
 
     done     prompt tokens evaluated or reused so far
     total    prompt tokens
-    cached   of these, tokens reused from a cached timeline
-    source   where the reused tokens came from (``timelines.Start``)
+    cached   of these, tokens reused from a cached sequence
+    source   where the reused tokens came from (``sequences.Start``)
     """
 
     done: int

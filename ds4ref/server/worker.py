@@ -1,4 +1,4 @@
-"""The inference thread: takes turns from the queue, prefills, decodes, reports events, caches timelines.
+"""The inference thread: takes turns from the queue, prefills, decodes, reports events, caches sequences.
 
     worker = Worker(engine, ctx=32768)
     job = worker.submit(turn, events.append)      # from any thread; events.append is called in the inference thread
@@ -32,19 +32,17 @@ from ..targets.answer import Delta, Finish, Step, Token, Usage
 from ..targets.reader import AnswerReader
 from ..text.chat import Message, ends_in_thinking, text_start
 from ..text.rendered import Rendered
-from . import saving
 from .constrain import GrammarError
-from .job import Job
+from .job import Job, Part
 from .queue import FairQueue
 from .schedule import Schedule
 from .scoring import echo, step
-from .timelines import Start, Timelines, begins
+from .sequences import Sequences, Start, begins
 from .turn import Event, Failed, Prefill, Queued, Turn
 from .vocabulary import vocabulary
 
 if TYPE_CHECKING:
     from ..session.session import Session
-    from ..text.dsml import ToolCall
     from .constrain import Guide
 
 log = logging.getLogger("ds4-server")
@@ -75,7 +73,7 @@ class Stream:
 
     steps   what is left of the work; yields True where another answer should come next, False where it may
     ids     tokens of the prompt that is evaluated next, or now; () if it shares nothing with others
-    saves   number of them after which their timeline is cached; 0 before it is known, and when it is over
+    saves   number of them after which their sequence is cached; 0 before it is known, and when it is over
     """
 
     job: Job
@@ -104,13 +102,13 @@ class Worker:
         engine: Engine,
         *,
         ctx: int = 32768,
-        timelines: Timelines | None = None,
+        sequences: Sequences | None = None,
         queue_limit: int = QUEUE_LIMIT,
         streams: int = STREAMS,
         constrain: Callable[[Turn, Any], Guide | None] | None = None,
     ):
         self.engine, self.ctx, self.constrain = engine, ctx, constrain
-        self.timelines = Timelines(engine.tokenizer) if timelines is None else timelines  # an empty one is false
+        self.sequences = Sequences(engine.tokenizer) if sequences is None else sequences  # an empty one is false
         self.queue: FairQueue[Job] = FairQueue(queue_limit, lambda job, ahead: job.listen(Queued(ahead)))
         self.streams = self._most = streams
         self.running: tuple[Job, ...] = ()
@@ -129,7 +127,7 @@ class Worker:
         self,
         turn: Turn,
         listen: Callable[[Event], None],
-        remember: Callable[..., Message] = lambda message: message,
+        remember: Callable[..., Message] = lambda message, choice: message,
     ) -> Job:
         """Queue a turn; ``listen`` receives its events in the inference thread.
 
@@ -137,18 +135,17 @@ class Worker:
         prompt does not fit, TokenError for ids outside the vocabulary, TextError for an unsupported constraint, Busy if
         the queue is full or closed.
         """
-        prompts = self._prompts((turn, *turn.more))
-        longest = max(len(ids) for _, ids in prompts)
+        parts = self._parts([turn, *turn.more])
+        longest = max(len(part.ids) for part in parts)
         if longest >= self.ctx:
             raise Overflow(longest, self.ctx)
-        (prompt, ids), more = prompts[0], tuple((t, *p) for t, p in zip(turn.more, prompts[1:], strict=True))
         for token, _ in turn.sampling.bias:
             if token >= len(self.engine.tokenizer):
                 raise TokenError(f"logit_bias: token {token} is outside the vocabulary of {len(self.engine.tokenizer)}")
         demanded = None if self.constrain is None else self.constrain(turn, self.engine.tokenizer)
         with self._lock:
             self._count += 1
-            job = Job(self._count, turn, prompt, ids, listen, remember, more, demanded, submitted=time.monotonic())
+            job = Job(self._count, parts, listen, remember, demanded, submitted=time.monotonic())
         self.queue.put(turn.client, job)
         return job
 
@@ -168,7 +165,7 @@ class Worker:
             for job in self.running:
                 job.cancel.press()
             self._thread.join(0.05)
-        self.timelines.write_out()
+        self.sequences.write_out()
 
     @property
     def ident(self) -> int:
@@ -318,24 +315,30 @@ class Worker:
             job.finish = Finish.CANCELLED
             job.listen(Delta(finish=Finish.CANCELLED, usage=Usage(len(job.ids), 0, 0, 0)))
             return
-        for part in job.per_prompt():
-            yield from self._answer(part, stream)
-            job.start, job.decoding, job.finish = part.start, part.decoding, part.finish
+        for part in job.parts:
+            yield from self._answer(job, part, stream)
+            if job.finish == Finish.CANCELLED:
+                return
 
     def _end(self, job: Job, finish: str) -> None:
         job.finish, job.ended = str(finish), time.monotonic()
         self.finished += 1
 
-    def _prompts(self, turns: Sequence[Turn]) -> list[tuple[Rendered, list[int]]]:
-        """Return the prompts of the turns of one request; one that is the same as before is not rendered again."""
-        prompts: list[tuple[Rendered, list[int]]] = []
-        before: Turn | None = None
-        for turn in turns:
-            same = before is not None and before.messages is turn.messages
-            same = same and before is not None and (before.text, before.ids) == (turn.text, turn.ids)
-            prompts.append(prompts[-1] if same else self._prompt(turn))
-            before = turn
-        return prompts
+    def _parts(self, turns: Sequence[Turn]) -> list[Part]:
+        """Return the parts of a request; a prompt that is the same as before is not rendered again."""
+        parts: list[Part] = []
+        for number, turn in enumerate(turns):
+            before = parts[-1].turn if parts else None
+            if (
+                before is not None
+                and before.messages is turn.messages
+                and ((before.text, before.ids) == (turn.text, turn.ids))
+            ):
+                prompt = parts[-1].prompt, parts[-1].ids
+            else:
+                prompt = self._prompt(turn)
+            parts.append(Part(turn, *prompt, number, number == len(turns) - 1))
+        return parts
 
     def _prompt(self, turn: Turn) -> tuple[Rendered, list[int]]:
         tokenizer = self.engine.tokenizer
@@ -360,50 +363,48 @@ class Worker:
         tokenizer = self.engine.tokenizer
         return max(len(tokenizer.token_bytes(i)) for i in range(len(tokenizer)))
 
-    def _answer(self, job: Job, stream: Stream) -> Iterator[bool]:
-        turn, session = job.turn, stream.session
-        if turn.echo:
-            yield from self._echo(job, stream)
-            return
-        start = job.start = self.timelines.begin(session, job.prompt, job.ids)
-        if len(start.tokens) >= self.ctx:
-            raise Overflow(len(start.tokens), self.ctx)
-        usage = Usage(len(start.tokens), 0, start.cached, 0)
-        job.listen(Prefill(start.cached, len(start.tokens), start.cached, start.source))
-        stream.ids, cold = start.tokens, saving.cold_length(self.timelines, start)
-        stream.saves = cold or len(start.tokens)
+    def _answer(self, job: Job, part: Part, stream: Stream) -> Iterator[bool]:
+        """Evaluate a prompt and generate its answer; one whose prompt is part of the answer is not cached."""
+        session = stream.session
+        if part.turn.echo:
+            start, steps = Start(part.ids, 0, "none"), echo(session, self.engine.tokenizer, job, part)
+        else:
+            start = self.sequences.begin(session, part.prompt, part.ids)
+            if len(start.tokens) >= self.ctx:
+                raise Overflow(len(start.tokens), self.ctx)
+            steps = self._prefill(job, part, stream, start)
+        job.start, job.finish = start, ""
         try:
-            for _ in saving.prefill(self.timelines, session, start, job.timing, lambda done, total: job.listen(
-                    Prefill(done, total, start.cached, start.source)), job.cancel):  # fmt: skip
-                stream.saves = cold if session.pos < cold else len(start.tokens)
+            for _ in steps:
                 yield False
         except Cancelled:
-            self.timelines.keep(session)
+            if not part.turn.echo:
+                self.sequences.keep(session)
             job.finish = Finish.CANCELLED
-            job.listen(Delta(finish=Finish.CANCELLED, usage=usage))
+            job.tell(part, Delta(finish=Finish.CANCELLED, usage=Usage(len(start.tokens), 0, start.cached, 0)))
             return
         finally:
             stream.saves = 0
-        if len(start.tokens) > start.cached:
-            self.timelines.keep(session)
         job.decoding = time.monotonic()
-        yield from self._generate(job, stream, start)
+        yield from self._generate(job, part, stream, start)
 
-    def _echo(self, job: Job, stream: Stream) -> Iterator[bool]:
-        """Answer a turn whose prompt is part of the answer; its timeline is not cached."""
-        job.start = Start(job.ids, 0, "none")
-        try:
-            for _ in echo(stream.session, self.engine.tokenizer, job):
-                yield False
-        except Cancelled:
-            job.finish = Finish.CANCELLED
-            job.listen(Delta(finish=Finish.CANCELLED, usage=Usage(len(job.ids), 0, 0, 0)))
-            return
-        job.decoding = time.monotonic()
-        yield from self._generate(job, stream, job.start)
+    def _prefill(self, job: Job, part: Part, stream: Stream, start: Start) -> Iterator[None]:
+        """Prefill, and cache the sequence at its end."""
+        session, total, cold = stream.session, len(start.tokens), self.sequences.cold_length(start)
 
-    def _generate(self, job: Job, stream: Stream, start: Start) -> Iterator[bool]:
-        turn, session, tokenizer = job.turn, stream.session, self.engine.tokenizer
+        def progress(done: int, total: int) -> None:
+            job.tell(part, Prefill(done, total, start.cached, start.source))
+
+        progress(start.cached, total)
+        stream.ids, stream.saves = start.tokens, cold or total
+        for _ in self.sequences.prefill(session, start, job.timing, progress, job.cancel):
+            stream.saves = cold if session.pos < cold else total
+            yield
+        if total > start.cached:
+            self.sequences.keep(session)
+
+    def _generate(self, job: Job, part: Part, stream: Stream, start: Start) -> Iterator[bool]:
+        turn, session, tokenizer = part.turn, stream.session, self.engine.tokenizer
         reader = AnswerReader(bool(turn.callable), turn.stop, unstopped=turn.sampling.min_tokens)
         drawn = turn.sampling
         sampler = sampler_of(
@@ -418,17 +419,19 @@ class Worker:
         limit = room if turn.max_tokens is None else min(turn.max_tokens, room)
         generation = stream.generation = Generation(
             session, tokenizer, sampler, limit=limit, thinking=ends_in_thinking(start.tokens, tokenizer),
-            cancel=job.cancel, timing=job.timing, guide=_guide_of(job, reader, tokenizer.think_close), last=True,
+            cancel=job.cancel, timing=job.timing, last=True,
+            guide=_guide_of(job.demanded, turn, reader, tokenizer.think_close),
             adjust=Adjustment(dict(drawn.bias), drawn.presence, drawn.frequency, tokenizer.ends, drawn.min_tokens)
             if drawn.adjusts else None, past_end=drawn.ignore_eos,
         )  # fmt: skip
         begun, generated, shown = time.perf_counter(), 0, False
         for piece in generation:
-            saving.decoded(self.timelines, session, reader.in_block)
+            if not reader.in_block:
+                self.sequences.continued(session)
             steps = () if piece.token is None else (self._step(turn, session, piece, begun),)
             generated += len(steps)
             delta = reader.feed(self._shown(self._raw(piece) if turn.plain else piece))
-            job.listen(replace(delta, steps=steps, time=time.perf_counter() - begun))
+            job.tell(part, replace(delta, steps=steps, time=time.perf_counter() - begun))
             if reader.done:
                 break
             first, shown = delta.shows and not shown, shown or delta.shows
@@ -438,14 +441,14 @@ class Worker:
         rest = reader.finish(ended, generation.thinking)
         finish = reader.reason(ended)
         usage = Usage(len(start.tokens), generated, start.cached, reader.reasoning_tokens)
-        self._remember(job, session, generation, reader, finish)
+        self._remember(job, part, session, generation, reader, finish)
         job.finish = finish
         if turn.echo and generation.end is not None:
             # Harnesses that score expect one entry after the prompt.
             rest = replace(
                 rest, steps=(self._step(turn, session, Piece(generation.end, "", generation.thinking), begun),)
             )
-        job.listen(replace(rest, time=time.perf_counter() - begun, finish=finish, usage=usage,
+        job.tell(part, replace(rest, time=time.perf_counter() - begun, finish=finish, usage=usage,
                            error=reader.generated.error or "", markup=reader.generated.raw_block))  # fmt: skip
 
     def _shown(self, piece: Piece) -> Piece:
@@ -482,28 +485,27 @@ class Worker:
             return Step(Token(tokenizer.token_bytes(token), None, token), (), now, thought)
         return replace(step(tokenizer, session.logits, token, turn.top_logprobs, now), thought=thought)
 
-    def _remember(self, job: Job, session: Session, generation: Generation, reader: AnswerReader, finish: str) -> None:
-        """Cache the timeline, end-of-sequence token included, under every text its history may be rendered as."""
-        turn = job.turn
+    def _remember(
+        self, job: Job, part: Part, session: Session, generation: Generation, reader: AnswerReader, finish: str
+    ) -> None:
+        """Cache the sequence, end-of-sequence token included, under every text its history may be rendered as."""
+        turn = part.turn
         if turn.echo:
             return
         # The text behind a stop string was evaluated too, and no client will send it back.
         if finish not in (Finish.STOP, Finish.TOOL_CALLS) or turn.plain or reader.stopped:
             if session.valid:
-                self.timelines.keep(session)
+                self.sequences.keep(session)
             return
         # A token is evaluated when the next one is requested: the last one is not yet.
         tokens = [*generation.tokens]
         session.sync([*job.start.tokens, *tokens]) if job.start is not None else None
         if session.pos < self.ctx:
             session.append(self.engine.tokenizer.eos)
-        answer = job.remember(self._message(reader, generation))
-        self.timelines.keep(session, self._texts(turn, answer))
-
-    def _message(self, reader: AnswerReader, generation: Generation) -> Message:
         generated = reader.generated
-        calls: tuple[ToolCall, ...] = generated.calls
-        return Message("assistant", reader.text, reader.reasoning, calls, generated.raw_block or None)
+        answer = Message("assistant", reader.text, reader.reasoning, generated.calls, generated.raw_block or None)
+        answer = job.remember(answer, part.choice)
+        self.sequences.keep(session, self._texts(turn, answer))
 
     def _texts(self, turn: Turn, answer: Message) -> list[str]:
         """Return the prefixes of later prompts with this turn in their history: with its reasoning and without."""
@@ -514,16 +516,16 @@ class Worker:
         return texts
 
 
-def _guide_of(job: Job, reader: AnswerReader, think_close: int) -> Any:
-    """Return the guiding hook of a job: its constraint, the limit of its reasoning, greedy tool-call markup."""
-    demanded, tools, most = job.demanded, bool(job.turn.callable), job.turn.max_thinking
-    if demanded is None and not tools and most is None:
+def _guide_of(demanded: Guide | None, turn: Turn, reader: AnswerReader, think_close: int) -> Any:
+    """Return the guiding hook of an answer: its constraint, the limit of its reasoning, greedy tool-call markup."""
+    tools, most, constraint = bool(turn.callable), turn.max_thinking, demanded and demanded.fresh()
+    if constraint is None and not tools and most is None:
         return None
 
     def guide(generation: Any, logits: np.ndarray) -> Any:
         if most is not None and generation.thinking and reader.reasoning_tokens >= most:
             return think_close
-        wanted = None if demanded is None else demanded(generation, logits)
+        wanted = None if constraint is None else constraint(generation, logits)
         if isinstance(wanted, (int, np.integer)):
             return wanted
         if tools and not generation.thinking and reader.greedy:

@@ -1,4 +1,4 @@
-"""An engine that says what it is told to, behind the real worker: real queue, timelines, decode loop and reader.
+"""An engine that says what it is told to, behind the real worker: real queue, sequences, decode loop and reader.
 
     engine = ScriptedEngine(tokenizer)
     engine.say("<think>hm</think>Hello", "<think></think>" + CALL)    # the next two answers
@@ -117,7 +117,7 @@ class Snapshot:
 
 
 class ScriptedSession:
-    """As much of a session as worker, timelines and generation use."""
+    """As much of a session as worker, sequences and generation use."""
 
     def __init__(self, engine, ctx):
         self.engine, self.ctx = engine, ctx
@@ -201,6 +201,6 @@ class ScriptedSession:
 class ScriptedWorker(Worker):
     """The worker; each answer is the engine's next script."""
 
-    def _generate(self, job, stream, start):
+    def _generate(self, job, part, stream, start):
         stream.session.script, stream.session.at = self.engine.script(), 0
-        yield from super()._generate(job, stream, start)
+        yield from super()._generate(job, part, stream, start)

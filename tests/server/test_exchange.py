@@ -10,7 +10,7 @@ import pytest
 from ds4ref.server import exchange, logs
 from ds4ref.server.board import Board
 from ds4ref.server.exchange import Exchange, client
-from ds4ref.server.job import Job
+from ds4ref.server.job import Job, Part
 from ds4ref.server.logs import Lines
 from ds4ref.server.metrics import COUNTERS, GAUGES, Metrics
 from ds4ref.server.turn import Prefill, Queued, Turn
@@ -48,7 +48,7 @@ class Watched:
         """A turn that arrives at ``at`` and is submitted a second later."""
         self.clock.now = at
         x = Exchange("chat", {"x-request-id": f"t{at:g}"}, "10.0.0.9", (self.board, self.metrics, self.lines))
-        job = Job(1, Turn("chat", **turn), Rendered(), [7] * ids, lambda event: None, submitted=at + 1)
+        job = Job(1, [Part(Turn("chat", **turn), Rendered(), [7] * ids)], lambda event: None, submitted=at + 1)
         x.take_on(job.turn, job, stream=True)
         return x, job
 

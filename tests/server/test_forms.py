@@ -6,6 +6,7 @@ import json
 import re
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -210,7 +211,8 @@ def test_a_grammar_that_becomes_too_much_ends_one_answer_and_nothing_else(servin
         if len(generation.tokens) >= 3:
             raise GrammarError("no token fits the grammar of the answer: too many states")
 
-    server = serving(constrain=lambda turn, tokenizer: broken if turn.format else None)
+    guide = SimpleNamespace(fresh=lambda: broken)
+    server = serving(constrain=lambda turn, tokenizer: guide if turn.format else None)
     assert b"too many states" in asked(server, path, True, **form(path, STRICT)).content
     refused(asked(server, path, **form(path, STRICT)), path, "too many states")
     assert told(server, path).text == HELLO

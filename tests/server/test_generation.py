@@ -210,17 +210,17 @@ def test_echo_scores_the_prompt(server, prompt):
 
 def test_what_evaluations_ask(server):
     """Batches are scored one by one, without or with an answer, and take no conversation's place."""
-    server.worker.timelines.clear()
+    known = len(server.worker.sequences)
     prompts = [[1, 2, 3], [4, 5], [1, 2, 6]]
     whole = ask(server, COMPLETIONS, **SCORE, prompt=prompts).json()
     for index, prompt in enumerate(prompts):
         (alone,) = ask(server, COMPLETIONS, **SCORE, prompt=prompt).json()["choices"]
         assert whole["choices"][index] == {**alone, "index": index}
     assert whole["usage"]["prompt_tokens"] == 8 and whole["usage"]["completion_tokens"] == 3
+    ask(server, COMPLETIONS, **SCORE, prompt="word " * 100)
+    assert len(server.worker.sequences) == known
     (choice,) = ask(server, COMPLETIONS, prompt="The quick", echo=True, max_tokens=0).json()["choices"]
     assert choice == {"text": "The quick", "index": 0, "finish_reason": "length"}
-    ask(server, COMPLETIONS, **SCORE, prompt="word " * 100)
-    assert len(server.worker.timelines) == 0
     # who cuts off the last entry as the generated one would otherwise lose a token of the prompt
     eos = server.worker.engine.tokenizer.eos
     (choice,) = ask(server, COMPLETIONS, **SCORE, prompt="abc", logit_bias={eos: 100}).json()["choices"]

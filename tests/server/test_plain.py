@@ -76,16 +76,16 @@ def test_wrong_questions(scripted, path, body):
 # --- how it goes
 
 
-def test_timelines_are_listed_from_the_last_used(scripted, monkeypatch):
+def test_sequences_are_listed_from_the_last_used(scripted, monkeypatch):
     """At most so many: those that were used last, with what each holds."""
-    monkeypatch.setattr("ds4ref.server.plain.MAX_TIMELINES", 3)
+    monkeypatch.setattr("ds4ref.server.plain.MAX_SEQUENCES", 3)
     for n in (40, 50, 60):
         scripted.ask("word " * n)
-    timelines = scripted.worker.timelines
-    kept = timelines.kept()
+    sequences = scripted.worker.sequences
+    kept = sequences.kept()
     assert len(kept) == 6  # the end of each prompt, and of each answer
-    timelines.clock = lambda: kept[-1].used + 2.5
-    listed = scripted.client.get("/status").json()["timelines"]
+    sequences.clock = lambda: kept[-1].used + 2.5
+    listed = scripted.client.get("/status").json()["sequences"]
     assert listed["count"] == 6 and listed["bytes"] == 6000 and listed["budget"] == 1 << 30
     assert [one["tokens"] for one in listed["kept"]] == [len(t.tokens) for t in kept[:-4:-1]]
     assert listed["kept"][0] == {

@@ -12,14 +12,17 @@ import numpy as np
 import pytest
 
 from ds4ref.engine import Engine
-from ds4ref.server import saving
-from ds4ref.server.timelines import Timelines
+from ds4ref.server.sequences import Sequences
 from ds4ref.server.turn import Delta, Failed, Prefill, Sampling, Turn
 from ds4ref.server.worker import Job, Worker
 from ds4ref.session.boundaries import Policy
 from ds4ref.session.session import Session
 from ds4ref.session.store import Store
 from ds4ref.text.chat import Message
+from ds4ref.text.dsml import ToolCall, render_calls
+from ds4ref.text.schemas import Schema
+
+from .scripted import ScriptedEngine, ScriptedWorker
 
 CTX = 4096
 SMALL = Policy(min_tokens=32, cold_max=3000, interval=0, trim=8, align=32)
@@ -62,7 +65,7 @@ class Running:
     """A worker that answers one turn after the other."""
 
     def __init__(self, engine: Engine, disk: Any = None, ctx: int = CTX, **options: Any):
-        self.worker = Worker(engine, ctx=ctx, timelines=Timelines(engine.tokenizer, disk=disk, **options))
+        self.worker = Worker(engine, ctx=ctx, sequences=Sequences(engine.tokenizer, disk=disk, **options))
 
     def __enter__(self) -> Running:
         return self
@@ -163,26 +166,33 @@ def test_continued_while_an_answer_is_generated(nano: Engine) -> None:
 
 def test_none_inside_a_call_and_one_right_after_it(nano: Engine) -> None:
     """ds4 KV 6; 15, K10."""
-    disk = Recorded(Policy(32, cold_max=0, interval=32, align=32))
-    timelines = Timelines(nano.tokenizer, disk=disk)
-    session = nano.session(CTX)
-    session.sync([5] * 31)
-    for in_block in (False, True, True, False, False):
-        session.eval(5)
-        saving.decoded(timelines, session, in_block=in_block or session.pos == 32)
-    assert disk.saved == [("continued", 35)]
+    disk, engine = Recorded(Policy(32, cold_max=0, interval=8, align=8)), ScriptedEngine(nano.tokenizer)
+    block = "".join(part.text for part in render_calls([ToolCall("f", '{"a":"one two three four five six"}')]))
+    engine.say(script := nano.tokenizer.encode_rendered("Let me see what there is." + block))
+    worker = ScriptedWorker(engine, ctx=CTX, sequences=Sequences(nano.tokenizer, disk=disk))  # type: ignore[arg-type]
+    ended = threading.Event()
+    asked = turn("What is it?", n=500, tools=(Schema('{"name":"f","parameters":{}}', "f"),))
+    job = worker.submit(asked, lambda event: ended.set() if getattr(event, "finish", "") else None)
+    assert ended.wait(60)
+    worker.sequences.disk = None
+    worker.shut_down()
+    first, end = len(job.ids), len(job.ids) + len(script)
+    begun = first + script.index(nano.tokenizer.dsml)
+    positions = [pos for reason, pos in disk.saved if reason == "continued"]
+    assert any(first < pos <= begun for pos in positions) and positions[-1] >= end
+    assert not any(begun < pos < end for pos in positions)
 
 
 # --- what leaves memory
 
 
-def test_timelines_that_leave_memory_are_written(nano: Engine) -> None:
+def test_sequences_that_leave_memory_are_written(nano: Engine) -> None:
     """ds4 KV 6, "evict": under what clients will send; not those that another one goes on from."""
     disk = Recorded(Policy(32, cold_max=0, interval=0))
     with Running(nano, disk, budget=0) as running:
         first, *_ = running.ask(turn("What is it?"))
         assert disk.saved == [], "the end of the prompt went, and what goes on from it stays"
-        kept = running.worker.timelines.kept()
+        kept = running.worker.sequences.kept()
         running.ask(turn("Something else?", system=SYSTEM[50:]))
         assert disk.saved == [("evict", len(kept[0].tokens))]
         assert disk.texts == [kept[0].texts] and len(kept[0].tokens) > len(first.ids)
@@ -228,15 +238,15 @@ def test_the_longest_of_memory_and_disk(nano: Engine, kept: Store) -> None:
     ids = one.rendered().encode(tokenizer)
     session, source = nano.session(CTX), {}
     for in_memory, on_disk in ((40, 60), (60, 40), (60, 60)):
-        timelines = Timelines(tokenizer, disk=kept)
+        sequences = Sequences(tokenizer, disk=kept)
         for path in kept.directory.path.glob("*.kv"):
             path.unlink()
         session.invalidate()
         session.sync(ids[:in_memory])
-        timelines.keep(session, ())
+        sequences.keep(session, ())
         session.sync(ids[:on_disk])
         assert kept.save(session, (), "cold")
-        start = timelines.begin(session, one.rendered(), ids)
+        start = sequences.begin(session, one.rendered(), ids)
         assert start.tokens == ids and start.cached == 60 == session.pos
         source[in_memory, on_disk] = start.source
     assert source == {(40, 60): "disk-text", (60, 40): "memory-token", (60, 60): "memory-token"}

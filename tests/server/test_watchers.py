@@ -91,7 +91,7 @@ def test_figures(scripted):
     assert found["ds4_cached_tokens_total", (("source", "memory-token"),)] == prompt
     for name in ("queue", "prefill", "decode", "first_token", "request"):
         assert found[f"ds4_{name}_seconds_count", (chat,)] == 2
-    assert found["ds4_timelines", ()] >= 2 and found["ds4_timelines_bytes", ()] > 0
+    assert found["ds4_sequences", ()] >= 2 and found["ds4_sequences_bytes", ()] > 0
     assert found["ds4_queue_length", ()] == 0 and found["ds4_running", ()] == 0
     assert found["process_resident_memory_bytes", ()] > 0
 

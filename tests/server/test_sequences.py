@@ -1,4 +1,4 @@
-"""Cached timelines by themselves: which one a prompt continues from, which one leaves memory first, what they weigh."""
+"""Cached sequences by themselves: which one a prompt continues from, which one leaves memory first, what they weigh."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from ds4ref.server.queue import FairQueue
-from ds4ref.server.timelines import LEAST, Timelines
+from ds4ref.server.sequences import LEAST, Sequences
 from ds4ref.session.boundaries import Policy
 from ds4ref.text.rendered import Rendered
 
@@ -47,52 +47,52 @@ def tokens(first: int, n: int = LEAST) -> list[int]:
 
 
 @pytest.fixture
-def timelines(nano_engine):
+def sequences(nano_engine):
     ticks = iter(range(100, 1000))
-    return Timelines(nano_engine.tokenizer, budget=3000, clock=lambda: float(next(ticks)))
+    return Sequences(nano_engine.tokenizer, budget=3000, clock=lambda: float(next(ticks)))
 
 
-def firsts(timelines):
-    return [timeline.tokens[0] for timeline in timelines.kept()]
+def firsts(sequences):
+    return [sequence.tokens[0] for sequence in sequences.kept()]
 
 
-def test_the_least_recently_used_leaves_first(timelines):
+def test_the_least_recently_used_leaves_first(sequences):
     """Wrong order: the conversation that a user is in loses its cache, and every turn of it is evaluated anew."""
     for first in (11, 12, 13):
-        timelines.keep(Session(tokens(first)), ())
-    assert firsts(timelines) == [11, 12, 13] and timelines.nbytes == 3000  # exactly the budget: all stay
-    start = timelines.begin(session := Session(), Rendered(), [*tokens(11), 7])
+        sequences.keep(Session(tokens(first)), ())
+    assert firsts(sequences) == [11, 12, 13] and sequences.nbytes == 3000  # exactly the budget: all stay
+    start = sequences.begin(session := Session(), Rendered(), [*tokens(11), 7])
     assert (start.cached, start.tokens, start.source) == (LEAST, [*tokens(11), 7], "memory-token")
     assert session.tokens == tokens(11)
-    assert firsts(timelines) == [12, 13, 11]
-    assert [(t.hits, t.used) for t in timelines.kept()] == [(0, 101.0), (0, 102.0), (1, 103.0)]
-    timelines.keep(Session(tokens(14)), ())
-    assert firsts(timelines) == [13, 11, 14]
+    assert firsts(sequences) == [12, 13, 11]
+    assert [(t.hits, t.used) for t in sequences.kept()] == [(0, 101.0), (0, 102.0), (1, 103.0)]
+    sequences.keep(Session(tokens(14)), ())
+    assert firsts(sequences) == [13, 11, 14]
 
 
-def test_rows_that_several_share_weigh_once(timelines):
+def test_rows_that_several_share_weigh_once(sequences):
     """As much as the longest of a store's, plus what each has alone; two stores are two."""
-    timelines.keep(Session(tokens(11), own=10, shared=(1, 700)), ())
-    timelines.keep(Session(tokens(12), own=20, shared=(1, 500)), ())
-    assert timelines.nbytes == 30 + 700
-    timelines.keep(Session(tokens(13), own=40, shared=(2, 100)), ())
-    assert timelines.nbytes == 70 + 800
+    sequences.keep(Session(tokens(11), own=10, shared=(1, 700)), ())
+    sequences.keep(Session(tokens(12), own=20, shared=(1, 500)), ())
+    assert sequences.nbytes == 30 + 700
+    sequences.keep(Session(tokens(13), own=40, shared=(2, 100)), ())
+    assert sequences.nbytes == 70 + 800
 
 
-def test_the_same_tokens_again_are_one_timeline_with_all_its_texts(timelines):
-    timelines.keep(Session(tokens(11)), ["one"])
-    timelines.keep(Session(tokens(11)), ["two"])
-    (timeline,) = timelines.kept()
-    own = timelines.tokenizer.decode(tokens(11))
-    assert timeline.texts == (b"two", own, b"one")
+def test_the_same_tokens_again_are_one_sequence_with_all_its_texts(sequences):
+    sequences.keep(Session(tokens(11)), ["one"])
+    sequences.keep(Session(tokens(11)), ["two"])
+    (sequence,) = sequences.kept()
+    own = sequences.tokenizer.decode(tokens(11))
+    assert sequence.texts == (b"two", own, b"one")
 
 
-def test_of_two_that_a_prompt_begins_with_the_longer_counts(timelines):
+def test_of_two_that_a_prompt_begins_with_the_longer_counts(sequences):
     for n in (24, 16, 20):
-        timelines.keep(Session(tokens(11, n)), ())
-    assert timelines.begin(Session(), Rendered(), [*tokens(11, 22), 7]).cached == 20
-    assert timelines.begin(Session(), Rendered(), tokens(11, 24)).cached == 24  # nothing is left to evaluate
-    assert timelines.begin(session := Session([1]), Rendered(), tokens(12)).source == "none" and not session.tokens
+        sequences.keep(Session(tokens(11, n)), ())
+    assert sequences.begin(Session(), Rendered(), [*tokens(11, 22), 7]).cached == 20
+    assert sequences.begin(Session(), Rendered(), tokens(11, 24)).cached == 24  # nothing is left to evaluate
+    assert sequences.begin(session := Session([1]), Rendered(), tokens(12)).source == "none" and not session.tokens
 
 
 class Disk:
@@ -109,16 +109,16 @@ class Disk:
         return True
 
 
-def test_at_the_end_only_what_no_longer_one_continues_is_written(timelines, monkeypatch):
+def test_at_the_end_only_what_no_longer_one_continues_is_written(sequences, monkeypatch):
     """Every turn leaves a snapshot: without this rule, shutting down writes each conversation once per turn."""
-    import ds4ref.server.timelines as module
+    import ds4ref.server.sequences as module
 
     monkeypatch.setattr(module, "Session", lambda model, ctx: Session())
-    timelines.disk, timelines.budget = Disk(18), 10_000
+    sequences.disk, sequences.budget = Disk(18), 10_000
     for first, n in ((11, 20), (11, 30), (12, 18), (13, 17)):
-        timelines.keep(Session(tokens(first, n)), ())
-    timelines.write_out()
-    assert timelines.disk.saved == [("shutdown", 11, 30), ("shutdown", 12, 18)]
+        sequences.keep(Session(tokens(first, n)), ())
+    sequences.write_out()
+    assert sequences.disk.saved == [("shutdown", 11, 30), ("shutdown", 12, 18)]
 
 
 # --- the queue

@@ -2,24 +2,28 @@
 
 Agents send the whole conversation again with every turn, and other requests in between (titles, summaries, sub-agents).
 So every finished turn leaves two snapshots, at the end of its prompt and at the end of its answer; a prompt without a
-cached prefix leaves a third one (``saving``). A new prompt continues from the snapshot of its longest prefix.
+cached prefix leaves a third one. A new prompt continues from the snapshot of its longest prefix.
 
 Clients do not send back exactly what the model wrote: reasoning is dropped, calls are serialised differently, text
 tokenizes differently. So a snapshot is found by any of several texts: the text of its tokens, and the texts as which a
 later prompt may render the same conversation. The evaluated tokens stay; only the text after the match is tokenized.
 
-Snapshots of one conversation share KV rows; ``Timelines.nbytes`` counts shared rows once.
+A session can be saved only at its current position. So a prompt without a cached prefix is evaluated up to the position
+where the next conversation may differ, saved, and then evaluated further. This split is the same with and without a
+disk, so that both give bit-identical logits. If a checkpoint is due inside a tool call or between two progress reports,
+it is taken at the next possible position.
 """
 
 from __future__ import annotations
 
 import time
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
+from ..generate import Timing, prefill_steps
 from ..session.boundaries import Frontiers, Policy
 from ..session.session import Session, Snapshot
 from ..text import protocol
@@ -30,15 +34,15 @@ if TYPE_CHECKING:
     from ..text.tokenizer import Tokenizer
 
 LEAST = 16
-"""Minimum length in tokens of a cached timeline."""
+"""Minimum length in tokens of a cached sequence."""
 
 
 @dataclass
-class Timeline:
+class Kept:
     """A cached snapshot.
 
     texts   the texts by which the snapshot is found, as a prefix of a prompt
-    used    time of the last use (``Timelines.clock``)
+    used    time of the last use (``Sequences.clock``)
     hits    number of uses
     """
 
@@ -68,54 +72,51 @@ class Start:
 
 
 @dataclass
-class Timelines:
-    """The cached timelines of one engine, at most ``budget`` bytes, evicted least recently used first."""
+class Sequences:
+    """The cached sequences of one engine, at most ``budget`` bytes, evicted least recently used first.
+
+    Snapshots of one conversation share KV rows.
+    """
 
     tokenizer: Tokenizer
     budget: int = 1 << 30
     disk: Store | None = None
     clock: Callable[[], float] = time.monotonic
-    _kept: OrderedDict[int, Timeline] = field(default_factory=OrderedDict)
-    _count: int = 0
+    _kept: list[Kept] = field(default_factory=list)
     _ctx: int = 0
     _frontiers: WeakKeyDictionary[Session, Frontiers] = field(default_factory=WeakKeyDictionary)
-
-    def frontiers(self, session: Session) -> Frontiers:
-        """Return the schedule of checkpoints of the timeline that ``session`` is evaluating."""
-        return self._frontiers.get(session) or self._restart_frontiers(session, 0)
-
-    def _restart_frontiers(self, session: Session, tokens: int) -> Frontiers:
-        """Restart the schedule of checkpoints of ``session`` at this number of tokens."""
-        found = self._frontiers[session] = Frontiers(self.policy, tokens)
-        return found
 
     @property
     def policy(self) -> Policy:
         """The rules by which positions are saved to disk."""
         return Policy() if self.disk is None else self.disk.policy
 
+    # --- the beginning of an answer
+
     def begin(self, session: Session, prompt: Rendered, ids: Sequence[int]) -> Start:
         """Bring ``session`` to the longest cached prefix of ``prompt``; ``ids``: the tokens of ``prompt``."""
         text = self.tokenizer.text_bytes(prompt.text) if prompt.parts else self.tokenizer.decode(ids)
-        best: Timeline | None = None
+        fits = [kept for kept in self._kept if begins(ids, kept.tokens)]
+        best = max(reversed(fits), key=lambda kept: len(kept.tokens), default=None)
         rest, known, source = list(ids), 0, "none"
-        for timeline in self._kept.values():
-            n = len(timeline.tokens)
-            if begins(ids, timeline.tokens) and (best is None or n >= len(best.tokens)):
-                best, rest, source = timeline, list(ids[n:]), "memory-token"
-                known = len(self.tokenizer.decode(timeline.tokens))
+        if best is not None:
+            rest, known, source = rest[len(best.tokens) :], len(self.tokenizer.decode(best.tokens)), "memory-token"
         match = self._by_text(text, prompt)
         if match is not None and (best is None or len(match[0].tokens) > len(best.tokens)):
-            best, rest, source, known = match[0], self._tail(prompt, match[1]), "memory-text", match[1]
+            (best, known), source = match, "memory-text"
+            rest = self._tail(prompt, known)
         start = self._from_disk(session, prompt, ids, text, known)
-        if start is not None:
-            return start
-        if best is not None:
-            self.resume(session, best)
-            return Start([*best.tokens, *rest], len(best.tokens), source)
-        self._restart_frontiers(session, 0)
-        session.invalidate()
-        return Start(rest, 0, source)
+        if start is None and best is not None:
+            session.restore(best.snapshot)
+            best.used, best.hits = self.clock(), best.hits + 1
+            self._kept.remove(best)
+            self._kept.append(best)
+            start = Start([*best.tokens, *rest], len(best.tokens), source)
+        elif start is None:
+            session.invalidate()
+            start = Start(rest, 0, source)
+        self._frontiers[session] = Frontiers(self.policy, start.cached)
+        return start
 
     def _from_disk(
         self, session: Session, prompt: Rendered, ids: Sequence[int], text: bytes, known: int
@@ -129,17 +130,60 @@ class Timelines:
         if loaded is None:
             return None
         tokens = session.tokens
-        self._restart_frontiers(session, len(tokens))
         # If the tokens match, the rest is as in a cold start; a match of text may tokenize differently at the cut.
         rest = list(ids[len(tokens) :]) if begins(ids, tokens) else self._tail(prompt, loaded[0])
         return Start(tokens + rest, len(tokens), loaded[1])
 
-    def resume(self, session: Session, timeline: Timeline) -> None:
-        """Restore ``session`` from a cached timeline and record the use."""
-        session.restore(timeline.snapshot)
-        timeline.used, timeline.hits = self.clock(), timeline.hits + 1
-        self._touch(timeline)
-        self._restart_frontiers(session, len(timeline.tokens))
+    # --- while it is evaluated
+
+    def prefill(
+        self,
+        session: Session,
+        start: Start,
+        timing: Timing,
+        progress: Callable[[int, int], None],
+        cancel: Callable[[], bool],
+    ) -> Iterator[None]:
+        """Prefill a prompt and save checkpoints: "cold" ones of its beginning if nothing was cached, and "continued"
+        ones.
+
+        Yields after every chunk but the last: others may compute there. ``timing`` measures the whole prefill,
+        excluding the writing of checkpoints.
+        """
+        total, cold = len(start.tokens), self.cold_length(start)
+        frontiers = self._frontiers[session]
+        before = frontiers.cold_begins(cold) if cold else 0
+        timing.reused_tokens = start.cached
+
+        def report(done: int, _: int) -> None:
+            progress(done, total)
+            if done > start.cached:
+                self.continued(session)
+
+        for length in [cold, total] if 0 < cold < total else [total]:
+            yield from prefill_steps(session, start.tokens[:length], timing, progress=report, cancel=cancel)
+            if length == cold:
+                if self.disk is not None and self.disk.save(session, (), "cold"):
+                    frontiers.saved(session.pos)
+                else:
+                    frontiers.cold_failed(session.pos, before)
+                if length < total:
+                    self.keep(session)
+                    yield
+
+    def cold_length(self, start: Start) -> int:
+        """Return the number of tokens after which the beginning of a new prompt is saved, 0 for never."""
+        if start.source != "none":
+            return 0
+        return self.policy.cold(start.tokens, self.tokenizer.user, self.tokenizer.assistant)
+
+    def continued(self, session: Session, texts: Sequence[bytes] = ()) -> None:
+        """Save a checkpoint if one is due; call it after each token, but not inside a tool-call block."""
+        frontiers = self._frontiers.setdefault(session, Frontiers(self.policy))
+        if self.disk is not None and frontiers.due(session.pos) and self.disk.save(session, texts, "continued"):
+            frontiers.saved(session.pos)
+
+    # --- what stays
 
     def keep(self, session: Session, texts: Iterable[str] = ()) -> None:
         """Cache the current state of ``session``, to be found by the text of its tokens or by any of ``texts``."""
@@ -148,53 +192,48 @@ class Timelines:
         own, sent = self.tokenizer.decode(session.tokens), tuple(map(self.tokenizer.text_bytes, texts))
         # First the text that clients will send back: a checkpoint is named after it.
         known = (own, *sent) if own in sent else (*sent, own)
-        for key in [k for k, t in self._kept.items() if t.tokens == tuple(session.tokens)]:
-            known = (*known, *self._kept.pop(key).texts)
-        timeline = Timeline(session.snapshot(), tuple(dict.fromkeys(known)), self.clock())
-        self._count += 1
-        self._kept[self._count] = timeline
+        same = [kept for kept in self._kept if kept.tokens == tuple(session.tokens)]
+        for kept in same:
+            known = (*known, *kept.texts)
+            self._kept.remove(kept)
+        self._kept.append(Kept(session.snapshot(), tuple(dict.fromkeys(known)), self.clock()))
         self._ctx = session.ctx
-        frontiers = self.frontiers(session)
-        if self.disk is not None and frontiers.due(session.pos):
-            if self.disk.save(session, timeline.texts, "continued"):
-                frontiers.saved(session.pos)
-        self._fit()
+        self.continued(session, self._kept[-1].texts)
+        while len(self._kept) > 1 and self.nbytes > self.budget:
+            self._write(self._kept.pop(0), "evict")
 
     def write_out(self) -> None:
-        """Save all cached timelines to disk at shutdown."""
-        for timeline in self._kept.values():
-            self._write(timeline, "shutdown")
+        """Save all cached sequences to disk at shutdown."""
+        for kept in self._kept:
+            self._write(kept, "shutdown")
 
-    def kept(self) -> list[Timeline]:
-        """Return the cached timelines, least recently used first. Thread-safe."""
-        return list(self._kept.values())
+    def kept(self) -> list[Kept]:
+        """Return the cached sequences, least recently used first. Thread-safe."""
+        return list(self._kept)
 
     @property
     def nbytes(self) -> int:
-        """Total bytes of the cached timelines; shared KV rows count once."""
+        """Total bytes of the cached sequences; shared KV rows count once."""
         own, shared = 0, dict[int, int]()
-        for timeline in self.kept():
-            own += timeline.snapshot.own_bytes
-            store, rows = timeline.snapshot.shared
+        for kept in self.kept():
+            own += kept.snapshot.own_bytes
+            store, rows = kept.snapshot.shared
             shared[store] = max(rows, shared.get(store, 0))
         return own + sum(shared.values())
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    def clear(self) -> None:
-        """Drop all cached timelines."""
-        self._kept.clear()
-
     # --- inside
 
-    def _by_text(self, text: bytes, prompt: Rendered) -> tuple[Timeline, int] | None:
-        best: tuple[Timeline, int] | None = None
-        for timeline in self._kept.values():
-            for known in timeline.texts:
+    def _by_text(self, text: bytes, prompt: Rendered) -> tuple[Kept, int] | None:
+        """Return the last sequence of those with the longest text that the prompt begins with, and its bytes."""
+        best: tuple[Kept, int] | None = None
+        for kept in self._kept:
+            for known in kept.texts:
                 if (best is None or len(known) >= best[1]) and len(known) < len(text) and text.startswith(known):
-                    if self._may_be(prompt, len(known), timeline.tokens):
-                        best = timeline, len(known)
+                    if self._may_be(prompt, len(known), kept.tokens):
+                        best = kept, len(known)
         return best
 
     def _may_be(self, prompt: Rendered, known: int, tokens: Sequence[int]) -> bool:
@@ -230,25 +269,15 @@ class Timelines:
             at += len(data)
         return tail.encode(self.tokenizer)
 
-    def _touch(self, timeline: Timeline) -> None:
-        key = next(k for k, t in self._kept.items() if t is timeline)
-        self._kept.move_to_end(key)
-
-    def _fit(self) -> None:
-        """Evict the least recently used timelines until the rest fits the budget; the newest stays."""
-        while len(self._kept) > 1 and self.nbytes > self.budget:
-            _, timeline = self._kept.popitem(last=False)
-            self._write(timeline, "evict")
-
-    def _write(self, timeline: Timeline, reason: str) -> None:
-        """Save a timeline to disk unless a longer one in memory extends it."""
-        if self.disk is None or len(timeline.tokens) < self.disk.policy.min_tokens:
+    def _write(self, kept: Kept, reason: str) -> None:
+        """Save a sequence to disk unless a longer one in memory extends it."""
+        if self.disk is None or len(kept.tokens) < self.disk.policy.min_tokens:
             return
-        if any(len(t.tokens) > len(timeline.tokens) and begins(t.tokens, timeline.tokens) for t in self.kept()):
+        if any(len(one.tokens) > len(kept.tokens) and begins(one.tokens, kept.tokens) for one in self._kept):
             return
-        session = Session(timeline.snapshot.model, self._ctx)
-        session.restore(timeline.snapshot)
-        self.disk.save(session, timeline.texts, reason)
+        session = Session(kept.snapshot.model, self._ctx)
+        session.restore(kept.snapshot)
+        self.disk.save(session, kept.texts, reason)
 
 
 def begins(ids: Sequence[int], tokens: Sequence[int]) -> bool:

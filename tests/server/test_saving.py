@@ -177,7 +177,7 @@ def test_none_inside_a_call_and_one_right_after_it(nano: Engine) -> None:
     worker.sequences.disk = None
     worker.shut_down()
     first, end = len(job.ids), len(job.ids) + len(script)
-    begun = first + script.index(nano.tokenizer.dsml)
+    begun = first + script.index(nano.tokenizer.dsml, script.index(nano.tokenizer.dsml) + 1)  # behind its opening tag
     positions = [pos for reason, pos in disk.saved if reason == "continued"]
     assert any(first < pos <= begun for pos in positions) and positions[-1] >= end
     assert not any(begun < pos < end for pos in positions)

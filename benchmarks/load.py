@@ -35,8 +35,8 @@ from ds4ref.runs.provenance import stamp
 from ds4ref.server.app import apis
 from ds4ref.server.job import Job
 from ds4ref.server.listen import Background
-from ds4ref.server.service import Service
 from ds4ref.server.sequences import Sequences
+from ds4ref.server.service import Service
 from ds4ref.server.turn import Delta, Prefill
 from ds4ref.server.worker import Worker
 from ds4ref.targets.transport import tls_context

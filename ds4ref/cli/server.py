@@ -175,8 +175,8 @@ def make_service(
     """
     from ..server.app import apis
     from ..server.constrain import guide_of
-    from ..server.service import Service
     from ..server.sequences import Sequences
+    from ..server.service import Service
     from ..server.tools import Memory
     from ..server.vocabulary import vocabulary
     from ..server.worker import Worker

@@ -17,8 +17,8 @@ from ds4ref.nano import embedded_path
 from ds4ref.nano.diagnostic import diagnostic_path
 from ds4ref.server.app import apis
 from ds4ref.server.listen import Background
-from ds4ref.server.service import Service
 from ds4ref.server.sequences import Sequences
+from ds4ref.server.service import Service
 from ds4ref.server.worker import Worker
 from ds4ref.test_vectors import cli
 

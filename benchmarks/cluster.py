@@ -40,8 +40,7 @@ def layouts(path: str, workers: int) -> dict[str, str]:
     """Return the layouts by hand of one worker and of all, balanced by the bytes that a token reads."""
     with open_source(path) as source:
         shape = arch_of(source).read_shape(source)
-        costs, _ = layer_bytes(source, shape)
-    parts = balanced(costs, [1.0] * workers)
+        parts = balanced(layer_bytes(source, shape), workers)
     several = ",".join(f"{part.start}-{part.stop - 1}@{number}" for number, part in enumerate(parts))
     return {"one": f"0-{shape.n_layers - 1}@0", "several": several}
 
@@ -52,17 +51,16 @@ def decode(engine: Engine, tokens: int) -> dict[str, Any]:
     session.sync([1, 2, 3])
     for token in range(8):  # every kind of token is recorded
         session.append(token)
-    timing = engine.model.timing  # type: ignore[attr-defined]
-    timing.tokens.clear()
+    times = engine.model.times  # type: ignore[attr-defined]
+    times.clear()
     for token in range(tokens):
         session.append(token)
-    travel = [1e3 * (seconds - compute) for seconds, compute in timing.tokens]
+    travel = [1e3 * (seconds - compute) for seconds, compute in times]
     return {
-        "token": 1e3 * statistics.median(seconds for seconds, _ in timing.tokens),
-        "compute": 1e3 * timing.compute,
+        "token": 1e3 * statistics.median(seconds for seconds, _ in times),
+        "compute": 1e3 * statistics.median(compute for _, compute in times),
         "travel": statistics.median(travel),
         "travel_least": min(travel),
-        "hop_bytes": timing.hop_bytes,
     }
 
 
@@ -105,8 +103,7 @@ def report(rows: dict[str, list[Any]], workers: int) -> str:
         middle = {key: statistics.median(row[key] for row in rows[name]) for key in rows[name][0]}
         lines.append(
             f"{name:16} token {middle['token']:.2f} ms, computes {middle['compute']:.2f}, travels "
-            f"{middle['travel']:.2f} (least {min(row['travel_least'] for row in rows[name]):.2f}), "
-            f"{middle['hop_bytes']:.0f} bytes a hop"
+            f"{middle['travel']:.2f} (least {min(row['travel_least'] for row in rows[name]):.2f})"
         )
     for quantity, of in (("travel", statistics.median), ("travel_least", min)):
         one, several = (of(row[quantity] for row in rows[f"decode {name}"]) for name in ("one", "several"))

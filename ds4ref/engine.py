@@ -170,11 +170,6 @@ class Engine:
         return self.model.steering
 
     @property
-    def streams(self) -> str:
-        """Return how streams go from worker to worker of a cluster; "f32", unrounded, also on one machine."""
-        return self.model.streams
-
-    @property
     def cluster(self) -> list[dict[str, Any]] | None:
         """Return the workers that have the layers (``cluster.model.ClusterModel.places``), None on one machine."""
         return self.model.places()

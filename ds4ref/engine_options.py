@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     import numpy as np
 
 DRAFTS = "off", "auto", "lookup", "mtp"
-STREAM_FORMATS = "f32", "bf16"
 SPLITS = "unicode", "ds4"
 MOST_DRAFTED = 7
 """Most drafted tokens that one pass verifies: a pass holds 8 rows, the first of which is the pending token."""
@@ -92,8 +91,7 @@ class ClusterSettings:
     """How a model lies on a cluster.
 
     where      address of the Dask scheduler, its scheduler file, or a ``distributed.Client``
-    layers     "0-20@a,21-42@b": layers and the names or addresses of workers; None: by bytes and measured speed
-    streams    "f32", or "bf16": streams between workers are rounded, and results are others than one machine's
+    layers     "0-20@a,21-42@b": layers and the names or addresses of workers; None: by bytes
     patience   seconds without a sign of life after which a worker counts as lost
     tell       called with lines for the user
     """
@@ -101,9 +99,7 @@ class ClusterSettings:
     where: Any = option(MISSING, "--cluster", "WHERE", None,
         "split layers across Dask workers: scheduler address (tcp://HOST:PORT) or scheduler file")  # fmt: skip
     layers: str | None = option(None, "--layers", "LIST", None,
-        "with --cluster: layers per worker, 0-20@a,21-42@b (by bytes and measured speed)")  # fmt: skip
-    streams: str = option("f32", "--stream-format", "NAME", STREAM_FORMATS,
-        "activation format between workers: f32, or bf16 (half the bytes, changes results) (f32)")  # fmt: skip
+        "with --cluster: layers per worker, 0-20@a,21-42@b (by bytes)")  # fmt: skip
     patience: float = PATIENCE
     tell: Callable[[str], None] | None = None
 

@@ -100,8 +100,6 @@ class Model(Protocol):
     """What the half layers are steered with; set before the first session, on a copy (``Engine.steered``)."""
     closed: bool = False
     """Whether the engine was closed: its sessions say so."""
-    streams: str = "f32"
-    """How streams go from worker to worker of a cluster; "f32": unrounded, also on one machine."""
 
     def places(self) -> list[dict[str, Any]] | None:
         """Return the workers that have the layers, None on one machine."""

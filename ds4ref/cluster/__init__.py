@@ -1,6 +1,6 @@
 """The layers of one model over several machines, on Dask.
 
-    layout      which worker has which layers: by hand, or by bytes and measured speed
+    layout      which worker has which layers: by hand, or by bytes
     digest      whether a worker's file is the coordinator's
     stage       some consecutive layers with their caches, in one process
     actor       a stage as a Dask actor; streams go from worker to worker

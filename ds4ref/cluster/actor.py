@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import Ds4Error
-from .hops import packed, unpacked
 from .stage import Stage, StageSpec
 
 INLINE = 1 << 20
@@ -29,12 +28,11 @@ the reply is written (0.8 ms)."""
 
 
 class Answer(NamedTuple):
-    """What became of an instruction: its value and the seconds it took, bytes sent on; the error that it ended with, or
-    that the next stage was not reached."""
+    """What became of an instruction: its value and the seconds it took; the error that it ended with, or that the next
+    stage was not reached."""
 
     value: Any = None
     seconds: float = 0.0
-    sent: int = 0
     error: str | None = None
     unreached: bool = False
 
@@ -59,7 +57,6 @@ class StageActor:
         self._queue = _Queue()
         self._worker: Any = None
         self._next: tuple[str, str] | None = None
-        self._streams = "f32"
         threading.Thread(target=self._queue.work, name="ds4ref stage", daemon=True).start()
         weakref.finalize(self, self._queue.stop)
 
@@ -67,11 +64,11 @@ class StageActor:
         """Return true."""
         return True
 
-    async def link(self, following: tuple[str, str] | None, streams: str) -> None:
-        """Send streams to the actor at (address, key), as ``hops.packed`` does; None: this is the last stage."""
+    async def link(self, following: tuple[str, str] | None) -> None:
+        """Send streams to the actor at (address, key); None: this is the last stage."""
         from distributed import get_worker
 
-        self._worker, self._next, self._streams = get_worker(), following, streams
+        self._worker, self._next = get_worker(), following
 
     async def do(self, number: int, passes: int, name: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         """Carry out instruction ``number`` after all with smaller ones, and return an ``Answer`` as a tuple.
@@ -92,18 +89,16 @@ class StageActor:
         self._queue.post(number, Instruction(passes, name, arguments, answer))
         result, onward = await done
         if onward is not None and self._next is not None:
-            data = packed(onward, self._streams)
             try:
-                sent = data.tobytes() if data.nbytes <= INLINE else data
-                await call(self._worker.rpc, *self._next, "take", passes, data.dtype.str, data.shape, sent)
+                sent = onward.tobytes() if onward.nbytes <= INLINE else onward
+                await call(self._worker.rpc, *self._next, "take", passes, onward.shape, sent)
             except Exception:  # whatever it is: the next worker answers the coordinator, or does not
                 return tuple(Answer(unreached=True))
-            result = result._replace(sent=data.nbytes)
         return tuple(result)
 
-    async def take(self, passes: int, dtype: str, shape: tuple[int, ...], data: Any) -> None:
-        """Take the streams of a pass from the stage before; data: their bytes."""
-        self._queue.take(passes, np.frombuffer(data, dtype).reshape(shape))
+    async def take(self, passes: int, shape: tuple[int, ...], data: Any) -> None:
+        """Take the streams of a pass from the stage before; data: their bytes, float32."""
+        self._queue.take(passes, np.frombuffer(data, np.float32).reshape(shape))
         time.sleep(GIVE_WAY)
 
     async def close(self) -> None:
@@ -205,10 +200,9 @@ class _Queue:
             return Answer(*stage.do(instruction.name, *instruction.arguments)), None
         incoming = None
         if not stage.is_first:
-            data = self._get(self._streams, instruction.passes)
-            if data is None:
+            incoming = self._get(self._streams, instruction.passes)
+            if incoming is None:
                 raise _Stopped
-            incoming = unpacked(data)
         value, seconds = stage.do("run", *instruction.arguments, incoming=incoming)
         return (Answer(value, seconds), None) if stage.is_last else (Answer(None, seconds), value)
 

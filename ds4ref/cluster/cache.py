@@ -15,7 +15,7 @@ from ..archs.deepseek4.shape import ModelShape
 from ..decode import RANKS
 from ..errors import ContextError, SessionError
 from .history import Base, Node, Pass, back, line, passed
-from .link import Link, Pending
+from .workers import Waiting, Workers
 
 
 class Stages(Protocol):
@@ -26,14 +26,14 @@ class Stages(Protocol):
     numbers: Iterator[int]
     garbage: deque[tuple[int, str, int]]
 
-    def link(self) -> Link: ...
-    def send(self, stage: int, name: str, *arguments: Any) -> Pending: ...
-    def all_stages(self, name: str, *arguments: Any) -> list[Pending]: ...
-    def wait(self, pending: Pending) -> Any: ...
+    def link(self) -> Workers: ...
+    def send(self, stage: int, name: str, *arguments: Any) -> Waiting: ...
+    def all_stages(self, name: str, *arguments: Any) -> list[Waiting]: ...
+    def wait(self, pending: Waiting) -> Any: ...
     def wait_all(self, name: str, *arguments: Any) -> list[Any]: ...
     def run(
         self, key: int, ids: Sequence[int], recorded: bool, ranks: int, cancel: Callable[[], bool] | None = None
-    ) -> Pending: ...
+    ) -> Waiting: ...
 
 
 class Held:
@@ -111,7 +111,7 @@ class ClusterCache:
         assert self._held is not None
         return self._held.number
 
-    def run(self, ids: Sequence[int], recorded: bool, ranks: int, cancel: Callable[[], bool] | None = None) -> Pending:
+    def run(self, ids: Sequence[int], recorded: bool, ranks: int, cancel: Callable[[], bool] | None = None) -> Waiting:
         """Give the stages a pass of ``ids``."""
         if self.pos + len(ids) > self.ctx:
             raise ContextError(f"{self.pos + len(ids)} tokens do not fit the context of {self.ctx}")

@@ -1,11 +1,12 @@
 """Which worker has which layers.
 
 parse("0-20@a,21-42@b", 43)      by hand: layers and the names (or addresses) of workers
-balanced(layer_bytes, speeds)    by bytes: the slowest worker needs as little time for its layers as can be
+balanced(layer_bytes, 3)         by bytes: the worker with most of them has as few as can be
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 
@@ -34,38 +35,22 @@ def parse(text: str, n_layers: int) -> list[tuple[str, range]]:
     return parts
 
 
-def balanced(
-    costs: Sequence[float], speeds: Sequence[float], sizes: Sequence[int] = (), limits: Sequence[float] = ()
-) -> list[range]:
-    """Return consecutive layers for each worker, at least one each, such that the largest time is smallest.
+def balanced(costs: Sequence[int], workers: int) -> list[range]:
+    """Return consecutive layers for each worker, at least one each, such that the largest cost is smallest.
 
-    costs: of each layer, in any unit; embedding and head are counted with the first and the last one
-    speeds: of each worker, in that unit per time
-    sizes, limits: bytes of each layer, and bytes for which each worker has memory; kept where that is possible
+    costs: of each layer; embedding and head are counted with the first and the last one.
     Raise UsageError for more workers than layers.
     """
-    count, workers = len(costs), len(speeds)
+    count = len(costs)
     if workers > count:
         raise UsageError(f"{workers} workers are more than the model has layers, {count}: name some with --layers")
-    for bounds in (limits, ()) if limits else ((),):
-        # best[i]: (time, ends) of the first i layers on the workers so far
-        best: list[tuple[float, tuple[int, ...]] | None] = [(0.0, ()), *[None] * count]
-        for number, speed in enumerate(speeds):
-            following: list[tuple[float, tuple[int, ...]] | None] = [None] * (count + 1)
-            for start, known in enumerate(best):
-                if known is None:
-                    continue
-                cost, size = 0.0, 0
-                for end in range(start + 1, count + 1):
-                    cost, size = cost + costs[end - 1], size + (sizes[end - 1] if sizes else 0)
-                    if bounds and size > bounds[number]:
-                        break
-                    slowest = max(known[0], cost / speed)
-                    best_here = following[end]
-                    if best_here is None or slowest < best_here[0]:
-                        following[end] = slowest, (*known[1], end)
-            best = following
-        last = best[count]
-        if last is not None:
-            return [range(start, end) for start, end in zip((0, *last[1]), last[1], strict=False)]
-    raise AssertionError("without limits there is a layout")
+    sums = list(itertools.accumulate(costs, initial=0))
+    best: dict[int, tuple[int, tuple[int, ...]]] = {0: (0, (0,))}  # by number of layers on the workers so far: the largest cost, and bounds
+    for _ in range(workers):
+        best = {
+            end: min((max(cost, sums[end] - sums[start]), (*bounds, end))
+                     for start, (cost, bounds) in best.items() if start < end)
+            for end in range(min(best) + 1, count + 1)
+        }  # fmt: skip
+    bounds = best[count][1]
+    return [range(start, end) for start, end in zip(bounds, bounds[1:], strict=False)]

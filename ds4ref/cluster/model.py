@@ -15,6 +15,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -27,8 +28,10 @@ from ..errors import Cancelled, ClusterError, UsageError
 from ..numerics import Numerics
 from .cache import ClusterCache, Output
 from .history import Base
-from .link import Link, PassResult, Pending
-from .timing import Timing
+from .workers import PassResult, Waiting, Workers
+
+TIMED = 4096
+"""Number of the newest decoded tokens whose times are kept."""
 
 
 class ClusterOps:
@@ -91,7 +94,7 @@ class ClusterDecoder:
         except ClusterError:
             cache.node, cache.serial = node, serial  # the token is not part of the sequence
             raise
-        self.model.timing.token(time.perf_counter() - begun, result)
+        self.model.times.append((time.perf_counter() - begun, sum(result.seconds)))
         ranked = result.value
         return [Rows(Output(cache, "streams", 0, 1), Output(cache, "logits", 0, 1), ranked.best, ranked.values)]
 
@@ -118,22 +121,20 @@ class ClusterModel:
         self,
         shape: ModelShape,
         mode: Numerics,
-        connect: Callable[[], Link],
-        tell: Callable[[str], None] | None = None,
-        streams: str = "f32",
+        connect: Callable[[], Workers],
     ):
-        """Connect; streams: what ``connect`` rounds them to between stages (``hops``)."""
-        self.shape, self.numerics, self._connect, self.tell, self.streams = shape, mode, connect, tell, streams
+        self.shape, self.numerics, self._connect = shape, mode, connect
         self.weights = self.steering = None
         self.closed = False
         self.epoch = 0
         """Number of the connection; what an earlier one's stages had is gone."""
         self.threads: int | None = None
         """Threads of each stage, if they were changed since the first connection."""
-        self.timing = Timing()
-        self._link: Link | None = None
-        self._under_way: deque[Pending] = deque()
-        self._passes: deque[Pending] = deque()
+        self.times: deque[tuple[float, float]] = deque(maxlen=TIMED)
+        """Seconds of each decoded token, in all and computing on the stages."""
+        self._link: Workers | None = None
+        self._under_way: deque[Waiting] = deque()
+        self._passes: deque[Waiting] = deque()
         self.garbage: deque[tuple[int, str, int]] = deque()
         self.numbers: Iterator[int] = itertools.count(1)
         try:
@@ -160,8 +161,8 @@ class ClusterModel:
 
     # --- instructions
 
-    def link(self) -> Link:
-        """Return the link, connecting first if there is none; raise ClusterError."""
+    def link(self) -> Workers:
+        """Return the stages, connecting first if there is none; raise ClusterError."""
         if self._link is None:
             self._link = self._connect()
             self.epoch += 1
@@ -171,7 +172,7 @@ class ClusterModel:
                 ]
         return self._link
 
-    def send(self, stage: int, name: str, *arguments: Any) -> Pending:
+    def send(self, stage: int, name: str, *arguments: Any) -> Waiting:
         """Give an instruction to one stage."""
         with self._watched():
             link = self.link()
@@ -180,11 +181,11 @@ class ClusterModel:
             self._under_way.append(pending)
             return pending
 
-    def all_stages(self, name: str, *arguments: Any) -> list[Pending]:
+    def all_stages(self, name: str, *arguments: Any) -> list[Waiting]:
         """Give an instruction to every stage."""
         return [self.send(stage, name, *arguments) for stage in range(len(self.link().layers))]
 
-    def wait(self, pending: Pending) -> Any:
+    def wait(self, pending: Waiting) -> Any:
         """Return the result of an instruction; raise what went wrong with it."""
         with self._watched():
             return pending.result()
@@ -195,7 +196,7 @@ class ClusterModel:
 
     def run(
         self, key: int, ids: Sequence[int], recorded: bool, ranks: int, cancel: Callable[[], bool] | None = None
-    ) -> Pending:
+    ) -> Waiting:
         """Give the stages a pass, once as many passes are under way as there are stages. Raise Cancelled before."""
         with self._watched():
             link = self.link()
@@ -208,7 +209,7 @@ class ClusterModel:
             self._passes.append(link.run(key, tuple(ids), recorded, ranks))
             return self._passes[-1]
 
-    def _sweep(self, link: Link) -> None:
+    def _sweep(self, link: Workers) -> None:
         """Drop what is finished or forgotten."""
         while self._under_way and self._under_way[0].done():
             self._under_way.popleft().result()
@@ -220,8 +221,16 @@ class ClusterModel:
         if any(gone.values()):
             self._under_way += [link.send(stage, "drop", *gone.values()) for stage in range(len(link.layers))]
 
-    def _watched(self) -> _Watch:
-        return _Watch(self)
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """Disconnect when a stage is lost or fails: what it holds is not to be trusted."""
+        try:
+            yield
+        except Cancelled:
+            raise
+        except BaseException:
+            self.disconnect()
+            raise
 
     def disconnect(self) -> None:
         """Let go of the stages; the next use connects again."""
@@ -234,8 +243,6 @@ class ClusterModel:
 
     def close(self) -> None:
         """Let go of the stages and of the cluster."""
-        if self.tell is not None and self.timing.tokens:
-            self.tell(str(self.timing))
         self.disconnect()
         if hasattr(self._connect, "close"):
             self._connect.close()
@@ -281,17 +288,3 @@ class ClusterModel:
     def saved_bytes(self, tokens: int) -> int:
         """Return the size of a saved session of ``tokens`` tokens in bytes."""
         return payload.size(self.shape, tokens)
-
-
-class _Watch:
-    """Disconnects a model when a stage is lost or fails: what it holds is not to be trusted."""
-
-    def __init__(self, model: ClusterModel):
-        self.model = model
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        if error is not None and not isinstance(error, Cancelled):
-            self.model.disconnect()

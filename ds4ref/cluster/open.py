@@ -11,7 +11,7 @@ from typing import Any
 
 from ..archs.deepseek4.shape import ModelShape
 from ..archs.deepseek4.tensors import slots
-from ..engine_options import STREAM_FORMATS, ClusterSettings, EngineOptions
+from ..engine_options import ClusterSettings, EngineOptions
 from ..errors import ClusterError, UsageError
 from ..numerics import numerics
 from ..version import __version__
@@ -21,9 +21,6 @@ from .layout import balanced, parse
 from .model import ClusterModel
 from .stage import StageSpec, check_family, part_digest
 from .workers import Place, Workers
-
-MEMORY_SHARE = 0.9
-"""Share of a worker's memory that its layers may take."""
 
 
 def open_cluster(options: EngineOptions, source: TensorSource, shape: ModelShape) -> ClusterModel:
@@ -37,11 +34,9 @@ def open_cluster(options: EngineOptions, source: TensorSource, shape: ModelShape
         raise UsageError(f"a cluster's workers compute with backend cpu or reference, not {options.backend}")
     where = options.cluster
     settings = where if isinstance(where, ClusterSettings) else ClusterSettings(where)
-    if settings.streams not in STREAM_FORMATS:
-        raise UsageError(f"streams between workers are {' or '.join(STREAM_FORMATS)}, not {settings.streams[:20]!r}")
     spec = StageSpec(os.path.abspath(os.fspath(source.path)), range(0), replace(options, cluster=None))
     connection = _Connection(settings, source, shape, spec)
-    return ClusterModel(shape, numerics(options.numerics), connection, settings.tell, settings.streams)
+    return ClusterModel(shape, numerics(options.numerics), connection)
 
 
 class _Connection:
@@ -49,27 +44,23 @@ class _Connection:
 
     def __init__(self, settings: ClusterSettings, source: TensorSource, shape: ModelShape, spec: StageSpec):
         self.settings, self.source, self.shape, self.spec = settings, source, shape, spec
-        self._by_hand = None if settings.layers is None else parse(settings.layers, shape.n_layers)
-        self._layout: list[tuple[str, range]] | None = self._by_hand
+        self._layout = None if settings.layers is None else parse(settings.layers, shape.n_layers)
+        self._told = False
         self._digests: dict[range, str] = {}
         self._client: Any = None
 
     def __call__(self) -> Workers:
         client = self._connected()
-        first = self._layout is None
-        if self._layout is None:
-            self._layout = _measured(client, self.source, self.shape, self.spec.options.threads, self.settings.patience)
-        places = self._places(client)
-        workers = Workers(client, places, self.settings.streams, self.settings.patience)
+        workers = Workers(client, self._places(client), self.settings.patience)
         try:
             workers.load(self.spec)
             self._check(workers)
         except BaseException:
             workers.close()
             raise
-        if self.settings.tell is not None and (first or self._by_hand):
-            self._told(workers, self.settings.tell)
-        self._by_hand = None
+        if self.settings.tell is not None and not self._told:
+            self._tell(workers, self.settings.tell)
+            self._told = True
         return workers
 
     def _connected(self) -> Any:
@@ -91,17 +82,20 @@ class _Connection:
     def _places(self, client: Any) -> list[Place]:
         """Return the places of the layout on workers that are there, waiting for them; ClusterError for one that is
         not. Where the layout is not by hand, another worker may stand in."""
-        assert self._layout is not None
         deadline = time.monotonic() + self.settings.patience
         while True:
             known = known_workers(client)
-            places = _placed(self._layout, known, strict=self.settings.layers is not None)
-            missing = [name for place, (name, _) in zip(places, self._layout, strict=True) if place is None]
-            if not missing:
+            if self._layout is None and known:
+                costs = layer_bytes(self.source, self.shape)
+                names = sorted(known)[: len(costs)]
+                self._layout = list(zip(names, balanced(costs, len(names)), strict=True))
+            places = _placed(self._layout or [], known, strict=self.settings.layers is not None)
+            missing = [name for place, (name, _) in zip(places, self._layout or [], strict=True) if place is None]
+            if places and not missing:
                 return [place for place in places if place is not None]
             if time.monotonic() > deadline:
-                names = ", ".join(sorted(known)) or "none"
-                raise ClusterError(f"worker {missing[0]} is not there (there are: {names})")
+                names = sorted(known) or ["none"]
+                raise ClusterError(f"worker {missing[0] if missing else '0'} is not there (there are: {', '.join(names)})")
             time.sleep(0.1)
 
     def _check(self, workers: Workers) -> None:
@@ -116,23 +110,15 @@ class _Connection:
                     f"{place} has another file: {self.spec.path} differs in shape or these layers' tensors"
                 )
 
-    def _told(self, workers: Workers, tell: Callable[[str], None]) -> None:
+    def _tell(self, workers: Workers, tell: Callable[[str], None]) -> None:
         parts = [
             f"{place.name} has layers {place.layers.start}-{place.layers.stop - 1} ({facts.nbytes / 2**30:.2f} GiB)"
             for place, facts in zip(workers.places, workers.facts, strict=True)
         ]
         tell(", ".join(parts))
-        kinds = dict.fromkeys((facts.processor, facts.kernels) for facts in workers.facts)
-        if len({kernels for _, kernels in kinds}) > 1:
-            tell(
-                f"workers compute differently ({'; '.join(f'{cpu}: {kernels}' for cpu, kernels in kinds)}), so "
-                "results are not one machine's to the bit: logits of a trained model differ by about 2e-5 in mode "
-                "exact, 3e-4 in ds4, of random weights in ds4 by as much as 3"
-            )
-        elif len(kinds) > 1:
-            tell(f"processors differ ({'; '.join(cpu for cpu, _ in kinds)}), their kernels do not")
-        if self.settings.streams != "f32":
-            tell(f"streams are rounded to {self.settings.streams} between workers")
+        kernels = dict.fromkeys(facts.kernels for facts in workers.facts)
+        if len(kernels) > 1:
+            tell(f"workers compute differently ({', '.join(kernels)}): results are not one machine's to the bit")
 
 
 def known_workers(client: Any) -> dict[str, str]:
@@ -159,51 +145,13 @@ def _placed(layout: Sequence[tuple[str, range]], known: dict[str, str], strict: 
     return places
 
 
-def _measured(
-    client: Any, source: TensorSource, shape: ModelShape, threads: int | None, patience: float
-) -> list[tuple[str, range]]:
-    """Return a layout over all workers that are there, by the bytes a token reads and the workers' speed."""
-    deadline = time.monotonic() + patience
-    while not (known := known_workers(client)):
-        if time.monotonic() > deadline:
-            raise ClusterError("the cluster has no worker")
-        time.sleep(0.1)
-    names = sorted(known)
-    if len(names) == 1:
-        return [(names[0], range(shape.n_layers))]
-    costs, sizes = layer_bytes(source, shape)
-    if len(names) > len(costs):
-        names = names[: len(costs)]
-    futures = [client.submit(speed, threads, workers=[known[name]], pure=False) for name in names]
-    speeds = []
-    for name, future in zip(names, futures, strict=True):
-        try:
-            speeds.append(future.result(timeout=60 + patience))
-        except TimeoutError:
-            raise ClusterError(f"worker {name} at {known[name]} does not answer") from None
-        except Exception as error:
-            raise ClusterError(f"worker {name} at {known[name]}: {' '.join(str(error).split())[:200]}") from None
-    limits = [MEMORY_SHARE * memory if memory else float("inf") for _, memory in speeds]
-    return list(zip(names, balanced(costs, [rate for rate, _ in speeds], sizes, limits), strict=True))
-
-
-def layer_bytes(source: TensorSource, shape: ModelShape) -> tuple[list[float], list[int]]:
-    """Return by layer the bytes that a token reads, and the bytes in all; the embedding is counted with the first
-    layer, the head with the last."""
-    costs, sizes = [0.0] * shape.n_layers, [0] * shape.n_layers
+def layer_bytes(source: TensorSource, shape: ModelShape) -> list[int]:
+    """Return by layer the bytes that a token reads; the embedding is counted with the first layer, the head with the
+    last."""
+    costs = [0] * shape.n_layers
     for slot in slots(shape):
         info = source.tensors.get(slot.name)
-        if info is None:
-            continue
-        layer = slot.layer if slot.layer is not None else 0 if slot.attr == "token_embd" else shape.n_layers - 1
-        costs[layer] += slot.bytes_per_token(info.nbytes, shape)
-        sizes[layer] += info.nbytes
-    return costs, sizes
-
-
-def speed(threads: int | None) -> tuple[float, int]:
-    """Return this worker's GB/s of memory reads by so many threads, and its bytes of memory, 0 if unknown."""
-    from ..environment import memory_bytes, usable_cores
-    from ..peaks import measure_peaks
-
-    return measure_peaks(threads or usable_cores()).read_gbs, memory_bytes() or 0
+        if info is not None:
+            layer = slot.layer if slot.layer is not None else 0 if slot.attr == "token_embd" else shape.n_layers - 1
+            costs[layer] += slot.bytes_per_token(info.nbytes, shape)
+    return costs

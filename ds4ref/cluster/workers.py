@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 from ..engine_options import PATIENCE
 from ..errors import BackendError, Cancelled, ClusterError
 from .actor import Answer, StageActor, call
-from .link import PassResult
 from .stage import Facts, StageSpec
 
 LOOK = 0.25
@@ -32,27 +31,41 @@ class Place(NamedTuple):
         return f"worker {shown} (layers {self.layers.start}-{self.layers.stop - 1})"
 
 
+class PassResult(NamedTuple):
+    """What the last stage returned, and the seconds that each stage computed."""
+
+    value: Any
+    seconds: tuple[float, ...]
+
+
 class Waiting:
-    """An instruction under way on some stages; see ``link.Pending``."""
+    """An instruction under way on some stages."""
 
     def __init__(self, workers: Workers, futures: dict[int, Future[Any]], is_pass: bool):
         self._workers, self._futures, self._is_pass = workers, futures, is_pass
 
     def done(self) -> bool:
+        """Return whether ``result`` will not wait."""
         return all(future.done() for future in self._futures.values())
 
     def result(self, cancel: Callable[[], bool] | None = None) -> Any:
+        """Wait for the result.
+
+        Raise ClusterError if a stage dies or hangs, BackendError if it fails, Cancelled once ``cancel()`` is true.
+        """
         answers = self._workers.answers(self._futures, cancel)
         if not self._is_pass:
             return answers[0].value
-        sent = answers[0].sent
-        return PassResult(answers[-1].value, tuple(answer.seconds for answer in answers), sent)
+        return PassResult(answers[-1].value, tuple(answer.seconds for answer in answers))
 
 
 class Workers:
-    """Stages on the workers of a Dask client; see ``link.Link``."""
+    """Stages on the workers of a Dask client, connected in a row.
 
-    def __init__(self, client: Any, places: Sequence[Place], streams: str, patience: float = PATIENCE):
+    Instructions reach a stage in the order in which they were given, and at once: only ``Waiting.result`` waits.
+    """
+
+    def __init__(self, client: Any, places: Sequence[Place], patience: float = PATIENCE):
         self.places, self.patience, self._client = places, patience, client
         self.layers = [place.layers for place in places]
         self.names = [place.name for place in places]
@@ -69,7 +82,7 @@ class Workers:
                 following = None
                 if stage + 1 < len(places):
                     following = places[stage + 1].address, self._actors[stage + 1].key
-                self.answers({stage: self._call(stage, "link", following, streams)}, None, plain=True)
+                self.answers({stage: self._call(stage, "link", following)}, None, plain=True)
         except BaseException:
             self.close()
             raise
@@ -95,13 +108,14 @@ class Workers:
     # --- instructions
 
     def send(self, stage: int, name: str, *arguments: Any) -> Waiting:
+        """Give an instruction to one stage."""
         return Waiting(self, {stage: self._do(stage, 0, name, arguments)}, False)
 
     def run(self, *arguments: Any) -> Waiting:
+        """Let a pass run through all stages (``Stage.run``); the result is a ``PassResult``."""
         number = next(self._passes)
-        return Waiting(
-            self, {stage: self._do(stage, number, "run", arguments) for stage in range(len(self.places))}, True
-        )  # fmt: skip
+        futures = {stage: self._do(stage, number, "run", arguments) for stage in range(len(self.places))}
+        return Waiting(self, futures, True)
 
     def _do(self, stage: int, passes: int, name: str, arguments: tuple[Any, ...]) -> Future[Any]:
         return self._call(stage, "do", next(self._numbers[stage]), passes, name, arguments)
@@ -113,7 +127,7 @@ class Workers:
     def answers(
         self, futures: dict[int, Future[Any]], cancel: Callable[[], bool] | None, plain: bool = False
     ) -> list[Answer]:
-        """Wait for the answer of each stage; errors are those of ``link.Pending.result``. plain: not ``Answer``s."""
+        """Wait for the answer of each stage; errors are those of ``Waiting.result``. plain: not ``Answer``s."""
         while waiting := [future for future in futures.values() if not future.done()]:
             with suppress(TimeoutError, CancelledError):
                 waiting[-1].exception(LOOK)

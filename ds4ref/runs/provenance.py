@@ -94,8 +94,7 @@ def commit() -> str | None:
 
 
 def identity(engine: Engine) -> dict[str, Any]:
-    """Return a dict with engine, model file, backend and numerics, and what else changes results: steering, rounded
-    streams between workers.
+    """Return a dict with engine, model file, backend and numerics, and what else changes results: steering.
 
     The model's digest covers the file's header, not the weights: hashing 80 GB would take longer than most uses.
     """
@@ -103,7 +102,6 @@ def identity(engine: Engine) -> dict[str, Any]:
 
     source = engine.source
     steering = {} if engine.steering is None else {"steering": engine.steering.identity}
-    streams = {} if engine.streams == "f32" else {"streams": engine.streams}
     return {
         "engine": f"ds4ref {__version__}",
         "model": {
@@ -115,7 +113,6 @@ def identity(engine: Engine) -> dict[str, Any]:
         "backend": engine.backend,
         "numerics": engine.model.numerics.name,
         **steering,
-        **streams,
     }
 
 

@@ -37,8 +37,6 @@ class OpenModel(Protocol):
     @property
     def backend(self) -> str: ...
     @property
-    def streams(self) -> str: ...
-    @property
     def tokenizer(self) -> Tokenizer: ...
 
 
@@ -69,8 +67,6 @@ class Identity:
         }
         if engine.model.steering is not None:
             facts["steering"] = engine.model.steering.identity
-        if engine.streams != "f32":
-            facts["streams"] = engine.streams
         fmt = routed.fmt if routed is not None else None
         about = {"name": engine.model.shape.name, "experts": fmt.name if fmt else "none", "backend": engine.backend}
         return cls(facts, 32 if fmt is None else max(1, min(255, 8 * fmt.block_bytes // fmt.block_elems)), about)

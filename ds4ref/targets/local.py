@@ -165,7 +165,6 @@ class LocalTarget(Target):
             "bytes": self.engine.source.size,
             "digest": self._digest,
             **({} if self.engine.steering is None else {"steering": self.engine.steering.identity}),
-            **({} if self.engine.streams == "f32" else {"streams": self.engine.streams}),
         }
 
     def close(self) -> None:

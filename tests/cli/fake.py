@@ -133,7 +133,6 @@ class FakeEngine:
         self.source.touch = lambda: iter([(8192, 16), (4096, 3)])
         self.sessions: list[FakeSession] = []
         self.drafts = self.steering = None
-        self.streams = "f32"
         self.cluster = None
 
     def together(self) -> SimpleNamespace:

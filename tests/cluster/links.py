@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ds4ref.cluster.hops import packed, unpacked
-from ds4ref.cluster.link import PassResult
 from ds4ref.cluster.model import ClusterModel
 from ds4ref.cluster.stage import Stage, StageSpec
+from ds4ref.cluster.workers import PassResult
 from ds4ref.engine import Engine
 from ds4ref.engine_options import EngineOptions
 from ds4ref.errors import ClusterError
@@ -34,8 +33,8 @@ class Done:
 class LocalLink:
     """Stages in this process, one after another."""
 
-    def __init__(self, stages: Sequence[Stage], layers: Sequence[range], streams: str = "f32"):
-        self.stages, self.layers, self.streams = stages, layers, streams
+    def __init__(self, stages: Sequence[Stage], layers: Sequence[range]):
+        self.stages, self.layers = stages, layers
         self.names = [str(number) for number in range(len(stages))]
         self.facts = [stage.facts for stage in stages]
 
@@ -43,14 +42,11 @@ class LocalLink:
         return Done(self.stages[stage].do(name, *arguments)[0])
 
     def run(self, *arguments: Any) -> Done:
-        value, seconds, hop_bytes = None, [], 0
+        value, seconds = None, []
         for stage in self.stages:
             value, spent = stage.do("run", *arguments, incoming=value)
             seconds.append(spent)
-            if not stage.is_last:
-                data = packed(value, self.streams)
-                value, hop_bytes = unpacked(data), data.nbytes
-        return Done(PassResult(value, tuple(seconds), hop_bytes))
+        return Done(PassResult(value, tuple(seconds)))
 
     def close(self) -> None:
         for stage in self.stages:
@@ -61,17 +57,13 @@ def layers_of(stages: int) -> list[range]:
     return [range(a, b) for a, b in zip(CUTS[stages], CUTS[stages][1:], strict=False)]
 
 
-def local_link(engine: Engine, mode: str, stages: int, streams: str = "f32", backend: str = "cpu") -> LocalLink:
+def local_link(engine: Engine, mode: str, stages: int, backend: str = "cpu") -> LocalLink:
     layers = layers_of(stages)
-    return LocalLink(
-        [Stage(StageSpec(engine.path, one, EngineOptions(backend, mode, 1))) for one in layers], layers, streams
-    )
+    return LocalLink([Stage(StageSpec(engine.path, one, EngineOptions(backend, mode, 1))) for one in layers], layers)
 
 
-def split(engine: Engine, mode: str, stages: int, streams: str = "f32", backend: str = "cpu") -> ClusterModel:
-    return ClusterModel(
-        engine.shape, numerics(mode), lambda: local_link(engine, mode, stages, streams, backend), streams=streams
-    )  # fmt: skip
+def split(engine: Engine, mode: str, stages: int, backend: str = "cpu") -> ClusterModel:
+    return ClusterModel(engine.shape, numerics(mode), lambda: local_link(engine, mode, stages, backend))
 
 
 class Lost(Done):

@@ -187,7 +187,7 @@ def test_making_a_lost_sequence_again_can_be_cancelled(engines: dict[str, Engine
 
 
 def test_what_an_engine_on_a_cluster_is(engines: dict[str, Engine]) -> None:
-    """Identities as on one machine, but for rounded streams; never steered."""
+    """Identities as on one machine; never steered."""
     here = engines["qat"]
     there = Engine(here.source, split(here, "qat", 2), here.options)
     assert Identity.of(there).facts == Identity.of(here).facts and there.steering is None
@@ -196,10 +196,6 @@ def test_what_an_engine_on_a_cluster_is(engines: dict[str, Engine]) -> None:
     places = provenance.engine_facts(there)["cluster"]
     assert [(p["worker"], p["layers"]) for p in places] == [("0", "0-2"), ("1", "3-5")] and here.cluster is None
     assert "cluster" not in provenance.engine_facts(here)
-    rounded = Engine(here.source, split(here, "qat", 2, "bf16"), here.options)
-    assert Identity.of(rounded).differs(Identity.of(here).facts) == "streams"
-    assert LocalTarget(rounded).identity() == {**LocalTarget(here).identity(), "streams": "bf16"}
-    assert provenance.identity(rounded) == {**provenance.identity(here), "streams": "bf16"}
     for steering in (None, Steering(np.zeros((6, here.shape.dim), np.float32), ffn=1.0)):
         with pytest.raises(UsageError, match="a model on a cluster is not steered"):
             there.steered(steering)

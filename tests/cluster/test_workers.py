@@ -72,19 +72,16 @@ def test_same_bits_as_one_machine(nano_path: str, workers: str, mode: str, stage
             zip(story(engine.session(CTX), ids), story(far.session(CTX), ids), strict=True)
         ):
             np.testing.assert_array_equal(got, wanted, err_msg=f"step {number}")
-        assert far.model.timing.hop_bytes == (0 if stages == 1 else 4 * 4 * engine.shape.dim)
 
 
-def test_a_layout_by_measured_speed(nano_path: str, workers: str) -> None:
+def test_a_layout_by_bytes(nano_path: str, workers: str) -> None:
     said: list[str] = []
     with Engine.open(nano_path, numerics="qat", threads=1) as engine:
         with clustered(nano_path, workers, None, "qat", tell=said.append) as far:
             ids = ids_of(engine, 20)
             np.testing.assert_array_equal(far.logits(ids), engine.logits(ids))
             assert sum(map(len, far.model.link().layers)) == 6 and len(far.model.link().layers) == 5
-            far.session(40).extend(ids[:3], one_by_one=True)
-            far.session(40).eval(3)
-    assert said[0].startswith("0 has layers 0-") and "travels" in said[-1] and len(said) == 2
+    assert said[0].startswith("0 has layers 0-") and len(said) == 1
 
 
 def test_the_command(nano_path: str, workers: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -93,8 +90,7 @@ def test_the_command(nano_path: str, workers: str, tmp_path: Path, capsys: pytes
     far = ["--cluster", workers, "--layers", BY_STAGES[2]]
     for name, more in (("here", []), ("there", far)):
         assert main([*common, *more, "--dump-logprobs", str(tmp_path / f"{name}.json")]) == 0
-    said = capsys.readouterr().err
-    assert "cluster: 1 has layers 0-2 (" in said and "cluster: a token computes" in said
+    assert "cluster: 1 has layers 0-2 (" in capsys.readouterr().err
     here, there = (json.loads((tmp_path / f"{name}.json").read_text())["steps"] for name in ("here", "there"))
     assert there == here and len(here) == 4
     for more, line in (
@@ -104,17 +100,6 @@ def test_the_command(nano_path: str, workers: str, tmp_path: Path, capsys: pytes
     ):
         assert main([*common, *more, "--dump-logprobs", str(tmp_path / "x.json")]) == 2
         assert line in capsys.readouterr().err
-
-
-def test_streams_in_bfloat16(nano_path: str, workers: str) -> None:
-    said: list[str] = []
-    with Engine.open(nano_path, numerics="exact", threads=1) as engine:
-        with clustered(nano_path, workers, 2, "exact", streams="bf16", tell=said.append) as far:
-            ids = ids_of(engine, 30)
-            near = np.median(np.abs(far.logits(ids) - engine.logits(ids)).max(axis=1))
-            far.session(40).eval(3)
-            assert far.model.timing.hop_bytes == 2 * 4 * engine.shape.dim
-    assert 1e-4 < near < 1 and any("rounded to bf16" in line for line in said)
 
 
 def test_workers_that_cannot_be_used(nano_path: str, workers: str, tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """``ds4-kv``: lists, shows, verifies and prunes a folder of checkpoints.
 
 ds4-kv list DIR                    the checkpoints, most valuable first
-ds4-kv show DIR 6144               one checkpoint, by the beginning of its name
-ds4-kv verify DIR                  check every byte that has a digest; exit 1 if a file is damaged
+ds4-kv list DIR 6144               one checkpoint in full, by the beginning of its name
+ds4-kv list DIR --verify           check every byte that has a digest; exit 1 if a file is damaged
 ds4-kv prune DIR --space-mb 1024   delete down to a size; left-over and damaged files always go
 
 Safe while servers use the folder. Files written by ds4 itself are shown, checked as far as possible, and pruned alike.
@@ -15,7 +15,7 @@ import os
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,18 +30,16 @@ if TYPE_CHECKING:
     from ..session.directory import Directory, StoredCheckpoint
 
 PROG = "ds4-kv"
-
 COMMANDS = {
-    "list": "list checkpoints, most valuable first",
-    "show": "show one checkpoint: header, keys, engine, tool calls, text",
-    "verify": "read and check all files; exit 1 if any is damaged",
+    "list": "list checkpoints, most valuable first; those named in full, with their text",
     "prune": "delete leftover and damaged files, and those over the size limit",
 }
-
-USAGE = f"{PROG} COMMAND DIR [NAME...] [options]\n\ncommands:\n" + "\n".join(
-    f"  {name:<10}{purpose}" for name, purpose in COMMANDS.items()
-)
-
+USAGE = {
+    "": f"{PROG} COMMAND DIR [options]\n\ncommands:\n"
+    + "\n".join(f"  {name:<10}{purpose}" for name, purpose in COMMANDS.items()),
+    "list": f"{PROG} list DIR [NAME...] [options]",
+    "prune": f"{PROG} prune DIR [options]",
+}
 EPILOG = """\
 NAME is a file name or a prefix of one.
 
@@ -50,10 +48,9 @@ exit codes: 0 done; 1 failure or damaged file; 2 usage"""
 
 def build_parser(command: str) -> Parser:
     """Return the parser of one command, or of the overview for ""."""
-    usage = f"{PROG} {command} DIR{ {'show': ' NAME', 'verify': ' [NAME...]'}.get(command, '') } [options]"
     parser = Parser(
         f"{PROG} {command}".strip(),
-        usage=usage if command else USAGE,
+        usage=USAGE[command],
         description=COMMANDS.get(command, "Inspect and clean a folder of saved sessions (KV checkpoints)."),
         epilog=EPILOG,
         unavailable={},
@@ -61,8 +58,8 @@ def build_parser(command: str) -> Parser:
     parser.add_argument("names", metavar="DIR", nargs="*", help="folder of checkpoints; see below")
     if command:
         add(parser, "--json")
-    if command == "show":
-        parser.add_argument("--raw", action="store_true", help="print only its text, unmodified")
+    if command == "list":
+        parser.add_argument("--verify", action="store_true", help="read and check all bytes; exit 1 if any are damaged")
     if command == "prune":
         parser.add_argument(
             "--space-mb", metavar="N", type=integer(0), help="delete the least valuable until at most N MiB remain"
@@ -81,34 +78,40 @@ def build_parser(command: str) -> Parser:
 
 
 def listing(args: Namespace) -> int:
-    """Run ``ds4-kv list``; return the exit code."""
-    directory = _open(args, 1)
-    now = time.time()
-    entries = sorted(directory.entries(), key=lambda entry: -entry.score(now))
+    """Run ``ds4-kv list``; return 1 if ``--verify`` found damage, else 0."""
+    directory, now = _open(args), time.time()
+    full = len(args.names) > 1
+    entries = _named(directory, args.names[1:]) if full else directory.entries()
+    entries = sorted(entries, key=lambda entry: -entry.score(now))
+    facts = [_facts(directory, entry, full) for entry in entries]
+    if args.verify:
+        for one in facts:
+            one["state"], one["why"] = _verdict(directory.path / one["file"])
     if args.json:
-        print(json.dumps([_facts(directory, entry) for entry in entries]))
-        return 0
-    head = ("name", "tokens", "MiB", "reason", "hits", "used", "from", "begins")
-    specs = [
-        Column(name, least=8 if name == "begins" else None, right=name in ("tokens", "MiB", "hits")) for name in head
-    ]
-    if entries:
-        room = columns(sys.stdout) if sys.stdout.isatty() else UNBOUNDED
-        print(fitted(specs, [_row(directory, entry, now) for entry in entries], room))
-    total, others = sum(about.st_size for about in directory.files().values()), len(directory.files()) - len(entries)
-    say(PROG, f"{len(entries)} checkpoint(s)" + (f", {others} other file(s)" if others else "")
-        + f", {total / 2**20:.1f} MiB in all")  # fmt: skip
-    return 0
+        print(json.dumps(facts))
+    elif full:
+        for one in facts:
+            _show(one)
+    elif facts:
+        names = ("name", "tokens", "MiB", "reason", "hits", "used", "state", "begins")
+        specs = [
+            Column(name, least=8 if name == "begins" else None, right=name in ("tokens", "MiB", "hits"))
+            for name in names
+        ]
+        rows = [_row(directory, entry, one, now) for entry, one in zip(entries, facts, strict=True)]
+        print(fitted(specs, rows, columns(sys.stdout) if sys.stdout.isatty() else UNBOUNDED))
+    total, others = sum(about.st_size for about in directory.files().values()), len(directory.files()) - len(facts)
+    damaged = sum(one["state"] == "damaged" for one in facts)
+    say(PROG, f"{len(facts)} checkpoint(s)" + (f", {others} other file(s)" if others else "")
+        + (f", {damaged} damaged" if damaged else "") + f", {total / 2**20:.1f} MiB in all")  # fmt: skip
+    return 1 if args.verify and damaged else 0
 
 
-def _row(directory: Directory, entry: StoredCheckpoint, now: float) -> tuple[str, ...]:
-    size = f"{entry.size / 2**20:.1f}"
-    if entry.checkpoint is None:
-        return entry.name[:12], "", size, "", "", "", "damaged" if entry.damaged else "unknown", entry.why
-    h = entry.checkpoint.header
+def _row(directory: Directory, entry: StoredCheckpoint, facts: dict[str, Any], now: float) -> tuple[str, ...]:
+    tokens, reason, hits = (str(facts.get(name, "")) for name in ("tokens", "reason", "hits"))
     ago = duration(max(0.0, now - entry.used)) + " ago"
-    writer = "ds4" if entry.checkpoint.integrity is None else "ds4ref"
-    return entry.name[:12], str(h.tokens), size, h.reason_name, str(h.hits), ago, writer, _title(directory, entry)
+    size, begins = f"{entry.size / 2**20:.1f}", facts.get("why") or _title(directory, entry)
+    return entry.name[:12], tokens, size, reason, hits, ago, facts["state"], begins
 
 
 def _title(directory: Directory, entry: StoredCheckpoint) -> str:
@@ -116,7 +119,8 @@ def _title(directory: Directory, entry: StoredCheckpoint) -> str:
     from ..session.kvc import HEAD_BYTES
     from ..text.protocol import SPECIALS, USER
 
-    assert entry.checkpoint is not None
+    if entry.checkpoint is None:
+        return ""
     try:
         with open(directory.path / entry.name, "rb") as file:
             file.seek(HEAD_BYTES)
@@ -130,8 +134,13 @@ def _title(directory: Directory, entry: StoredCheckpoint) -> str:
     return line[:80]
 
 
-def _facts(directory: Directory, entry: StoredCheckpoint) -> dict[str, Any]:
-    """Return everything in header and integrity section, for --json and ``show``."""
+def _facts(directory: Directory, entry: StoredCheckpoint, full: bool) -> dict[str, Any]:
+    """Return everything in header and integrity section; if ``full`` call ids and text, too.
+
+    ``state`` is "ds4ref" or "ds4", whoever wrote it, else "damaged" or "unknown".
+    """
+    from ..session import kvc
+
     facts: dict[str, Any] = {"file": entry.name, "bytes": entry.size}
     if entry.checkpoint is None:
         return facts | {"state": "damaged" if entry.damaged else "unknown", "why": entry.why}
@@ -146,68 +155,29 @@ def _facts(directory: Directory, entry: StoredCheckpoint) -> dict[str, Any]:
         facts |= {"computed_with": dict(section.identity), "about": dict(section.about),
                   "further_keys": [list(key) for key in section.keys],
                   "sha256": {"text": section.text, "payload": section.payload, "tools": section.tools}}  # fmt: skip
+    if full:
+        with kvc.open_file(directory.path / entry.name) as file:
+            facts["calls"] = [call.decode("utf-8", "replace") for call, _ in entry.checkpoint.tools(file)]
+            facts["text"] = entry.checkpoint.text(file).decode("utf-8", "replace")
     return facts
 
 
-# --- show
-
-
-def show(args: Namespace) -> int:
-    """Run ``ds4-kv show``; return the exit code."""
-    from ..session import kvc
-
-    directory = _open(args, 2)
-    (entry,) = _named(directory, args.names[1:])
-    if entry.checkpoint is None:
-        raise DataError(f"cannot show {entry.name}: {entry.why}")
-    with kvc.open_file(directory.path / entry.name) as file:
-        text, calls = entry.checkpoint.text(file), entry.checkpoint.tools(file)
-    if args.raw:
-        sys.stdout.flush()
-        sys.stdout.buffer.write(text)
-        return 0
-    facts = _facts(directory, entry) | {"calls": [call.decode("utf-8", "replace") for call, _ in calls]}
-    if args.json:
-        print(json.dumps(facts))
-        return 0
+def _show(facts: dict[str, Any]) -> None:
+    """Print what is known of a checkpoint, and its text."""
+    text = facts.pop("text", "")
     for name, value in facts.items():
-        for line, (label, visible) in enumerate(_lines(name, value)):
-            print(f"{label if not line or label != name else '':<16}{visible}")
-    visible = "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text.decode("utf-8", "replace"))
+        label = name.replace("_", " ")
+        if name in ("created", "used") and value < 1 << 40:
+            value = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(value))
+        elif isinstance(value, dict):
+            value = [f"{key}: {fact}" for key, fact in value.items() if fact]
+        elif isinstance(value, float):
+            value = f"{value:.6g}"
+        for line in value if isinstance(value, list) else [value]:
+            print(f"{label:<16}{' '.join(map(str, line)) if isinstance(line, list) else line}")
+            label = ""
+    visible = "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)
     print(f"\n{visible}" if len(visible) <= 2000 else f"\n{visible[:1000]}\n[...]\n{visible[-1000:]}")
-    return 0
-
-
-def _lines(name: str, value: Any) -> list[tuple[str, str]]:
-    label = name.replace("_", " ")
-    if name in ("created", "used"):
-        return [(label, time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(value)) if value < 1 << 40 else str(value))]
-    if isinstance(value, dict):
-        return [(f"{label if not i else ''}", f"{key}: {fact}") for i, (key, fact) in enumerate(value.items()) if fact]
-    if isinstance(value, list):
-        return [(label if not i else "", " ".join(map(str, one)) if isinstance(one, list) else str(one))
-                for i, one in enumerate(value)]  # fmt: skip
-    return [(label, f"{value:.6g}" if isinstance(value, float) else str(value))]
-
-
-# --- verify
-
-
-def verify(args: Namespace) -> int:
-    """Run ``ds4-kv verify``; return 1 if a checkpoint is damaged, else 0."""
-    directory = _open(args, None)
-    entries = _named(directory, args.names[1:]) if args.names[1:] else directory.entries()
-    verdicts = []
-    for entry in sorted(entries, key=lambda entry: entry.name):
-        verdict, why = _verdict(directory.path / entry.name)
-        verdicts.append({"file": entry.name, "verdict": verdict, "why": why})
-        if not args.json:
-            print(f"{entry.name}  {verdict}" + (f": {why}" if why else ""))
-    if args.json:
-        print(json.dumps(verdicts))
-    bad = sum(one["verdict"] == "damaged" for one in verdicts)
-    say(PROG, f"{len(verdicts)} checkpoint(s), {bad} damaged")
-    return 1 if bad else 0
 
 
 def _verdict(path: Path) -> tuple[str, str]:
@@ -236,7 +206,9 @@ def _verdict(path: Path) -> tuple[str, str]:
 
 def prune(args: Namespace) -> int:
     """Run ``ds4-kv prune``; return the exit code."""
-    directory = _open(args, 1)
+    directory = _open(args)
+    if len(args.names) > 1:
+        raise UsageError(f"unexpected argument: {args.names[1]}")
     if args.space_mb is not None:
         directory.budget = args.space_mb << 20
     gone: dict[str, int] = {}
@@ -259,19 +231,15 @@ def prune(args: Namespace) -> int:
     return 0
 
 
-# --- all of them
+# --- both
 
 
-def _open(args: Namespace, count: int | None) -> Directory:
-    """Open the named folder, which must exist; ``count``: how many names are required."""
+def _open(args: Namespace) -> Directory:
+    """Open the named folder, which must exist."""
     from ..session.directory import Directory
 
     if not args.names:
         raise UsageError("name a folder")
-    if count is not None and len(args.names) != count:
-        raise UsageError(
-            f"unexpected argument: {args.names[count]}" if len(args.names) > count else "name a checkpoint"
-        )
     path = Path(args.names[0])
     try:
         os.listdir(path)
@@ -291,13 +259,12 @@ def _named(directory: Directory, names: Sequence[str]) -> list[StoredCheckpoint]
     return matches
 
 
-BODIES: dict[str, Callable[[Namespace], int]] = {"list": listing, "show": show, "verify": verify, "prune": prune}
-
-
 def body(argv: Sequence[str]) -> int:
     """Run the command named by the arguments; return the exit code."""
     command = chosen(build_parser, COMMANDS, argv)
-    return 0 if command is None else BODIES[command[0]](command[1])
+    if command is None:
+        return 0
+    return (listing if command[0] == "list" else prune)(command[1])
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -45,7 +45,8 @@ def balanced(costs: Sequence[int], workers: int) -> list[range]:
     if workers > count:
         raise UsageError(f"{workers} workers are more than the model has layers, {count}: name some with --layers")
     sums = list(itertools.accumulate(costs, initial=0))
-    best: dict[int, tuple[int, tuple[int, ...]]] = {0: (0, (0,))}  # by number of layers on the workers so far: the largest cost, and bounds
+    # by number of layers on the workers so far: the largest cost, and bounds
+    best: dict[int, tuple[int, tuple[int, ...]]] = {0: (0, (0,))}
     for _ in range(workers):
         best = {
             end: min((max(cost, sums[end] - sums[start]), (*bounds, end))

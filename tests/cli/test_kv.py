@@ -58,63 +58,42 @@ def there(folder: Path) -> set[str]:
 def test_list(capsys, folder: Path) -> None:
     code, out, err = run(capsys, "list", folder)
     lines = out.splitlines()
-    assert code == 0 and lines[0].split() == ["name", "tokens", "MiB", "reason", "hits", "used", "from", "begins"]
+    assert code == 0 and lines[0].split() == ["name", "tokens", "MiB", "reason", "hits", "used", "state", "begins"]
     by_name = {line.split()[0]: line for line in lines[1:]}
-    assert set(by_name) == {name[:12] for name in (OURS, THEIRS, DAMAGED, LATER)}
     assert by_name[OURS[:12]].split()[1:4] == [str(len(TALK + BLOCK.encode())), "0.0", "cold"]
     assert by_name[OURS[:12]].endswith("ds4ref   What's [31m up?"), "no escape sequence reaches the terminal"
     assert by_name[THEIRS[:12]].endswith("ds4      their own") and " evict " in by_name[THEIRS[:12]]
     assert "damaged" in by_name[DAMAGED[:12]] and "version 9" in by_name[LATER[:12]]
-    assert "4 checkpoint(s), 4 other file(s)" in err
-
-
-def test_list_as_json(capsys, folder: Path) -> None:
-    code, out, _ = run(capsys, "list", folder, "--json")
-    found = {entry["file"]: entry for entry in json.loads(out)}
-    assert code == 0 and {name: entry["state"] for name, entry in found.items()} == {
+    assert "4 checkpoint(s), 4 other file(s), 1 damaged" in err
+    found = {entry["file"]: entry for entry in json.loads(run(capsys, "list", folder, "--json")[1])}
+    assert {name: entry["state"] for name, entry in found.items()} == {
         OURS: "ds4ref", THEIRS: "ds4", DAMAGED: "damaged", LATER: "unknown"}  # fmt: skip
     assert list(found)[:2] == [OURS, THEIRS], "worth most first: one is small, and used just now"
-    table = run(capsys, "list", folder)[1].splitlines()[1:]
-    assert [line.split()[0] for line in table] == [name[:12] for name in found]
+    assert list(by_name) == [name[:12] for name in found]
     assert found[OURS]["computed_with"] == {"model": "fake"} and found[THEIRS]["hits"] == 2
 
 
-def test_show(capsys, folder: Path) -> None:
-    code, out, _ = run(capsys, "show", folder, OURS[:6])
-    assert code == 0
-    for line in (
-        f"file            {OURS}",
-        "reason          cold",
-        "computed with   model: fake",
-        "calls           call_1",
-    ):
-        assert line in out.splitlines(), out
-    assert "What's\n�[31m up?" in out
-    code, out, _ = run(capsys, "show", folder, OURS, "--json")
-    assert code == 0 and json.loads(out)["calls"] == ["call_1"]
-
-
-def test_show_what_cannot_be_shown(capsys, folder: Path) -> None:
-    code, _, err = run(capsys, "show", folder, DAMAGED)
-    assert code == 1 and err.startswith(f"ds4-kv: cannot show {DAMAGED}: truncated file")
+def test_one_in_full(capsys, folder: Path) -> None:
+    code, out, _ = run(capsys, "list", folder, OURS[:6])
+    lines = {f"file            {OURS}", "reason          cold", "computed with   model: fake", "calls           call_1"}
+    assert code == 0 and lines <= set(out.splitlines()) and "What's\n�[31m up?" in out
+    (found,) = json.loads(run(capsys, "list", folder, OURS, "--json")[1])
+    assert found["calls"] == ["call_1"] and found["text"] == (TALK + BLOCK.encode()).decode()
+    code, out, _ = run(capsys, "list", folder, DAMAGED)
+    assert code == 0 and "truncated file" in out
 
 
 def test_verify(capsys, folder: Path) -> None:
-    code, out, err = run(capsys, "verify", folder)
-    found = dict(line.split("  ", 1) for line in out.splitlines())
-    assert code == 1 and "4 checkpoint(s), 1 damaged" in err
-    assert found[OURS] == "sound" and found[THEIRS].startswith("plausible: written by ds4")
-    assert found[DAMAGED].startswith("damaged: ") and found[LATER].startswith("other: ")
-    assert run(capsys, "verify", folder, OURS[:8], THEIRS)[0] == 0
-    assert there(folder) >= {DAMAGED}, "looking changes nothing"
+    def states(*argv: object) -> tuple[int, dict[str, str]]:
+        code, out, _ = run(capsys, "list", folder, *argv, "--verify", "--json")
+        return code, {entry["file"]: entry["state"] for entry in json.loads(out)}
 
-
-def test_verify_finds_what_looking_does_not(capsys, folder: Path) -> None:
+    assert states() == (1, {OURS: "sound", THEIRS: "plausible", DAMAGED: "damaged", LATER: "other"})
+    assert states(OURS[:8], THEIRS)[0] == 0 and there(folder) >= {DAMAGED}, "looking changes nothing"
     data = bytearray((folder / OURS).read_bytes())
     data[300] ^= 1
     (folder / OURS).write_bytes(data)
-    code, out, _ = run(capsys, "verify", folder, OURS, "--json")
-    assert code == 1 and json.loads(out)[0]["verdict"] == "damaged"
+    assert states(OURS) == (1, {OURS: "damaged"}), "which looking does not find"
 
 
 def test_prune_takes_what_is_of_no_use(capsys, folder: Path) -> None:
@@ -141,10 +120,9 @@ def test_prune_what_nobody_uses(capsys, folder: Path) -> None:
     [
         (["list"], 2, "name a folder"),
         (["list", "nowhere"], 1, "cannot read nowhere: No such file"),
-        (["list", "{}", "more"], 2, "unexpected argument: more"),
-        (["show", "{}"], 2, "name a checkpoint"),
-        (["show", "{}", "zz"], 2, "no checkpoints in"),
-        (["show", "{}", ""], 2, "4 checkpoints in"),
+        (["prune", "{}", "more"], 2, "unexpected argument: more"),
+        (["list", "{}", "zz"], 2, "no checkpoints in"),
+        (["list", "{}", ""], 2, "4 checkpoints in"),
         (["prune", "{}", "--space-mb", "-1"], 2, "invalid value for --space-mb"),
         (["lst", "{}"], 2, "did you mean list?"),
     ],

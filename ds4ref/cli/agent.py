@@ -36,7 +36,7 @@ from .talk import Talk
 
 PROG = "ds4 agent"
 PROMPT = "ds4-agent> "
-HISTORY = ".ds4_agent_history"
+HISTORY = ".ds4ref_agent_history"
 CTX, TOKENS, HTTP_TOKENS, TURNS = 100_000, 50_000, 8192, 50
 
 USAGE = """ds4 agent [options] [PROMPT]                  interactive session; PROMPT is the first message

@@ -6,7 +6,6 @@ and Ctrl-Z suspends. If stdin is not a terminal, there is no prompt and each lin
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterable
@@ -18,18 +17,13 @@ from ..console.common import is_tty
 if TYPE_CHECKING:
     from prompt_toolkit.history import History
 
-HISTORY, HISTORY_ENTRIES = ".ds4_history", 512
+HISTORY = ".ds4ref_history"
 
 ReadLine = Callable[[], str | None]
 """Type of a function that returns the next line without its end, None at the end of input.
 
 It raises KeyboardInterrupt for Ctrl-C while typing.
 """
-
-
-def history_path(name: str = HISTORY) -> Path:
-    """Return the path of a history file in the home folder."""
-    return Path(os.environ.get("HOME") or Path.home()) / name
 
 
 def line_reader(prompt: str, commands: Iterable[str], history: str = HISTORY) -> ReadLine:
@@ -63,7 +57,7 @@ def _editor(prompt: str, commands: Iterable[str], history: str = HISTORY) -> Rea
 
     session: PromptSession[str] = PromptSession(
         prompt,
-        history=open_history(history_path(history)),
+        history=open_history(Path(os.environ.get("HOME") or Path.home()) / history),
         key_bindings=keys,
         completer=WordCompleter(list(commands), sentence=True),
         complete_while_typing=False,
@@ -81,51 +75,12 @@ def _editor(prompt: str, commands: Iterable[str], history: str = HISTORY) -> Rea
 
 
 def open_history(path: Path) -> History:
-    """Open the history file ``path`` for the line editor: the newest 512 entries.
+    """Return the history of the line editor in the file ``path``, which only the user can read; one that lasts as long
+    as the process where the file cannot be written."""
+    from prompt_toolkit.history import FileHistory, InMemoryHistory
 
-    The file has one entry per line, oldest first, with line breaks escaped; it is saved after each entry. Errors are
-    ignored: an unreadable history is empty, an unwritable one is lost.
-    """
-    from prompt_toolkit.history import History
-
-    class LineHistory(History):
-        def load_history_strings(self) -> Iterable[str]:
-            return reversed(load_history(path))
-
-        def store_string(self, string: str) -> None:
-            save_history(path, [*load_history(path), string])
-
-    return LineHistory()
-
-
-def load_history(path: Path) -> list[str]:
-    """Return the entries of a history file, oldest first; [] if there is none."""
     try:
-        lines = path.read_text("utf-8", "replace").split("\n")
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600))
     except OSError:
-        return []
-    return [_unescape(line) for line in lines if line][-HISTORY_ENTRIES:]
-
-
-def save_history(path: Path, entries: list[str]) -> None:
-    """Write the newest 512 entries to a history file that only the user can read."""
-    text = "".join(f"{_escape(entry)}\n" for entry in entries[-HISTORY_ENTRIES:])
-    with contextlib.suppress(OSError):
-        temporary = path.with_name(f"{path.name}.{os.getpid()}")
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(fd, "w", encoding="utf-8", errors="replace") as out:
-            out.write(text)
-        os.replace(temporary, path)
-
-
-def _escape(entry: str) -> str:
-    return entry.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
-
-
-def _unescape(line: str) -> str:
-    out, chars = [], iter(line)
-    for c in chars:
-        if c == "\\":
-            c = {"n": "\n", "r": "\r"}.get(c := next(chars, "\\"), c)
-        out.append(c)
-    return "".join(out)
+        return InMemoryHistory()
+    return FileHistory(str(path))

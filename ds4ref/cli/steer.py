@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from ..console.common import Progress, check_output, read_text, run, say
 from ..console.flags import add
 from ..console.model import add_engine, open_engine
-from ..console.options import Parser, choice, chosen, integer, number
+from ..console.options import Parser, chosen, number
 from ..errors import DataError, UsageError
 from ..text.protocol import DEFAULT_SYSTEM
 
@@ -41,14 +41,14 @@ One prompt per line; blank lines and lines starting with # are skipped. Positive
 distinguishes the good prompts from the bad ones, negative scales amplify it.
 
   ds4 steer build --good-file a.txt --bad-file b.txt -o a.f32   writes a.f32 and a.json
-  ds4 steer measure a.f32 a.txt --metric words                  tests the lines not used for building
+  ds4 steer measure a.f32 a.txt                                 tests the lines not used for building
   ds4 --dir-steering-file a.f32 --dir-steering-ffn 0.5 -p Hi    steered
 
 exit codes: 0 done, even without an effect; 1 failure; 2 usage"""
 SCALES = (-2.0, -1.0, -0.5, 0.5, 1.0, 2.0)
 COMPONENT = "ffn_out"
-LEAST_TEXT = 96
-"""Tokens of a text from which on there is a loss with an interval."""
+LEAST_TEXT, TEXT = 96, 1024
+"""Tokens of a text from which on there is a loss with an interval, and how many are measured."""
 
 
 def build_parser(command: str) -> Parser:
@@ -86,29 +86,17 @@ def _build_flags(parser: Parser) -> None:
     parser.add_argument(
         "--no-orthogonalize", action="store_true", help="do not project out the mean of the control prompts"
     )
-    parser.add_argument("--no-weights", action="store_true", help="unit vectors in every layer, like ds4's tool")
-    parser.add_argument(
-        "--folds",
-        metavar="N",
-        type=integer(2, 1000),
-        default=5,
-        help="cross-validation folds for the layer weights (5)",
-    )
 
 
 def _measure_flags(parser: Parser) -> None:
     parser.add_argument("names", metavar="FILE", nargs="*", help="file of directions, file of prompts")
     parser.add_argument("--scales", metavar="LIST", type=_scales, default=list(SCALES),
                         help="scales, separated by commas (-2,-1,-0.5,0.5,1,2)")  # fmt: skip
-    add(parser, "--component", help="where to apply them: ffn_out or attn_out (as built)")
-    parser.add_argument("--metric", metavar="NAME", type=choice("words", "logprob"),
-                        help="words: length of the greedy answer; logprob: --like versus --unlike (words)")  # fmt: skip
-    parser.add_argument("--like", metavar="TEXT", help="logprob: start of a wanted answer")
-    parser.add_argument("--unlike", metavar="TEXT", help="logprob: start of an unwanted answer")
-    add(parser, "--tokens", default=160, help="words: maximum tokens per answer (160)")
+    parser.add_argument("--like", metavar="TEXT", help="start of a wanted answer: measure its probability against that "
+                        "of --unlike (the length of the greedy answer)")  # fmt: skip
+    parser.add_argument("--unlike", metavar="TEXT", help="start of an unwanted answer")
+    add(parser, "--tokens", default=160, help="maximum tokens per greedy answer (160)")
     add(parser, "--text", help="text for measuring the cost in perplexity (generated stories)")
-    parser.add_argument("--text-tokens", metavar="N", type=integer(LEAST_TEXT), default=1024,
-                        help="tokens of that text to use (1024)")  # fmt: skip
 
 
 def _scales(text: str) -> list[float]:
@@ -163,7 +151,7 @@ def build(args: Namespace) -> int:
     if both:
         say(PROG, f"{len(both)} prompts are in both halves: held-out results are too optimistic")
     component = args.component or COMPONENT
-    options = Options(args.pair_normalize, not args.no_orthogonalize, not args.no_weights, args.folds)
+    options = Options(args.pair_normalize, not args.no_orthogonalize)
     with open_engine(PROG, args) as engine:
         ids = rendered(engine, [*good, *bad], args.system, args.think, args.ctx)
         with Progress("prompts") as progress:
@@ -201,12 +189,8 @@ def measure(args: Namespace) -> int:
     """Print effect and cost at every scale; return the exit code."""
     if len(args.names) != 2:
         raise UsageError("name a file of directions and a file of prompts")
-    texts = args.like is not None, args.unlike is not None
-    metric = args.metric or ("logprob" if any(texts) else "words")
-    if metric == "logprob" and not all(texts):
-        raise UsageError("--metric logprob needs --like and --unlike")
-    if metric == "words" and any(texts):
-        raise UsageError("--like and --unlike need --metric logprob")
+    if bool(args.like) != bool(args.unlike):
+        raise UsageError("--like and --unlike go together, and neither is empty")
     from ..archs.steering import read_directions
     from ..console.tool import finish
     from ..steering import sidecar
@@ -218,15 +202,16 @@ def measure(args: Namespace) -> int:
         if not rows.any():
             raise DataError(f"{path}: all directions are zero")
         about = sidecar.read(path, rows)
-        trial = _trial(engine, args, metric, about)
+        trial = _trial(engine, args, about)
         with Progress("scales") as progress:
             result = measured(engine, rows, trial, args.scales, progress)
+    metric = "logprob" if args.like else "words"
     whole = {"metric": metric, "component": trial.component, "directions": path, **result.to_json()}
     finish(whole, args.json, _text(result))
     return 0
 
 
-def _trial(engine: Engine, args: Namespace, metric: str, about: dict[str, Any]) -> Trial:
+def _trial(engine: Engine, args: Namespace, about: dict[str, Any]) -> Trial:
     from ..nano.skills import held_out_text
     from ..steering import metrics
     from ..steering.measure import Trial
@@ -235,55 +220,31 @@ def _trial(engine: Engine, args: Namespace, metric: str, about: dict[str, Any]) 
     lines = prompts_in(read_text(args.names[1], "prompts"), args.names[1])
     prompts = unseen(lines, about.get("used", ()))
     if len(prompts) < len(lines):
-        say(
-            PROG,
-            f"{len(lines) - len(prompts)} of {len(lines)} prompts were used for building: {len(prompts)} left",
-        )
+        say(PROG, f"{len(lines) - len(prompts)} of {len(lines)} prompts were used for building: {len(prompts)} left")
     if not about.get("used"):
         say(PROG, "no .json next to the directions: prompts may be among those used to build them")
     encode = engine.tokenizer.encode
-    if metric == "words":
-        room, function = args.tokens, metrics.words(args.tokens)
-    else:
+    room, function = args.tokens, metrics.words(args.tokens)
+    if args.like:
         one, other = encode(args.like), encode(args.unlike)
-        if not one or not other:
-            raise UsageError("--like and --unlike must not be empty")
         room, function = max(len(one), len(other)), metrics.logprob(one, other)
     ids = rendered(engine, prompts, args.system, args.think, args.ctx, room + 1)
-    source = held_out_text(2 * args.text_tokens) if args.text is None else read_text(args.text, "text")
-    text = encode(source)[: args.text_tokens]
+    text = encode(held_out_text(2 * TEXT) if args.text is None else read_text(args.text, "text"))[:TEXT]
     if len(text) < LEAST_TEXT:
         raise DataError(f"{args.text}: {len(text)} tokens, at least {LEAST_TEXT} needed")
-    return Trial(ids, text, function, args.component or about.get("component", COMPONENT))
+    return Trial(ids, text, function, about.get("component", COMPONENT))
 
 
 def _text(result: Result) -> str:
-    """Return the table of scales, where cost exceeds effect, and the verdict."""
+    """Return the table of scales and the verdict."""
     from ..console.tool import rows
 
-    head = ["scale", "effect, nats", "projection", "cost, nats/token", "perplexity x"]
-    body = [["0", "0", "0", "0", "1.000"]]
+    body = [["0", "0", "0", "1.000"]]
     for p in result.points:
-        cells = [f"{p.scale:g}", _between(p.effect), _between(p.along), _between(p.cost)]
-        body.append([*cells, f"{math.exp(min(700.0, p.cost.estimate)):.3f}"])
+        times = math.exp(min(700.0, p.cost.estimate))
+        body.append([f"{p.scale:g}", _between(p.effect), _between(p.cost), f"{times:.3f}"])
     body.sort(key=lambda row: float(row[0]))
-    lines = [rows(head, body), ""]
-    for sign, side in ((1, "above"), (-1, "below")):
-        at = result.crossing(sign)
-        if any(p.scale * sign > 0 for p in result.points):
-            lines.append(
-                f"{side} 0 the cost does not exceed the effect, as far as measured"
-                if at is None
-                else f"{side} 0 the cost first exceeds the effect at about scale {at:.3g}{_doubt(result, at)}"
-            )
-    return "\n".join([*lines, "", result.verdict])
-
-
-def _doubt(result: Result, at: float) -> str:
-    """Say so if the effect at the next scale measured from ``at`` outwards may be none."""
-    beyond = [point for point in result.points if point.scale * at >= at * at]
-    nearest = min(beyond, key=lambda point: abs(point.scale))
-    return "" if nearest.moves else ", where the effect is not significant"
+    return rows(["scale", "effect, nats", "cost, nats/token", "perplexity x"], body) + f"\n\n{result.verdict}"
 
 
 def _between(interval: Any) -> str:

@@ -94,8 +94,8 @@ class _Connection:
             if places and not missing:
                 return [place for place in places if place is not None]
             if time.monotonic() > deadline:
-                names = ", ".join(sorted(known)) or "none"
-                raise ClusterError(f"worker {missing[0] if missing else 0} is not there (there are: {names})")
+                there = ", ".join(sorted(known)) or "none"
+                raise ClusterError(f"worker {missing[0] if missing else 0} is not there (there are: {there})")
             time.sleep(0.1)
 
     def _check(self, workers: Workers) -> None:

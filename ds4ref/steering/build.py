@@ -29,6 +29,7 @@ NOISE = 1e-6
 """Length of a unit vector's remainder below which nothing of it is left."""
 CONFIDENCE = 0.95
 """Of all layers together."""
+FOLDS = 5
 
 
 @dataclass(frozen=True)
@@ -37,14 +38,10 @@ class Options:
 
     pair_normalize  differences of pairs count equally, whatever their length
     orthogonalize   remove the part along the mean of the controls
-    weigh           weigh layers by the test; False: unit rows, as ds4's tool writes them
-    folds           number of folds
     """
 
     pair_normalize: bool = False
     orthogonalize: bool = True
-    weigh: bool = True
-    folds: int = 5
 
 
 @dataclass(frozen=True)
@@ -146,7 +143,7 @@ def build(target: np.ndarray, control: np.ndarray, options: Options) -> Built:
     if len(target) < LEAST_PAIRS:
         raise DataError(f"{len(target)} pairs of prompts are too few: at least {LEAST_PAIRS}, half of them held out")
     (t, held_t), (c, held_c) = ((x[::2], x[1::2]) for x in (target, control))
-    folds = np.arange(len(t)) % min(options.folds, len(t))
+    folds = np.arange(len(t)) % min(FOLDS, len(t))
     right = np.zeros(t.shape[:2], bool)
     for fold in range(folds.max() + 1):
         inside = folds == fold
@@ -158,12 +155,12 @@ def build(target: np.ndarray, control: np.ndarray, options: Options) -> Built:
     for layer in range(len(rows)):
         shares = [wilson(float(x[:, layer].sum()), len(x), confidence) for x in (right, held_out)]
         weight = 2 * shares[0].estimate - 1 if shares[0].low > 0.5 else 0.0
-        layers.append(Layer(weight if options.weigh else 1.0, *shares))
+        layers.append(Layer(weight, *shares))
     weights = np.array([layer.weight for layer in layers])
     if not (weights[:, None] * rows).any():
         raise DataError(
             f"no layer tells targets from controls: of {len(t)} pairs, tested on directions of others, at most "
-            f"{right.mean(axis=0).max():.0%} lie in order; more pairs may (unit rows, untested: --no-weights)"
+            f"{right.mean(axis=0).max():.0%} lie in order; more pairs may"
         )
     return Built((np.sqrt(weights)[:, None] * rows).astype(np.float32), layers, len(t), len(held_t))
 

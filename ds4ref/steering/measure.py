@@ -1,8 +1,8 @@
 """Measure what steering does to prompts against what it costs, over scales.
 
 Effect: the change of a metric (``metrics``) from the unsteered engine, paired by prompt; intervals hold for all scales
-together. Cost: the change of the loss of a text, paired by blocks of tokens, alike. Both are in nats, so that one
-curve shows both; where the cost exceeds the effect, steering does more harm than good by this measure.
+together. Cost: the change of the loss of a text, paired by blocks of tokens, alike. Both are in nats; where the cost
+exceeds the effect, steering does more harm than good by this measure.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from ..engine_options import Steering
 from ..runs.stats import Interval, centre_interval, weighted_interval
-from .metrics import BLOCK, WARM, Metric, nll, projection
+from .metrics import BLOCK, WARM, Metric, nll
 from .sidecar import COMPONENTS, numbers
 
 if TYPE_CHECKING:
@@ -46,13 +46,11 @@ class Point:
     """Results at one scale, differences from the unsteered engine.
 
     effect   of the metric, nats
-    along    of the mean projection on the unit directions, after steering
     cost     of the loss of the text, nats a token
     """
 
     scale: float
     effect: Interval
-    along: Interval
     cost: Interval
 
     @property
@@ -73,8 +71,7 @@ class Point:
     def to_json(self) -> dict[str, Any]:
         """Return the point as plain data: estimate, low, high of each."""
         return {
-            "scale": self.scale, "effect": numbers(self.effect), "projection": numbers(self.along),
-            "cost": numbers(self.cost), "moves": self.moves,
+            "scale": self.scale, "effect": numbers(self.effect), "cost": numbers(self.cost), "moves": self.moves,
         }  # fmt: skip
 
 
@@ -85,18 +82,6 @@ class Result:
     points: list[Point] = field(default_factory=list)
     base: tuple[float, float] = (math.nan, math.nan)
     prompts: int = 0
-
-    def crossing(self, sign: int) -> float | None:
-        """Return the scale of this sign, going out from 0, at which the cost first exceeds the effect.
-
-        Of estimates, interpolated between the scales measured; None if it does not up to the last one.
-        """
-        at, ahead = 0.0, 0.0
-        for point in sorted((p for p in self.points if p.scale * sign > 0), key=lambda p: abs(p.scale)):
-            if point.worth < 0:
-                return at if ahead <= 0 else at + (point.scale - at) * ahead / (ahead - point.worth)
-            at, ahead = point.scale, point.worth
-        return None
 
     @property
     def best(self) -> Point | None:
@@ -124,7 +109,6 @@ class Result:
         return {
             "verdict": self.verdict, "prompts": self.prompts, "base": {"metric": self.base[0], "loss": self.base[1]},
             "points": [point.to_json() for point in self.points],
-            "cost_exceeds_effect": {"above": self.crossing(1), "below": self.crossing(-1)},
         }  # fmt: skip
 
 
@@ -143,27 +127,20 @@ def measure(
     """Measure directions ``rows`` (layers, width) at each of ``scales`` on the weights of ``engine``, unsteered."""
     scales = sorted({scale for scale in scales if scale})
     confidence = 1 - (1 - CONFIDENCE) / max(1, len(scales))
-    base = _numbers(engine.steered(None), rows, trial)
-    result = Result(base=(float(base[0].mean()), float(base[2].mean())), prompts=len(trial.prompts))
+    base_metric, base_loss = _numbers(engine.steered(None), trial)
+    result = Result(base=(float(base_metric.mean()), float(base_loss.mean())), prompts=len(trial.prompts))
     for number, scale in enumerate(scales, 1):
         if progress is not None:
             progress(number, len(scales) + 1)
-        metric, along, loss = _numbers(engine.steered(steering_of(rows, trial.component, scale)), rows, trial)
-        blocks = np.add.reduceat(loss - base[2], np.arange(0, len(loss), BLOCK))
+        metric, loss = _numbers(engine.steered(steering_of(rows, trial.component, scale)), trial)
+        blocks = np.add.reduceat(loss - base_loss, np.arange(0, len(loss), BLOCK))
         sizes = np.add.reduceat(np.ones(len(loss)), np.arange(0, len(loss), BLOCK))
-        result.points.append(
-            Point(
-                scale,
-                centre_interval(metric - base[0], confidence),
-                centre_interval(along - base[1], confidence),
-                weighted_interval(blocks, sizes, confidence),
-            )  # fmt: skip
-        )
+        effect = centre_interval(metric - base_metric, confidence)
+        result.points.append(Point(scale, effect, weighted_interval(blocks, sizes, confidence)))
     return result
 
 
-def _numbers(engine: Engine, rows: np.ndarray, trial: Trial) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return metric and projection of each prompt (prompts,), and the loss of the text's tokens (tokens,)."""
+def _numbers(engine: Engine, trial: Trial) -> tuple[np.ndarray, np.ndarray]:
+    """Return the metric of each prompt (prompts,), and the loss of the text's tokens (tokens,)."""
     metric = np.array([trial.metric(engine, ids) for ids in trial.prompts])
-    along = np.array([projection(engine, ids, trial.component, rows) for ids in trial.prompts])
-    return metric, along, nll(engine.session(len(trial.text) + 1), trial.text[:WARM], trial.text[WARM:])
+    return metric, nll(engine.session(len(trial.text) + 1), trial.text[:WARM], trial.text[WARM:])

@@ -11,12 +11,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-
-from ..archs.steering import Directions
-from .sidecar import COMPONENTS
 
 if TYPE_CHECKING:
     from ..engine import Engine
@@ -69,35 +66,3 @@ def nll(session: Session, prompt: Sequence[int], text: Sequence[int]) -> np.ndar
         normalizer = top + np.log(np.exp(logits - top[:, None]).sum(axis=1))
         out[at : at + len(piece)] = normalizer - logits[np.arange(len(piece)), list(piece)]
     return out
-
-
-class Projections:
-    """Session hooks that keep how far the newest token lies along each unit direction, after steering.
-
-    ``along`` (layers,) float64.
-    """
-
-    def __init__(self, component: str, rows: np.ndarray, steering: Directions | None):
-        length = np.linalg.norm(rows.astype(np.float64), axis=1)
-        self.component, self.rows = component, rows / np.where(length > 0, length, 1)[:, None]
-        scale = 0.0 if steering is None else float(getattr(steering, COMPONENTS[component]))
-        self._left = 1 - scale * length**2
-        self.along = np.zeros(len(rows))
-
-    def begin(self, chunk: Any) -> None:
-        """Do nothing."""
-
-    def tap(self, name: str, layer: int, value: Any, chunk: Any) -> Any:
-        """Project the last row of the component, and take off what steering is about to remove."""
-        if name == self.component:
-            y = chunk.ops.host(value[-1:])[0].astype(np.float64)
-            self.along[layer] = float(y @ self.rows[layer]) * self._left[layer]
-        return value
-
-
-def projection(engine: Engine, prompt: Sequence[int], component: str, rows: np.ndarray) -> float:
-    """Return how far the last token of a prompt lies along the directions, the mean over layers that have one."""
-    session = engine.session(len(prompt) + 1)
-    session.hooks = hooks = Projections(component, rows, engine.steering)
-    session.sync(prompt)
-    return float(hooks.along[rows.any(axis=1)].mean())

@@ -56,8 +56,6 @@ def describe(
         "model": os.path.abspath(engine.path),
         "note": built.verdict,
         "sha256": digest(built.rows),
-        "weighed": options.weigh,
-        "folds": options.folds,
         "think": thinking,
         "system": system,
         "prompts_sha256": {field: hashlib.sha256(text.encode()).hexdigest() for field, (_, text) in files.items()},

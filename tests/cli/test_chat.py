@@ -10,7 +10,7 @@ import pytest
 
 from ds4ref.cli import lineedit
 from ds4ref.cli.chat import HELP, Chat
-from ds4ref.cli.lineedit import HISTORY_ENTRIES, load_history, save_history
+from ds4ref.cli.lineedit import open_history
 from ds4ref.errors import BackendError
 from tests.cli.fake import byte_tokenizer
 
@@ -213,17 +213,9 @@ def test_ctrl_z_suspends_and_is_no_part_of_the_message(monkeypatch, tmp_path):
 # --- history
 
 
-def test_history_keeps_the_newest_entries(tmp_path):
-    path = tmp_path / "history"
-    save_history(path, [f"entry {i}" for i in range(600)])
-    entries = load_history(path)
-    assert len(path.read_text().splitlines()) == len(entries) == HISTORY_ENTRIES == 512
-    assert (entries[0], entries[-1]) == ("entry 88", "entry 599")
-    assert path.stat().st_mode & 0o777 == 0o600
-
-
-def test_history_entries_survive_line_breaks(tmp_path):
-    entries = ["a\nb", "c\\nd", "\\", "e\r", "plain", "\\\n\\"]
-    save_history(tmp_path / "h", entries)
-    assert load_history(tmp_path / "h") == entries
-    assert len((tmp_path / "h").read_text().splitlines()) == len(entries)
+def test_a_history_is_the_users_alone_and_never_in_the_way(tmp_path):
+    history = open_history(tmp_path / "h")
+    history.append_string("two\nlines")
+    assert list(open_history(tmp_path / "h").load_history_strings()) == ["two\nlines"]
+    assert (tmp_path / "h").stat().st_mode & 0o777 == 0o600
+    open_history(tmp_path / "absent" / "h").append_string("x")

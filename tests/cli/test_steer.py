@@ -88,7 +88,7 @@ def test_build_and_measure(prompts: Path, capsys: pytest.CaptureFixture[str]) ->
     assert about["note"].startswith("separates the 9 pairs held out in ") and len(about["used"]) == 20
     assert (prompts / "d.f32").stat().st_size == 3 * 256 * 4
 
-    few = ["-n", "8", "--text-tokens", "160", "--scales", "0,2", "--json"]
+    few = ["-n", "8", "--scales", "0,2", "--json"]
     asked = ["steer", "measure", "d.f32", "good.txt", "--like", "The", "--unlike", "1", *few]
     assert main(asked) == 0
     out, err = capsys.readouterr()
@@ -96,13 +96,11 @@ def test_build_and_measure(prompts: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "10 of 20 prompts were used for building: 10 left" in err
     (point,) = result["points"]
     assert result["prompts"] == 10 and point["scale"] == 2 and point["moves"] == -1, "stories begin with The"
-    assert (
-        point["effect"][2] < -1 and point["projection"][2] < 0 and result["verdict"].startswith("moves the 10 prompts")
-    )
+    assert point["effect"][2] < -1 and result["verdict"].startswith("moves the 10 prompts")
 
     (prompts / "d.json").unlink()
     (prompts / "one.txt").write_text("Tell a story about Ann.\nTell a story about Max.\n", encoding="utf-8")
-    assert main(["steer", "measure", "d.f32", "one.txt", "-n", "4", "--text-tokens", "96", "--scales", "1e-9"]) == 0
+    assert main(["steer", "measure", "d.f32", "one.txt", "-n", "4", "--scales", "1e-9"]) == 0
     out, err = capsys.readouterr()
     assert "does not move the 2 prompts: at no scale beyond chance (95%)" in out and "no .json next to" in err
 
@@ -119,10 +117,8 @@ def test_what_is_refused(prompts: Path, capsys: pytest.CaptureFixture[str]) -> N
         ([*build[:-1], "d.json"], 2, "--output must not end in .json"),
         ([*build[:5], "empty.txt", *build[6:]], 1, "empty.txt: no prompts"),
         ([*build, "--component", "q"], 2, "choose from ffn_out, attn_out"),
-        ([*build, "--folds", "1"], 2, "expected an integer from 2 to 1000"),
         (measure[:-1], 2, "name a file of directions and a file of prompts"),
-        ([*measure, "--like", "a"], 2, "--metric logprob needs --like and --unlike"),
-        ([*measure, "--metric", "words", "--like", "a", "--unlike", "b"], 2, "need --metric logprob"),
+        ([*measure, "--like", "a"], 2, "--like and --unlike go together"),
         ([*measure, "--scales", "0"], 2, "give at least one nonzero scale"),
         ([*measure, "--scales", "1,101"], 2, "expected a number from -100 to 100"),
         (measure, 1, "d.f32: cannot read directions: No such file or directory"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from ds4ref.engine_options import Steering
 from ds4ref.errors import ContextError, DataError, UsageError
 from ds4ref.runs.stats import Interval, unknown
 from ds4ref.steering import metrics, sidecar
-from ds4ref.steering.build import last_tokens
 from ds4ref.steering.measure import Point, Result, Trial, measure
 from ds4ref.steering.prompts import mark, prompts_in, rendered, unseen
 
@@ -22,28 +20,17 @@ NONE = Interval(0.0, 0.0, 0.0, 9, "")
 
 
 def point(scale: float, effect: float, cost: float, width: float = 0.1) -> Point:
-    return Point(
-        scale, Interval(effect, effect - width, effect + width, 9, ""), NONE, Interval(cost, cost, cost, 9, "")
-    )
+    return Point(scale, Interval(effect, effect - width, effect + width, 9, ""), Interval(cost, cost, cost, 9, ""))
 
 
 # --- the curve
-
-
-def test_where_the_cost_exceeds_the_effect() -> None:
-    result = Result([point(2, -1, 2), point(-1, 0.5, 0.6), point(1, -1, 0.5), point(-2, 3, 1)])
-    assert result.crossing(1) == pytest.approx(1 + 0.5 / 1.5), "between 1 (0.5 ahead) and 2 (1 behind)"
-    assert result.crossing(-1) == 0, "from the first scale on"
-    assert Result([point(1, -1, 0.5)]).crossing(1) is None and Result([point(1, 0, 1)]).crossing(-1) is None
-    assert Result([point(1, 0.5, 0.5)]).crossing(1) is None, "equal is not more"
-    assert Result([point(1, 0.5, -2), point(3, 0.5, 1.5)]).crossing(1) == pytest.approx(1 + 2 * 0.5 / 1.5), "no bonus"
 
 
 def test_the_verdict() -> None:
     assert (
         Result([point(1, 0.1, 0)], prompts=7).verdict == "does not move the 7 prompts: at no scale beyond chance (95%)"
     )
-    still = Result([Point(1, unknown(5.0, 2), NONE, NONE)])
+    still = Result([Point(1, unknown(5.0, 2), NONE)])
     assert not still.points[0].moves and still.verdict.startswith("does not move")
     moved = Result([point(1, -0.5, 0.1), point(2, -1, 0.2), point(-1, 0.05, 0)], prompts=7)
     assert [p.moves for p in moved.points] == [-1, -1, 0] and moved.best is moved.points[1]
@@ -52,7 +39,6 @@ def test_the_verdict() -> None:
     )
     dear = Result([point(1, 0.5, 0.6), point(2, 1, 9)])
     assert dear.best is None and dear.verdict.endswith(": more than it moves, as at every scale that moves them")
-    assert json.loads(json.dumps(dear.to_json()))["cost_exceeds_effect"] == {"above": 0.0, "below": None}
 
 
 # --- the numbers
@@ -84,23 +70,6 @@ def test_loss_is_that_of_a_softmax(nano_engine: Any, monkeypatch: pytest.MonkeyP
 def test_words_are_those_of_the_greedy_answer(nano_engine: Any) -> None:
     answer = "".join(piece.text for piece in nano_engine.stream(IDS[:10], max_tokens=12))
     assert metrics.words(12)(nano_engine, IDS[:10]) == pytest.approx(np.log(1 + len(answer.split())))
-
-
-def test_projections_are_after_steering(nano_engine: Any, rows: np.ndarray) -> None:
-    """Along unit rows, of the layers that have one; a unit row at scale 1 leaves nothing."""
-    values = last_tokens(nano_engine, [IDS[:30]], "ffn_out")[0].astype(np.float64)
-    lengths = np.linalg.norm(rows, axis=1)
-    layers = lengths > 0
-    wanted = (values * rows).sum(axis=1)[layers] / lengths[layers]
-    assert metrics.projection(nano_engine, IDS[:30], "ffn_out", rows) == pytest.approx(wanted.mean(), rel=1e-5)
-    units = rows / np.where(layers, lengths, 1)[:, None]
-    steered = nano_engine.steered(Steering(units.astype(np.float32), ffn=1.0))
-    assert abs(metrics.projection(steered, IDS[:30], "ffn_out", units)) < 1e-5 * abs(wanted.mean())
-    first = np.zeros_like(rows)  # nothing before it is steered; 0.3 of a row twice as long is 1.2 of a unit row
-    first[0] = 2 * units[0]
-    steered = nano_engine.steered(Steering(first, ffn=0.3))
-    along = float(values[0] @ units[0])
-    assert metrics.projection(steered, IDS[:30], "ffn_out", first) == pytest.approx(-0.2 * along, rel=1e-4)
 
 
 @pytest.mark.thorough

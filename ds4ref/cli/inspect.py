@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from argparse import Namespace
-from importlib import import_module
 
 from ..archs import arch_of
-from ..archs.report import account_lines, refused
+from ..archs.report import account_lines, accounts, describe, inspect_text, refused
 from ..console.model import choose_model
 from ..errors import ModelFileError
 from ..weights import open_source
 from ..weights.accounting import named
-from ..weights.source import DEEPSEEK, architecture
 
 PROG = "ds4"
 
@@ -23,21 +22,14 @@ def inspect(args: Namespace) -> int:
     """
     path = choose_model(PROG, args.inspect or args.model).path
     with open_source(path, check=False) as opened:
-        arch_of(opened)  # refuses an architecture that is not known here
-        dense = architecture(opened) != DEEPSEEK
-        report = import_module(f"ds4ref.archs.{'dense' if dense else 'deepseek4'}.report")
-        accounts = report.accounts(opened)
-        problems = refused(accounts)
+        arch = arch_of(opened)  # refuses an architecture that is not known here
+        known = accounts(opened)
+        problems = refused(known)
         if problems:
             if not args.json:
-                print("\n".join(account_lines(accounts)), flush=True)
+                print("\n".join(account_lines(known)), flush=True)
             raise ModelFileError(path, named(problems))
-        if dense:
-            print((report.inspect_json if args.json else report.inspect_text)(opened))
-            return 0
         if args.strict:
-            from ..archs.deepseek4.shape import check_published
-
-            check_published(opened)
-    print((report.inspect_json if args.json else report.inspect_text)(path))
+            arch.read_shape(opened, strict=True)
+    print(json.dumps(describe(path), ensure_ascii=False) if args.json else inspect_text(path))
     return 0

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from ds4ref.archs.deepseek4.costs import Costs
-from ds4ref.archs.deepseek4.report import describe
 from ds4ref.archs.deepseek4.shape import FLASH
+from ds4ref.archs.report import describe
 from ds4ref.costs import Peaks, Work
 from ds4ref.errors import UsageError
 from ds4ref.speed_bench import cli

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from ds4ref.archs.deepseek4.costs import Costs
-from ds4ref.archs.deepseek4.report import describe, inspect_text
 from ds4ref.archs.deepseek4.shape import FLASH, PRO, check_published
 from ds4ref.archs.deepseek4.weights import bind
+from ds4ref.archs.report import describe, inspect_text
 from ds4ref.weights.gguf import GGUFFile
 from tests.marking import sampled
 from tests.system import need_mapped

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from ds4ref.archs.deepseek4.report import describe, inspect_text
 from ds4ref.archs.deepseek4.shape import FLASH
 from ds4ref.archs.deepseek4.weights import expected_tensors
+from ds4ref.archs.report import describe, inspect_text
 from ds4ref.cli.ds4 import main as ds4
 from ds4ref.errors import ModelFileError
 from ds4ref.weights.writer import TensorSpec

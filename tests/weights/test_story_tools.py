@@ -50,7 +50,7 @@ def test_a_story_without_a_prompt(story: Path, capsys: pytest.CaptureFixture[str
 def test_inspect(story: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert ds4.main(["--inspect", str(story)]) == 0
     out = capsys.readouterr().out
-    assert "stories: llama" in out and f"{C.vocab:,} rows" in out and "6 x 8 with 3 KV heads" in out
+    assert "family      llama" in out and f"{C.vocab:,} rows" in out and "6 x 8 with 3 KV heads" in out
 
 
 @pytest.fixture(scope="module")

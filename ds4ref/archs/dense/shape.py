@@ -168,9 +168,13 @@ class DenseShape:
         """Return the uncompressed and the compressed rows that a layer keeps in a context of ``ctx`` tokens."""
         return ctx, 0
 
+    def kv_values_per_token(self) -> int:
+        """Return the number of cached values added per token."""
+        return 2 * self.n_layers * self.kv_width
+
     def kv_bytes(self, tokens: int, width: int = 4) -> int:
         """Return the cache bytes after ``tokens`` tokens, ``width`` bytes per value."""
-        return 2 * self.n_layers * self.kv_width * tokens * width
+        return self.kv_values_per_token() * tokens * width
 
     def kv_read_bytes(self, tokens: int, width: int = 4) -> int:
         """Return the cache bytes read to decode one token after ``tokens`` tokens: the rows that it attends to."""

@@ -7,10 +7,11 @@ message contains are broken up by a mark while the template handles them.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import TextError
+from . import protocol
 
 if TYPE_CHECKING:
     from .template import ChatTemplate
@@ -34,6 +35,27 @@ class ControlStrings:
 
     where: str
     template: ChatTemplate | None
+    user = assistant = think_open = think_close = dsml = -1
+
+    def _begin_and_end(self, bos: int, eos: int, ends: Iterable[int], adds_bos: bool, count: int) -> None:
+        """Set the tokens that begin and end texts; raise TextError for one that is no token of ``count``."""
+        ends = list(ends)
+        for name, token in (("bos", bos), ("eos", eos), *(("an end", token) for token in ends)):
+            if not -1 <= token < count:
+                raise TextError(f"{self.where}: {name} is token {token}, but the vocabulary has {count}")
+        self.bos, self.eos, self.adds_bos = bos, eos, adds_bos and bos >= 0
+        self.ends = frozenset(token for token in (eos, *ends) if token >= 0)
+
+    def special_id(self, string: str) -> int:
+        """Return the id of a DeepSeek protocol string, -1 if this vocabulary lacks it; raise KeyError for any other
+        string."""
+        known = {protocol.BOS: self.bos, protocol.EOS: self.eos}
+        known |= {protocol.THINK_OPEN: self.think_open, protocol.THINK_CLOSE: self.think_close}
+        return (dict.fromkeys(protocol.SPECIALS, -1) | known)[string]
+
+    def with_split(self, split: Any) -> Any:
+        """Raise TextError: only DeepSeek's pre-tokenizer can be replaced."""
+        raise TextError(f"{self.where}: its pre-tokenizer cannot be replaced")
 
     def _recognise(self, control: Mapping[str, int], unguarded: Collection[str] = ()) -> None:
         """Recognise these strings in rendered text; those that are ``unguarded`` are text: in messages and plain text,

@@ -2,10 +2,9 @@
 
     entries, why = vocabulary_entries(source)          why: the reason if the tokenizer cannot be expressed, else ""
 
-Byte-level vocabularies (tokenizer.json) become ggml's "gpt2" with the name of the pre-tokenizer's pattern, scored
-pieces (tokenizer.bin of llama2.c and a tokenizer.json as Llama 2 has) its "llama". The chat template and all
-tokens that end an answer are included. A tokenizer that a GGUF cannot express is left out and
-reported, not approximated.
+Byte-level vocabularies (tokenizer.json) become ggml's "gpt2" with the name of the pre-tokenizer's pattern, the scored
+pieces of llama2.c's tokenizer.bin its "llama". The chat template and all tokens that end an answer are included. Any
+other tokenizer (SentencePiece's) is left out and reported, not approximated.
 """
 
 from __future__ import annotations
@@ -14,17 +13,15 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..errors import Ds4Error, TextError
-from .export_pieces import is_scored, scored, space_first
-from .keys import EMBEDDING, ENDS_KEY, GGML, MODEL_KEY
+from .keys import BYTE, CONTROL, EMBEDDING, ENDS_KEY, GGML, MODEL_KEY, NORMAL, TEMPLATE_KEY, UNKNOWN, UNUSED, USER
 from .library import MAX_CONFIG_BYTES, RULES, TOKENIZER_CONFIG, of_checkpoint
-from .pieces import BYTE, CONTROL, NORMAL, SPACE, UNKNOWN, UNUSED, USER, PieceTokenizer
+from .pieces import SPACE, PieceTokenizer
 from .published import TOKENIZER, definition, vocabulary
 from .vocabulary import open_tokenizer
 
 if TYPE_CHECKING:
     from ..weights.safetensors import Checkpoint
     from ..weights.source import TensorSource
-    from .template import ChatTemplate
 
 MetadataEntry = tuple[str, str, Any]
 LLAMA2C_END = 2
@@ -39,8 +36,7 @@ def vocabulary_entries(source: TensorSource) -> tuple[list[MetadataEntry], str]:
     checkpoint, beside = getattr(source, "checkpoint", None), getattr(source, "vocabulary", None)
     try:
         if checkpoint is not None and checkpoint.has(TOKENIZER):
-            scores = is_scored(definition(checkpoint))
-            return (_scored if scores else _byte_level)(checkpoint, source.tensors[EMBEDDING].dims[1]), ""
+            return _byte_level(checkpoint, source.tensors[EMBEDDING].dims[1]), ""
         if beside is not None and beside.exists():
             return _pieces(open_tokenizer(source)), ""  # type: ignore[arg-type]
     except Ds4Error as error:
@@ -60,44 +56,16 @@ def _byte_level(checkpoint: Checkpoint, rows: int) -> list[MetadataEntry]:
     known = {token["id"]: CONTROL if token.get("special") else USER for token in table.get("added_tokens") or []}
     used_ids = set(table["model"]["vocab"].values()) | known.keys()
     tokens += [f"[unused {i}]" for i in range(len(tokens), rows)]
+    settings = checkpoint.json(TOKENIZER_CONFIG, MAX_CONFIG_BYTES) if checkpoint.has(TOKENIZER_CONFIG) else {}
+    more: list[MetadataEntry] = []
+    if isinstance(settings.get("add_bos_token"), bool):  # else what the reader puts in front
+        more.append((GGML + "add_bos_token", "bool", settings["add_bos_token"]))
+    if tokenizer.template is not None:
+        more.append((TEMPLATE_KEY, "string", tokenizer.template.source))
     kinds = [known.get(i, NORMAL if i in used_ids else UNUSED) for i in range(rows)]
     return [
         (MODEL_KEY, "string", "gpt2"), (GGML + "pre", "string", pre), (GGML + "tokens", "string[]", tokens),
-        (GGML + "token_type", "i32[]", kinds), (GGML + "merges", "string[]", merges), *_ends(tokenizer),
-        *_settings(checkpoint, tokenizer.template),
-    ]  # fmt: skip
-
-
-def _settings(checkpoint: Checkpoint, template: ChatTemplate | None) -> list[MetadataEntry]:
-    """Return what the folder says beside the vocabulary: whether BOS is put in front, and the chat template."""
-    settings = checkpoint.json(TOKENIZER_CONFIG, MAX_CONFIG_BYTES) if checkpoint.has(TOKENIZER_CONFIG) else {}
-    entries: list[MetadataEntry] = []
-    if isinstance(settings.get("add_bos_token"), bool):
-        entries.append((GGML + "add_bos_token", "bool", settings["add_bos_token"]))
-    if template is not None:
-        entries.append(("tokenizer.chat_template", "string", template.source))
-    return entries
-
-
-def _scored(checkpoint: Checkpoint, rows: int) -> list[MetadataEntry]:
-    """Return the entries of a tokenizer.json whose pieces can be scored."""
-    table, where = definition(checkpoint), str(checkpoint.folder / TOKENIZER)
-    tokenizer = of_checkpoint(checkpoint)
-    tokens, _ = vocabulary(checkpoint)
-    if len(tokens) > rows:
-        raise TextError(f"{where}: {len(tokens)} tokens, but the embedding has {rows} rows")
-    first = space_first(table, where)
-    names, scores, kinds = scored(table, tokens, rows, where)
-    return [*_vocabulary(names, scores, kinds, first), *_ends(tokenizer), *_settings(checkpoint, tokenizer.template)]
-
-
-def _vocabulary(names: list[str], scores: list[float], kinds: list[int], first: bool) -> list[MetadataEntry]:
-    unknown: list[MetadataEntry] = [
-        (GGML + "unknown_token_id", "u32", i) for i, kind in enumerate(kinds) if kind == UNKNOWN
-    ]
-    return [
-        (MODEL_KEY, "string", "llama"), (GGML + "tokens", "string[]", names), (GGML + "scores", "f32[]", scores),
-        (GGML + "token_type", "i32[]", kinds), *unknown, (GGML + "add_space_prefix", "bool", first),
+        (GGML + "token_type", "i32[]", kinds), (GGML + "merges", "string[]", merges), *_ends(tokenizer), *more,
     ]  # fmt: skip
 
 

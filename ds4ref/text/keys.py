@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from ..errors import TextError
 
 if TYPE_CHECKING:
-    from ..weights.source import Metadata
+    from ..weights.source import TensorSource
+    from .template import ChatTemplate
 
 GGML = "tokenizer.ggml."
 MODEL_KEY, EMBEDDING = GGML + "model", "token_embd.weight"
@@ -23,22 +26,76 @@ _INFILLING = """<|fim_prefix|> <|fim_suffix|> <|fim_middle|> <|fim_pad|> <|fim_r
     <PRE> <SUF> <MID> <PAD> <REPO>"""
 CONTROL_BY_NAME = frozenset(f"{_ENDS} {_INFILLING}".split())
 """Tokens that llama.cpp takes for control tokens by their names, whatever their type: plain text never yields them."""
+IDS = ("u32", "i32", "u64", "i64")
+"""Types of a token's id."""
 NONE = 0xFFFFFFFF
 """No token, where ids are unsigned, as llama.cpp writes it."""
 
 
-def more_ends(metadata: Metadata) -> list[int]:
-    """Return the tokens besides ``eos_token_id`` that end an answer: end of turn, end of message, and a list of
-    others, without those that are -1 (none). Raise TextError for a value of another type, or too many."""
-    tokens: list[int] = []
-    for key in (ENDS_KEY, GGML + "eot_token_id", GGML + "eom_token_id"):
-        kind = metadata.type_of(key)
-        if kind in ("u32[]", "i32[]", "u64[]", "i64[]"):
-            if metadata.count(key) > MOST_ENDS:
-                raise TextError(f"{key} lists {metadata.count(key)} tokens, at most {MOST_ENDS} are allowed")
-            tokens += metadata[key]
-        elif kind in ("u32", "i32", "u64", "i64"):
-            tokens.append(metadata[key])
-        elif kind is not None:
-            raise TextError(f"{key} has type {kind}, wanted u32")
-    return [int(token) for token in tokens if token not in (-1, NONE)]
+@dataclass(frozen=True)
+class StoredVocabulary:
+    """What a GGUF file says about its tokens.
+
+    kinds     type of each token; empty if the file does not say
+    ends      tokens besides ``eos`` that end an answer: end of turn, end of message, and a list of others
+    adds_bos  whether a text starts with ``bos``; None if the file does not say
+    template  the chat template, None if there is none
+    """
+
+    tokens: list[str]
+    kinds: list[int]
+    bos: int
+    eos: int
+    ends: list[int]
+    adds_bos: bool | None
+    template: ChatTemplate | None
+
+
+class VocabularyKeys:
+    """Reads values under ``tokenizer.ggml.``; TextError names the key that has another type."""
+
+    def __init__(self, source: TensorSource):
+        self._metadata, self._where = source.metadata, source.path
+
+    def value(self, key: str, kinds: Sequence[str], default: Any) -> Any:
+        """Return the value of a key of one of these types, ``default`` if there is none."""
+        kind = self._metadata.type_of(GGML + key)
+        if kind not in (None, *kinds):
+            raise TextError(f"{self._where}: {GGML}{key} has type {kind}, wanted {kinds[0]}")
+        return default if kind is None else self._metadata[GGML + key]
+
+    def items(self, key: str, kinds: Sequence[str], count: int) -> list[Any]:
+        """Return an array with an item for each of ``count`` tokens; empty if there is none."""
+        values: list[Any] = self.value(key, kinds, [])
+        if len(values) not in (0, count):
+            raise TextError(f"{self._where}: {GGML}{key} has {len(values)} entries for {count} tokens")
+        return values
+
+    def read(self, bos: int = -1, eos: int = -1) -> StoredVocabulary:
+        """Return the vocabulary; ``bos`` and ``eos`` are those of files that name none."""
+        tokens = self.value("tokens", ("string[]",), None)
+        if not tokens:
+            raise TextError(f"{self._where}: {GGML}tokens is missing: this file has no tokenizer")
+        bos, eos = (self.value(f"{n}_token_id", IDS, default) for n, default in (("bos", bos), ("eos", eos)))
+        names = {f"{n}_token": tokens[i] if 0 <= i < len(tokens) else "" for n, i in (("bos", bos), ("eos", eos))}
+        return StoredVocabulary(
+            tokens, self.items("token_type", ("i32[]", "u32[]"), len(tokens)), bos, eos, self._ends(),
+            self.value("add_bos_token", ("bool",), None), self._template(names),
+        )  # fmt: skip
+
+    def _ends(self) -> list[int]:
+        lists = tuple(f"{kind}[]" for kind in IDS)
+        if self._metadata.type_of(ENDS_KEY) in lists and self._metadata.count(ENDS_KEY) > MOST_ENDS:
+            count = self._metadata.count(ENDS_KEY)
+            raise TextError(f"{ENDS_KEY} lists {count} tokens, at most {MOST_ENDS} are allowed")
+        tokens = [*self.value("eos_token_ids", lists, ())]
+        tokens += [self.value(f"{name}_token_id", IDS, NONE) for name in ("eot", "eom")]
+        return [token for token in tokens if token not in (-1, NONE)]
+
+    def _template(self, tokens: Mapping[str, str]) -> ChatTemplate | None:
+        from .template import ChatTemplate
+
+        kind = self._metadata.type_of(TEMPLATE_KEY)
+        if kind not in (None, "string"):
+            raise TextError(f"{TEMPLATE_KEY} has type {kind}, wanted string")
+        return None if kind is None else ChatTemplate(self._metadata[TEMPLATE_KEY], tokens)

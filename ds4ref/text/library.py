@@ -22,19 +22,18 @@ from ..weights.safetensors import CONFIG
 from . import protocol
 from .byte_level import to_bytes
 from .control import ControlStrings, Span, clean
-from .keys import CONTROL, CONTROL_BY_NAME, MOST_ENDS, TEMPLATE_KEY, USER, more_ends
+from .keys import CONTROL, CONTROL_BY_NAME, MOST_ENDS, USER, VocabularyKeys
 from .limited import LimitedProcess
 from .published import MAX_TOKENS, TOKENIZER, definition
 from .template import MAX_SOURCE, ChatTemplate
 
 if TYPE_CHECKING:
     from ..weights.safetensors import Checkpoint
-    from ..weights.source import Metadata, TensorSource
+    from ..weights.source import TensorSource
 
 TOKENIZER_CONFIG, TEMPLATE, GENERATION = "tokenizer_config.json", "chat_template.jinja", "generation_config.json"
 MAX_CONFIG_BYTES = 16 << 20
 SPACE = "\u2581"
-_GGML = "tokenizer.ggml."
 _WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+"
 _REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
@@ -80,28 +79,23 @@ class LibraryTokenizer(ControlStrings):
     """
 
     split = "library"
-    user = assistant = dsml = -1
 
     def __init__(self, table: Mapping[str, Any], where: str, *, bos: int = -1, eos: int = -1,
                  ends: Iterable[int] = (), template: ChatTemplate | None = None, adds_bos: bool = True):  # fmt: skip
-        added, ends = table.get("added_tokens") or [], list(ends)
+        added = table.get("added_tokens") or []
         if not isinstance(added, list) or not all(_is_token(token) for token in added):
             raise TextError(f"{where}: added_tokens is not a list of tokens")
-        self.where, self.bos, self.eos, self.template = where, bos, eos, template
+        self.where, self.template = where, template
         self._recognise({token["content"]: token["id"] for token in added}, _texts(added, template))
         # The library trims what stands before or after some control tokens and adds others: only text goes there.
         bare = {**table, "added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
         _check_merges(table.get("model"), where)
         self._library, vocab = _started(bare, where)
         self._strings = _strings({**vocab, **self._control}, where)
-        self.adds_bos = adds_bos and bos >= 0
+        self._begin_and_end(bos, eos, ends, adds_bos, len(self._strings))
         self._byte_level = '"ByteLevel"' in json.dumps(table.get("decoder"))
         self.think_open = self._control.get(protocol.THINK_OPEN, -1)
         self.think_close = self._control.get(protocol.THINK_CLOSE, -1)
-        for name, token in (("bos", bos), ("eos", eos), *(("an end", token) for token in ends)):
-            if not -1 <= token < len(self._strings):
-                raise TextError(f"{where}: {name} is token {token}, but the vocabulary has {len(self._strings)}")
-        self.ends = frozenset(token for token in (eos, *ends) if token >= 0)
 
     def __len__(self) -> int:
         return len(self._strings)
@@ -157,17 +151,6 @@ class LibraryTokenizer(ControlStrings):
         """Return the bytes of a token sequence, control tokens included."""
         return b"".join(map(self.token_bytes, ids))
 
-    def special_id(self, string: str) -> int:
-        """Return the id of a DeepSeek protocol string, -1 if this vocabulary lacks it; raise KeyError for any other
-        string."""
-        known = dict.fromkeys(protocol.SPECIALS, -1) | {protocol.BOS: self.bos, protocol.EOS: self.eos}
-        known |= {protocol.THINK_OPEN: self.think_open, protocol.THINK_CLOSE: self.think_close}
-        return known[string]
-
-    def with_split(self, split: Any) -> LibraryTokenizer:
-        """Raise TextError: the library's pre-tokenizer cannot be replaced."""
-        raise TextError("the pre-tokenizer of a tokenizer.json cannot be replaced")
-
 
 def _texts(added: Sequence[Mapping[str, Any]], template: ChatTemplate | None) -> set[str]:
     """Return the added tokens that stand for ordinary text: not special, no thinking tag, and unless they are white
@@ -203,25 +186,15 @@ def of_gguf(source: TensorSource) -> LibraryTokenizer:
 
     Raise TextError if the file has no usable tokenizer of this kind.
     """
-    metadata, where = source.metadata, f"{source.path}: its tokenizer"
-
-    def listed(key: str, kind: str) -> list[Any]:
-        return metadata[_GGML + key] if metadata.type_of(_GGML + key) == kind else []
-
-    def named(key: str, otherwise: str) -> str:
-        return metadata[_GGML + key] if metadata.type_of(_GGML + key) == "string" else otherwise
-
-    if named("model", "") != "gpt2":
+    where, keys = f"{source.path}: its tokenizer", VocabularyKeys(source)
+    if keys.value("model", ("string",), "") != "gpt2":
         raise TextError(f"{source.path}: no supported tokenizer.ggml.model: this file has no tokenizer")
-    pre = named("pre", "default")
+    pre, stored = keys.value("pre", ("string",), "default"), keys.read()
     rule = RULES.get(pre)
     if rule is None:
         raise TextError(f"{where} has tokenizer.ggml.pre {pre[:40]!r}, not one of {', '.join(RULES)}")
-    tokens, kinds = listed("tokens", "string[]"), listed("token_type", "i32[]")
-    if len(kinds) not in (0, len(tokens)):
-        raise TextError(f"{where} has {len(kinds)} types for {len(tokens)} tokens")
+    tokens, kinds = stored.tokens, stored.kinds
     control = {i for i, kind in enumerate(kinds) if kind in (CONTROL, USER)}
-    merges = listed("merges", "string[]")
     bytes_first = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
     cuts = [
         {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
@@ -237,27 +210,11 @@ def of_gguf(source: TensorSource) -> LibraryTokenizer:
             for i in sorted(control) if tokens[i]
         ],
         "model": {"type": "BPE", "vocab": {token: i for i, token in enumerate(tokens) if i not in control},
-                  "merges": merges, "ignore_merges": rule.whole},
+                  "merges": keys.value("merges", ("string[]",), []), "ignore_merges": rule.whole},
     }  # fmt: skip
-    ends, names = {}, {}
-    for end in ("bos", "eos"):
-        key = f"{_GGML}{end}_token_id"
-        ends[end] = int(metadata[key]) if metadata.type_of(key) in ("u32", "i32", "u64") else -1
-        names[f"{end}_token"] = tokens[ends[end]] if 0 <= ends[end] < len(tokens) else ""
-    template = template_of(metadata, names)
-    also = more_ends(metadata)
-    key = _GGML + "add_bos_token"
-    adds = metadata[key] if metadata.type_of(key) == "bool" else rule.whole  # as llama.cpp reads such files
-    return LibraryTokenizer(table, where, bos=ends["bos"], eos=ends["eos"], ends=also, template=template, adds_bos=adds)
-
-
-def template_of(metadata: Metadata, tokens: Mapping[str, str]) -> ChatTemplate | None:
-    """Return the chat template of a GGUF file, which may insert ``tokens``; None if it has none. Raise TextError for
-    one that is no text."""
-    kind = metadata.type_of(TEMPLATE_KEY)
-    if kind not in (None, "string"):
-        raise TextError(f"{TEMPLATE_KEY} has type {kind}, wanted string")
-    return None if kind is None else ChatTemplate(metadata[TEMPLATE_KEY], tokens)
+    adds = rule.whole if stored.adds_bos is None else stored.adds_bos  # as llama.cpp reads such files
+    return LibraryTokenizer(table, where, bos=stored.bos, eos=stored.eos, ends=stored.ends, template=stored.template,
+                            adds_bos=adds)  # fmt: skip
 
 
 def _adds_bos(table: Mapping[str, Any], settings: Mapping[str, Any], bos: int) -> bool:

@@ -22,14 +22,11 @@ import os
 import re
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..errors import TextError
-from ..weights.cursor import quote
-from . import protocol
 from .control import FIRST, ControlStrings, Span
-from .keys import BYTE, CONTROL, CONTROL_BY_NAME, NORMAL, UNKNOWN, UNUSED, USER, more_ends
-from .library import template_of
+from .keys import BYTE, CONTROL, CONTROL_BY_NAME, GGML, IDS, NORMAL, UNKNOWN, UNUSED, USER, VocabularyKeys
 from .tokenizer import raw_bytes
 
 if TYPE_CHECKING:
@@ -63,7 +60,6 @@ class PieceTokenizer(ControlStrings):
     """
 
     split = "pieces"
-    user = assistant = think_open = think_close = dsml = -1
 
     def __init__(
         self,
@@ -85,28 +81,19 @@ class PieceTokenizer(ControlStrings):
         spelled: bool = False,
         where: str = "this vocabulary",
     ):
-        ends = list(ends)
+        self.where, self.unknown, self.space_first = where, unknown, space_first
         if len(pieces) != len(scores) or not pieces:
-            raise TextError(f"{len(pieces)} pieces and {len(scores)} scores are no vocabulary")
-        special = [
-            ("the beginning", bos),
-            ("the end", eos),
-            ("the unknown token", unknown),
-            *(("an end", token) for token in ends),
-        ]
-        for name, token in special:
-            if not -1 <= token < len(pieces):
-                raise TextError(f"{name} is token {token}, there are {len(pieces)}")
-        self.bos, self.eos, self.unknown, self.space_first = bos, eos, unknown, space_first
-        self.adds_bos = adds_bos and bos >= 0
-        self.ends = frozenset(token for token in (eos, *ends) if token >= 0)
+            raise TextError(f"{where}: {len(pieces)} pieces and {len(scores)} scores are no vocabulary")
+        self._begin_and_end(bos, eos, ends, adds_bos, len(pieces))
+        if not -1 <= unknown < len(pieces):
+            raise TextError(f"{where}: the unknown token is {unknown}, but the vocabulary has {len(pieces)}")
         self._pieces, self._scores, self._bytes_at = list(pieces), list(scores), list(bytes_at)
         self._silent = frozenset(control)
         user, named = user or {}, named or {}
         self._firsts = {string.encode(): i for string, i in user.items()}
         alternatives = sorted(self._firsts, key=len, reverse=True)
         self._first = re.compile(b"|".join(map(re.escape, alternatives)) or rb"(?!)")
-        self.template, self._spelled, self.where = template, spelled, where
+        self.template, self._spelled = template, spelled
         self._recognise({**user, **named}, unguarded=user)
         unmade = self._silent | frozenset(hidden)
         self._ids: dict[bytes, int] = {}
@@ -225,15 +212,6 @@ class PieceTokenizer(ControlStrings):
         data = b"".join(map(self.token_bytes, ids))
         return data.removeprefix(b" ") if self.space_first and ids[:1] == [self.bos] else data
 
-    def special_id(self, string: str) -> int:
-        """Return the id of a protocol string, -1 for all but BOS and EOS; raise KeyError for any other string."""
-        known = dict.fromkeys(protocol.SPECIALS, -1) | {protocol.BOS: self.bos, protocol.EOS: self.eos}
-        return known[string]
-
-    def with_split(self, split: Any) -> PieceTokenizer:
-        """Raise TextError: there is no pre-tokenizer."""
-        raise TextError("a vocabulary of pieces has no pre-tokenizer")
-
 
 def _decoded(text: str | bytes) -> str:
     return raw_bytes(text).decode("utf-8", "surrogateescape")
@@ -299,30 +277,12 @@ def contents(path: str | os.PathLike[str]) -> bytes:
 def from_source(source: TensorSource) -> PieceTokenizer:
     """Read the vocabulary of a GGUF file whose ``tokenizer.ggml.model`` is "llama"; raise TextError if it is
     malformed."""
-    at, metadata = "tokenizer.ggml.", source.metadata
-
-    def listed(key: str, kinds: tuple[str, ...], count: int | None) -> list[Any]:
-        kind = metadata.type_of(at + key)
-        if kind not in kinds:
-            is_what = "is missing" if kind is None else f"has type {kind}"
-            raise TextError(f"{source.path}: {at}{key} {is_what}, wanted {kinds[0]}")
-        values = metadata[at + key]
-        if count is not None and len(values) != count:
-            raise TextError(f"{source.path}: {at}{key} has {len(values)} entries for {count} tokens")
-        return values
-
-    def number(key: str, otherwise: int) -> int:
-        value = metadata[at + key] if at + key in metadata else otherwise
-        if type(value) is not int:
-            raise TextError(f"{source.path}: {at}{key} is {quote(str(value), 20)}, not a token id")
-        return value
-
-    tokens = listed("tokens", ("string[]",), None)
-    scores = listed("scores", ("f32[]", "f64[]"), len(tokens))
-    if not all(map(math.isfinite, scores)):
-        raise TextError(f"{source.path}: {at}scores has one that is not finite")
-    kinds = listed("token_type", ("i32[]", "u32[]"), len(tokens)) if at + "token_type" in metadata else []
-    kinds = kinds or [BYTE if _BYTE_PIECE.fullmatch(token.encode()) else NORMAL for token in tokens]
+    keys = VocabularyKeys(source)
+    stored = keys.read(bos=1, eos=2)
+    tokens, scores = stored.tokens, keys.items("scores", ("f32[]", "f64[]"), len(stored.tokens))
+    if not scores or not all(map(math.isfinite, scores)):
+        raise TextError(f"{source.path}: {GGML}scores is missing, or has one that is not finite")
+    kinds = stored.kinds or [BYTE if _BYTE_PIECE.fullmatch(token.encode()) else NORMAL for token in tokens]
     pieces = [token.replace(SPACE, " ").encode("utf-8", "surrogatepass") for token in tokens]
     bytes_at = [-1] * 256
     for i, (piece, kind) in enumerate(zip(pieces, kinds, strict=True)):
@@ -333,18 +293,12 @@ def from_source(source: TensorSource) -> PieceTokenizer:
     for i, (token, kind) in reversed([*enumerate(zip(tokens, kinds, strict=True))]):  # of equal ones the first counts
         if token and kind in (UNKNOWN, CONTROL, USER):
             by_kind.setdefault(CONTROL if token in CONTROL_BY_NAME else kind, {})[token] = i
-    user = by_kind.get(USER, {})
-    bos, eos = number("bos_token_id", 1), number("eos_token_id", 2)
-    ends = {f"{n}_token": tokens[i] if 0 <= i < len(tokens) else "" for n, i in (("bos", bos), ("eos", eos))}
     # Text has U+2581 for spaces when it is merged: a token that is spelled with a space is never reached.
     hidden = [i for i, kind in enumerate(kinds) if kind in (UNKNOWN, UNUSED, BYTE) or " " in tokens[i]]
-    first, adds = (
-        metadata.type_of(at + key) != "bool" or metadata[at + key] for key in ("add_space_prefix", "add_bos_token")
-    )
     return PieceTokenizer(
-        pieces, scores, bytes_at, bos=bos, eos=eos,
-        unknown=number("unknown_token_id", 0), control=[i for i, kind in enumerate(kinds) if kind == CONTROL],
-        hidden=hidden, space_first=bool(first), ends=more_ends(metadata), adds_bos=bool(adds),
-        user=user, named=by_kind.get(CONTROL, {}) | by_kind.get(UNKNOWN, {}), spelled=True,
-        template=template_of(metadata, ends), where=f"{source.path}: its tokenizer",
+        pieces, scores, bytes_at, bos=stored.bos, eos=stored.eos, unknown=keys.value("unknown_token_id", IDS, 0),
+        control=[i for i, kind in enumerate(kinds) if kind == CONTROL], hidden=hidden, ends=stored.ends,
+        space_first=keys.value("add_space_prefix", ("bool",), True), adds_bos=stored.adds_bos is not False,
+        user=by_kind.get(USER, {}), named=by_kind.get(CONTROL, {}) | by_kind.get(UNKNOWN, {}), spelled=True,
+        template=stored.template, where=f"{source.path}: its tokenizer",
     )  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,8 +13,7 @@ from ds4ref.cli.quantize import main
 from ds4ref.engine import Engine
 from ds4ref.text.export import vocabulary_entries
 from ds4ref.text.library import of_checkpoint, of_gguf
-from ds4ref.text.pieces import SPACE, from_source, read_tokenizer_bin
-from ds4ref.text.vocabulary import open_tokenizer
+from ds4ref.text.pieces import from_source, read_tokenizer_bin
 from ds4ref.weights import open_source
 from tests.archs import dense
 from tests.text.test_library import TEXTS, definition, folder_of  # noqa: F401
@@ -81,6 +79,7 @@ def test_a_byte_level_vocabulary(tmp_path, definition, pattern):  # noqa: F811
         {"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "x"}, "behavior": "Isolated", "invert": False}},
         {"normalizer": {"type": "NFC"}},
         {"normalizer": {"type": "Lowercase"}},
+        {"normalizer": {"type": "Prepend", "prepend": "\u2581"}, "pre_tokenizer": None},
         "rows",
     ],
 )
@@ -100,102 +99,6 @@ def test_scored_pieces(tmp_path):
         for text in ("Once upon a time é€\n", "the stone, s<s>/", " a  b"):
             ids = theirs.encode(text)
             assert ours.encode(text) == ids and ours.decode([1, *ids]) == theirs.decode([1, *ids])
-
-
-def sentences(first: bool = True) -> dict:
-    """A tokenizer.json as Llama 2 has: pieces in the order of their scores, every pair that makes one a merge."""
-    words = ["the", "cat", "sat", "on", "mat", "theory", "these", "naïve", "and", "中文"]
-    rng = random.Random(5)
-    alphabet = sorted({*"abcdefghijklmnopqrstuvwxyz.,ïé中", SPACE})
-    made = [word[:n] for word in (*words, *(SPACE + w for w in words)) for n in range(2, len(word) + 2)]
-    made += [word[n:] for word in words for n in range(len(word) - 1)] + [SPACE * 2, SPACE * 3, SPACE * 4, "aaaa", "aa"]
-    made = [piece for piece in dict.fromkeys(made) if len(piece) > 1 and set(piece) <= {*alphabet}]
-    rng.shuffle(made)
-    pieces, merges = [*alphabet], []
-    while made:  # a piece can be made of those before it
-        ready = [p for p in made if any(p[:n] in pieces and p[n:] in pieces for n in range(1, len(p)))]
-        if not ready:
-            break
-        pieces.append(ready[0])
-        made.remove(ready[0])
-    for place, piece in enumerate(pieces):
-        for n in range(1, len(piece)):
-            if piece[:n] in pieces and piece[n:] in pieces:
-                merges.append((place, f"{piece[:n]} {piece[n:]}"))
-    names = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *pieces]
-    added = [{"id": i, "content": name, "special": True, "normalized": False, "single_word": False, "lstrip": False,
-              "rstrip": False} for i, name in enumerate(names[:3])]  # fmt: skip
-    replaced = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
-    steps = [{"type": "Prepend", "prepend": SPACE}, replaced] if first else [replaced]
-    decoders = [{"type": "Replace", "pattern": {"String": SPACE}, "content": " "}, {"type": "ByteFallback"},
-                {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]  # fmt: skip
-    return {
-        "version": "1.0", "truncation": None, "padding": None, "added_tokens": added,
-        "normalizer": {"type": "Sequence", "normalizers": steps}, "pre_tokenizer": None, "post_processor": None,
-        "decoder": {"type": "Sequence", "decoders": decoders},
-        "model": {"type": "BPE", "dropout": None, "unk_token": "<unk>", "continuing_subword_prefix": None,
-                  "end_of_word_suffix": None, "fuse_unk": True, "byte_fallback": True, "ignore_merges": False,
-                  "vocab": {name: i for i, name in enumerate(names)}, "merges": [merge for _, merge in merges]},
-    }  # fmt: skip
-
-
-LLAMA2 = {"bos_token": "<s>", "eos_token": "</s>", "add_bos_token": True}
-
-
-def test_a_folder_of_llama_2_keeps_its_vocabulary(tmp_path):
-    shape = dense.draw_shape(3, dense.FAMILIES["llama"])
-    shape = shape.__class__(**{**vars(shape), "vocab": ROWS})
-    folder = dense.published(tmp_path / "m", shape, dense.draw_tensors(shape, 3, tied=False))
-    (folder / "tokenizer.json").write_text(json.dumps(sentences()))
-    (folder / "tokenizer_config.json").write_text(json.dumps(LLAMA2))
-    assert main([str(folder), "-o", str(tmp_path / "q.gguf"), "--recipe", "q8"]) == 0
-    with open_source(folder) as before, open_source(tmp_path / "q.gguf") as after:
-        ours, theirs = open_tokenizer(after), open_tokenizer(before)
-        assert len(ours) == ROWS and ours.encode("the cat 😀") == theirs.encode("the cat 😀") != []
-
-
-@pytest.mark.parametrize("first", [True, False])
-def test_pieces_of_sentencepiece(tmp_path, first):
-    source = published(tmp_path / "m", sentences(first), tokenizer_config__json=LLAMA2)
-    rng = random.Random(1)
-    drawn = [
-        "".join(rng.choices(["the ", "cat", "a", " ", "mat", "naïve", "😀", "Z", "中", "\n", "y"], k=12))
-        for _ in range(200)
-    ]
-    with written(tmp_path, source) as gguf:
-        names, kinds = gguf.metadata["tokenizer.ggml.tokens"], gguf.metadata["tokenizer.ggml.token_type"]
-        assert gguf.metadata["tokenizer.ggml.model"] == "llama" and len(names) == ROWS
-        assert kinds[:3] == [2, 3, 3] and kinds[3:259] == [6] * 256 and kinds[259] == 1 and kinds[-1] == 5
-        assert gguf.metadata["tokenizer.ggml.add_space_prefix"] is first
-        assert gguf.metadata["tokenizer.ggml.add_bos_token"] is True
-        ours, theirs = open_tokenizer(gguf), of_checkpoint(source.checkpoint)
-        assert (ours.bos, ours.eos, ours.unknown, ours.ends) == (1, 2, 0, {2})
-        for text in (*TEXTS, "the theory of these", " the", "   mat", "<s>the</s>", "<0x41>", "aaaaaaa", *drawn):
-            ids = theirs.encode(text)
-            assert ours.encode(text) == ids, text
-            assert ours.decode([1, *ids]).decode() == text
-        assert len(ours.encode("the theory of these")) < 10
-
-
-def without(table: dict, *path: str, **change: Any) -> dict:
-    return {**table, path[0]: without(table[path[0]], *path[1:], **change)} if path else {**table, **change}
-
-
-@pytest.mark.parametrize(
-    ("path", "change", "says"),
-    [
-        ((), {"normalizer": None}, "treats spaces"),
-        ((), {"pre_tokenizer": {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": "first", "split": False}},
-         "treats spaces"),
-        (("model",), {"ignore_merges": True}, "how it merges"),
-        (("model",), {"merges": sentences()["model"]["merges"][1:]}, "are not merged"),
-        (("model",), {"merges": sentences()["model"]["merges"][::-1] + ["t h"]}, "in the order of scores"),
-        (("model",), {"vocab": {"a": 0, "<unk>": 1}, "merges": []}, "every byte"),
-    ],
-)  # fmt: skip
-def test_pieces_that_scores_cannot_express_are_left_out_and_said(tmp_path, path, change, says):
-    found, why = vocabulary_entries(published(tmp_path / "m", without(sentences(), *path, **change)))
-    assert found == [] and why.startswith("the tokenizer is left out: ") and says in why and "\n" not in why
 
 
 def test_a_quantized_folder_can_be_talked_to(tmp_path, definition, capsys):  # noqa: F811

@@ -65,9 +65,9 @@ def test_of_equal_pieces_the_first_is_used() -> None:
         ({"scores": ("f32[]", [float("nan")] * 340)}, "not finite"),
         ({"token_type": ("i32[]", [1])}, "token_type has 1 entries"),
         ({"token_type": ("string", "x")}, "token_type has type string"),
-        ({"bos_token_id": ("string", "x")}, "bos_token_id is 'x', not a token id"),
-        ({"eos_token_id": ("u32", 340)}, "the end is token 340, there are 340"),
-        ({"bos_token_id": ("i32", -7)}, "the beginning is token -7"),
+        ({"bos_token_id": ("string", "x")}, "bos_token_id has type string"),
+        ({"eos_token_id": ("u32", 340)}, "eos is token 340"),
+        ({"bos_token_id": ("i32", -7)}, "bos is token -7"),
     ],
 )
 def test_tables_that_do_not_work(changes: dict[str, Any], says: str, tmp_path: Path) -> None:

@@ -9,9 +9,15 @@ from .exchange import Watcher
 
 if TYPE_CHECKING:
     from .exchange import Exchange
+    from .turn import Event
 
 RECENT = 50
 """Number of finished turns kept for the status page."""
+
+
+SAME = ("id", "api", "client", "stream", "ahead", "prompt", "cached", "source", "status", "finish", "error")
+TIMES = {"queue": "queued", "prefill": "prefilling", "decode": "decoding", "total": "lasted"}
+"""Attributes of an exchange in a row of the status page."""
 
 
 class Board(Watcher):
@@ -23,9 +29,9 @@ class Board(Watcher):
         self.totals = {"requests": 0, "prompt": 0, "cached": 0, "evaluated": 0, "generated": 0}
         self.sources: dict[str, int] = {}
 
-    def began(self, x: Exchange) -> None:
-        """Add a submitted turn to the running ones."""
-        self._live[id(x)] = x
+    def event(self, x: Exchange, event: Event) -> None:
+        """Add a turn with its first event to the running ones."""
+        self._live.setdefault(id(x), x)
 
     def ended(self, x: Exchange) -> None:
         """Move a turn from the running to the finished ones and add its counts to the totals."""
@@ -66,24 +72,14 @@ def row(x: Exchange) -> dict[str, Any]:
         state = "waiting"
     else:
         state = "prefill" if x.first is None and prefill.done < prefill.total else "decode"
+    same = {name: getattr(x, name) for name in SAME}
+    times = {f"{name}_s": round(getattr(x, attribute), 4) for name, attribute in TIMES.items()}
+    ttft = None if x.ttft is None else round(x.ttft, 4)
     return {
-        "id": x.id,
-        "api": x.api,
-        "client": x.client,
+        **same,
         "state": state,
-        "stream": x.stream,
-        "ahead": x.ahead,
-        "prompt": x.prompt,
-        "cached": x.cached,
-        "source": x.source,
-        "done": 0 if prefill is None else prefill.done,
+        "done": prefill.done if prefill else 0,
         "generated": x.tokens,
-        "status": x.status,
-        "finish": x.finish,
-        "error": x.error,
-        "queue_s": round(x.queued, 4),
-        "prefill_s": round(x.prefilling, 4),
-        "decode_s": round(x.decoding, 4),
-        "ttft_s": None if x.ttft is None else round(x.ttft, 4),
-        "total_s": round(x.lasted, 4),
+        **times,
+        "ttft_s": ttft,
     }

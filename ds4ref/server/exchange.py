@@ -30,9 +30,6 @@ LEFT = 499
 class Watcher:
     """An observer of requests: log, metrics, status page or trace; by itself it does nothing."""
 
-    def began(self, x: Exchange) -> None:
-        """Handle the submission of the request's turn to the worker."""
-
     def event(self, x: Exchange, event: Event) -> None:
         """Handle an event of the turn (queue position, prefill progress, delta or failure)."""
 
@@ -51,27 +48,20 @@ class Exchange:
         self.started = time.monotonic()
         self.turn: Turn | None = None
         self.job: Job | None = None
-        self.body = b""
-        self.stream = False
-        self.ahead = 0
         self.prefill: Prefill | None = None
         self.first: float | None = None
+        self.ended: float | None = None
         self.shows: Callable[[Delta], bool] = attrgetter("shows")
         """Whether the client sees something of a delta (``Reply.shows``)."""
-        self.tokens = 0
-        self.thinking = False
+        self.body, self.finish, self.error, self.source = b"", "", "", ""
+        self.stream = self.thinking = False
+        self.ahead = self.tokens = self.cached = self.status = 0
         self.usage = Usage()
-        self.finish = ""
-        self.error = ""
-        self.status = 0
-        self.ended: float | None = None
 
     def take_on(self, turn: Turn, job: Job, stream: bool) -> None:
-        """Record that the turn was submitted as ``job``; notify the watchers."""
+        """Record that the turn was submitted as ``job``."""
         self.turn, self.job, self.stream = turn, job, stream
         self.thinking = turn.thinking != "none"
-        for watcher in self.watchers:
-            watcher.began(self)
 
     def note(self, event: Event) -> None:
         """Record an event of the turn; notify the watchers."""
@@ -82,7 +72,7 @@ class Exchange:
             case Queued(ahead):
                 self.ahead = ahead
             case Prefill():
-                self.prefill = event
+                self.prefill, self.cached, self.source = event, event.cached, event.source
             case Delta():
                 self.tokens += len(event.steps)
                 if event.finish:
@@ -102,28 +92,27 @@ class Exchange:
             for watcher in self.watchers:
                 watcher.ended(self)
 
-    # --- durations
+    # --- durations in seconds, so far
+
+    def _since(self, begin: float | None, end: float | None) -> float:
+        """Return the time from ``begin``, 0 before it, to ``end``, or to the end of the job, or to now."""
+        ended = None if self.job is None else self.job.ended
+        return 0.0 if begin is None else (end or ended or time.monotonic()) - begin
 
     @property
     def queued(self) -> float:
-        """Seconds spent in the queue so far."""
-        if self.job is None:
-            return 0.0
-        return (self.job.began or self.job.ended or time.monotonic()) - self.job.submitted
+        """Time in the queue."""
+        return 0.0 if self.job is None else self._since(self.job.submitted, self.job.began)
 
     @property
     def prefilling(self) -> float:
-        """Seconds of prefill so far."""
-        if self.job is None or self.job.began is None:
-            return 0.0
-        return (self.job.decoding or self.job.ended or time.monotonic()) - self.job.began
+        """Time of prefill."""
+        return 0.0 if self.job is None else self._since(self.job.began, self.job.decoding)
 
     @property
     def decoding(self) -> float:
-        """Seconds of decode so far."""
-        if self.job is None or self.job.decoding is None:
-            return 0.0
-        return (self.job.ended or time.monotonic()) - self.job.decoding
+        """Time of decode."""
+        return 0.0 if self.job is None else self._since(self.job.decoding, None)
 
     @property
     def lasted(self) -> float:
@@ -136,21 +125,9 @@ class Exchange:
         return None if self.first is None else self.first - self.started
 
     @property
-    def cached(self) -> int:
-        """Number of prompt tokens reused from a cached sequence."""
-        return 0 if self.prefill is None else self.prefill.cached
-
-    @property
     def prompt(self) -> int:
         """Number of prompt tokens."""
-        if self.prefill is not None:
-            return self.prefill.total
-        return 0 if self.job is None else len(self.job.ids)
-
-    @property
-    def source(self) -> str:
-        """The source of the reused tokens (see ``sequences.Start.source``), "" before prefill."""
-        return "" if self.prefill is None else self.prefill.source
+        return self.prefill.total if self.prefill is not None else len(self.job.ids) if self.job is not None else 0
 
     @property
     def timing(self) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import time
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -90,19 +91,34 @@ def listen(stream: TextIO, form: str, colour: bool) -> logging.Handler:
     return handler
 
 
+@dataclass
+class _State:
+    """What was logged about a turn so far: its place in the queue, when prefill and decode began, when and at how many
+    tokens the last speed was told, and the names of its calls."""
+
+    ahead: int = 0
+    prefill: float = 0.0
+    decode: float = 0.0
+    spoke: float = 0.0
+    done: int = 0
+    names: list[str] = field(default_factory=list)
+
+    def speed(self, now: float, done: int, since: float, first: int) -> str:
+        """Return the speeds since the last call, and since the time ``since``, when ``first`` tokens were done."""
+        chunk, mean = (done - self.done) / (now - self.spoke), (done - first) / (now - since)
+        self.spoke, self.done = now, done
+        return f"chunk={chunk:.2f} t/s avg={mean:.2f} t/s {now - since:.3f}s"
+
+
 class Lines(Watcher):
-    """Watcher that logs the progress of turns."""
+    """Watcher that logs the progress of turns, at most once per second each."""
 
     def __init__(self) -> None:
         self._states: dict[Exchange, _State] = {}
 
-    def began(self, x: Exchange) -> None:
-        """Start tracking a submitted turn; logs nothing."""
-        self._states[x] = _State()
-
     def event(self, x: Exchange, event: Event) -> None:
-        """Log queue position, prefill and decode progress, at most once per second each."""
-        state = self._states[x]
+        """Log queue position, prefill and decode progress."""
+        state = self._states.setdefault(x, _State())
         match event:
             case Queued(ahead) if ahead and ahead != state.ahead:
                 state.ahead = ahead
@@ -114,59 +130,42 @@ class Lines(Watcher):
 
     def ended(self, x: Exchange) -> None:
         """Log the end of a turn with its counts and times."""
-        del self._states[x]
+        self._states.pop(x, None)
         text = f"{x.api} ctx={span(x)} gen={x.tokens}{flags(x)} finish={x.finish or 'none'}"
         text += f' error="{x.error}"' if x.error else ""
-        timing = {"queue_s": x.queued, "prefill_s": x.prefilling, "decode_s": x.decoding, "total_s": x.lasted}
-        split = f"queue {x.queued:.3f} prefill {x.prefilling:.3f} decode {x.decoding:.3f}"
+        timing = {"queue": x.queued, "prefill": x.prefilling, "decode": x.decoding, "total": x.lasted}
+        split = " ".join(f"{name} {seconds:.3f}" for name, seconds in timing.items() if name != "total")
         say(
             x, f"{text} {x.lasted:.3f}s ({split})", "generation", x.status >= 500, status=x.status, finish=x.finish,
             prompt=x.prompt, cached=x.cached, source=x.source, generated=x.tokens, client=x.client, error=x.error,
-            **{name: round(seconds, 6) for name, seconds in timing.items()},
+            **{f"{name}_s": round(seconds, 6) for name, seconds in timing.items()},
         )  # fmt: skip
 
     def _prefill(self, x: Exchange, event: Prefill, state: _State) -> None:
         now = time.monotonic()
         head = f"{x.api} ctx={span(x)}{flags(x)}"
         if not state.prefill:
-            state.prefill = state.spoke = now
-            state.done = event.done
+            state.prefill, state.spoke, state.done = now, now, event.done
             say(x, f"{head} prompt start", "prefill", cached=event.cached, prompt=event.total, source=event.source)
         elif event.done < event.total and now - state.spoke >= EVERY_SECONDS:
-            chunk = (event.done - state.done) / (now - state.spoke)
-            mean = (event.done - event.cached) / (now - state.prefill)
-            share = 100 * event.done / event.total
-            say(x, f"{head} prefill chunk {event.done}/{event.total} ({share:.1f}%) chunk={chunk:.2f} t/s "
-                   f"avg={mean:.2f} t/s {now - state.prefill:.3f}s", "prefill", done=event.done)  # fmt: skip
-            state.spoke, state.done = now, event.done
+            done = f"{event.done}/{event.total} ({100 * event.done / event.total:.1f}%)"
+            speed = state.speed(now, event.done, state.prefill, event.cached)
+            say(x, f"{head} prefill chunk {done} {speed}", "prefill", done=event.done)
 
     def _delta(self, x: Exchange, event: Delta, state: _State) -> None:
         now = time.monotonic()
         if not state.decode:
-            state.decode = state.spoke = now
-            state.done = 0
+            state.decode, state.spoke, state.done = now, now, 0
             say(x, f"{x.api} ctx={span(x)}{flags(x)} prompt done {x.prefilling:.3f}s", "prefill")
         if x.tokens - state.done >= EVERY_TOKENS and now - state.spoke >= EVERY_SECONDS:
-            chunk = (x.tokens - state.done) / (now - state.spoke)
-            mean = x.tokens / (now - state.decode)
-            where = f"{x.prompt}..{x.prompt + x.tokens}:{x.tokens}"
-            say(x, f"{x.api} ctx={where} gen={x.tokens}{flags(x)} decoding chunk={chunk:.2f} t/s avg={mean:.2f} t/s "
-                   f"{now - state.decode:.3f}s", "generation", generated=x.tokens)  # fmt: skip
-            state.spoke, state.done = now, x.tokens
+            where = f"{x.prompt}..{x.prompt + x.tokens}:{x.tokens} gen={x.tokens}{flags(x)}"
+            speed = state.speed(now, x.tokens, state.decode, 0)
+            say(x, f"{x.api} ctx={where} decoding {speed}", "generation", generated=x.tokens)
         state.names += [call.name for call in event.calls if call.name]
         if event.finish == Finish.TOOL_CALLS:
             names = ",".join(state.names)
             say(x, f"tool calls ctx={span(x)} n={len(state.names)} raw_dsml={len(event.markup)} names=[{names}]",
                 "tool", calls=state.names)  # fmt: skip
-
-
-class _State:
-    """What was logged about a turn so far."""
-
-    def __init__(self) -> None:
-        self.ahead = self.done = 0
-        self.prefill = self.decode = self.spoke = 0.0
-        self.names: list[str] = []
 
 
 def say(x: Exchange, text: str, colour: str, bad: bool = False, **fields: Any) -> None:

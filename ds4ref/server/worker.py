@@ -31,6 +31,7 @@ from ..sampling.adjust import Adjustment
 from ..targets.answer import Delta, Finish, Step, Token, Usage
 from ..targets.reader import AnswerReader
 from ..text.chat import Message, ends_in_thinking, text_start
+from ..text.protocol import USER
 from ..text.rendered import Rendered
 from .constrain import GrammarError
 from .job import Job, Part
@@ -59,12 +60,16 @@ CERTAIN = 1 << 20
 """Length in characters up to which a prompt is always tokenized; a longer one may be refused by an estimate."""
 
 
-class Overflow(Exception):
+class Overflow(ContextError):
     """Raised if the prompt, of at least ``tokens`` tokens, does not fit into a context of ``ctx`` tokens."""
 
     def __init__(self, tokens: int, ctx: int):
         super().__init__(f"Prompt has {tokens} tokens, but the configured context size is {ctx} tokens")
         self.tokens, self.ctx = tokens, ctx
+
+
+FAILURES = {ContextError: "context", GrammarError: "form"}
+"""Codes of ``Failed``; "engine" for others."""
 
 
 @dataclass(eq=False)
@@ -166,11 +171,6 @@ class Worker:
                 job.cancel.press()
             self._thread.join(0.05)
         self.sequences.write_out()
-
-    @property
-    def ident(self) -> int:
-        """Thread identifier of the inference thread."""
-        return self._thread.ident or 0
 
     @property
     def alive(self) -> bool:
@@ -291,14 +291,9 @@ class Worker:
             for makes_way in stream.steps:
                 if makes_way or time.perf_counter() >= end or (len(self.queue) and len(self._schedule) < self.streams):
                     return True
-        except Overflow as error:
-            job.listen(Failed("context", str(error), error.tokens))
-        except ContextError as error:
-            job.listen(Failed("context", str(error)))
-        except GrammarError as error:
-            job.listen(Failed("form", str(error)))
         except Ds4Error as error:
-            job.listen(Failed("engine", str(error)))
+            code = next((code for kind, code in FAILURES.items() if isinstance(error, kind)), "engine")
+            job.listen(Failed(code, str(error), getattr(error, "tokens", 0)))
         except BaseException:
             # One request's bug must not end the server, and what it left in the session nobody knows. A library in
             # Rust raises its panics as BaseException.
@@ -405,24 +400,19 @@ class Worker:
 
     def _generate(self, job: Job, part: Part, stream: Stream, start: Start) -> Iterator[bool]:
         turn, session, tokenizer = part.turn, stream.session, self.engine.tokenizer
-        reader = AnswerReader(bool(turn.callable), turn.stop, unstopped=turn.sampling.min_tokens)
         drawn = turn.sampling
+        reader = AnswerReader(bool(turn.callable), turn.stop, unstopped=drawn.min_tokens)
         sampler = sampler_of(
-            self.engine.source,
-            drawn.temperature,
-            top_k=drawn.top_k,
-            top_p=drawn.top_p,
-            min_p=drawn.min_p,
+            self.engine.source, drawn.temperature, top_k=drawn.top_k, top_p=drawn.top_p, min_p=drawn.min_p,
             seed=drawn.seed,
-        )
+        )  # fmt: skip
         room = self.ctx - session.pos
-        limit = room if turn.max_tokens is None else min(turn.max_tokens, room)
         generation = stream.generation = Generation(
-            session, tokenizer, sampler, limit=limit, thinking=ends_in_thinking(start.tokens, tokenizer),
-            cancel=job.cancel, timing=job.timing, last=True,
-            guide=_guide_of(job.demanded, turn, reader, tokenizer.think_close),
+            session, tokenizer, sampler, limit=room if turn.max_tokens is None else min(turn.max_tokens, room),
+            thinking=ends_in_thinking(start.tokens, tokenizer), cancel=job.cancel, timing=job.timing, last=True,
+            guide=_guide_of(job.demanded, turn, reader, tokenizer.think_close), past_end=drawn.ignore_eos,
             adjust=Adjustment(dict(drawn.bias), drawn.presence, drawn.frequency, tokenizer.ends, drawn.min_tokens)
-            if drawn.adjusts else None, past_end=drawn.ignore_eos,
+            if drawn.adjusts else None,
         )  # fmt: skip
         begun, generated, shown = time.perf_counter(), 0, False
         for piece in generation:
@@ -430,7 +420,7 @@ class Worker:
                 self.sequences.continued(session)
             steps = () if piece.token is None else (self._step(turn, session, piece, begun),)
             generated += len(steps)
-            delta = reader.feed(self._shown(self._raw(piece) if turn.plain else piece))
+            delta = reader.feed(self._shown(turn, piece))
             job.tell(part, replace(delta, steps=steps, time=time.perf_counter() - begun))
             if reader.done:
                 break
@@ -439,67 +429,56 @@ class Worker:
         stream.generation = None
         ended = "" if reader.done else generation.finish
         rest = reader.finish(ended, generation.thinking)
-        finish = reader.reason(ended)
+        job.finish = reader.reason(ended)
         usage = Usage(len(start.tokens), generated, start.cached, reader.reasoning_tokens)
-        self._remember(job, part, session, generation, reader, finish)
-        job.finish = finish
+        self._remember(job, part, session, generation, reader)
         if turn.echo and generation.end is not None:
             # Harnesses that score expect one entry after the prompt.
-            rest = replace(
-                rest, steps=(self._step(turn, session, Piece(generation.end, "", generation.thinking), begun),)
-            )
-        job.tell(part, replace(rest, time=time.perf_counter() - begun, finish=finish, usage=usage,
-                           error=reader.generated.error or "", markup=reader.generated.raw_block))  # fmt: skip
-
-    def _shown(self, piece: Piece) -> Piece:
-        """Return the piece without the text of a control token, which no client sees, whatever the model generates.
-
-        The marker of tool calls is part of their markup, which the reader takes away.
-        """
-        if piece.token is None or piece.token not in self._hidden:
-            return piece
-        name = self.engine.tokenizer.token_bytes(piece.token).decode()
-        return replace(piece, text=piece.text.removesuffix(name))
+            rest = replace(rest, steps=(self._step(turn, session, Piece(generation.end, "", False), begun),))
+        job.tell(part, replace(rest, time=time.perf_counter() - begun, finish=Finish(job.finish), usage=usage,
+                               error=reader.generated.error or "", markup=reader.generated.raw_block))  # fmt: skip
 
     @cached_property
     def _hidden(self) -> frozenset[int]:
-        """The control tokens whose text is never part of an answer."""
+        """The control tokens whose text is never part of an answer; the marker of tool calls is left to the reader."""
         tokenizer = self.engine.tokenizer
         return vocabulary(tokenizer).control - {tokenizer.think_open, tokenizer.think_close, tokenizer.dsml}
 
-    def _raw(self, piece: Piece) -> Piece:
-        """Return the piece with reasoning as plain text, its tags included."""
-        tokenizer = self.engine.tokenizer
-        tag = piece.token in (tokenizer.think_open, tokenizer.think_close)
-        text = piece.text + (tokenizer.token_bytes(piece.token).decode() if tag and piece.token is not None else "")
-        return replace(piece, text=text, thinking=False)
+    def _shown(self, turn: Turn, piece: Piece) -> Piece:
+        """Return the piece as the client sees it: without the text of a control token, whatever the model generates.
+
+        In a plain answer reasoning is text, its tags included.
+        """
+        token, text = piece.token, piece.text
+        name = b"" if token is None else self.engine.tokenizer.token_bytes(token)
+        if token in self._hidden:
+            text = text.removesuffix(name.decode())
+        if turn.plain and self._is_tag(token):
+            text += name.decode()
+        return replace(piece, text=text, thinking=piece.thinking and not turn.plain)
+
+    def _is_tag(self, token: int | None) -> bool:
+        return token in (self.engine.tokenizer.think_open, self.engine.tokenizer.think_close)
 
     def _step(self, turn: Turn, session: Session, piece: Piece, begun: float) -> Step:
-        tokenizer, token = self.engine.tokenizer, piece.token
+        token, now = piece.token, time.perf_counter() - begun
         assert token is not None
-        now, thought = (
-            time.perf_counter() - begun,
-            piece.thinking or token in (tokenizer.think_open, tokenizer.think_close),
-        )
+        thought, raw = piece.thinking or self._is_tag(token), self.engine.tokenizer.token_bytes(token)
         if turn.top_logprobs is None:
-            return Step(Token(tokenizer.token_bytes(token), None, token), (), now, thought)
-        return replace(step(tokenizer, session.logits, token, turn.top_logprobs, now), thought=thought)
+            return Step(Token(raw, None, token), (), now, thought)
+        return replace(step(self.engine.tokenizer, session.logits, token, turn.top_logprobs, now), thought=thought)
 
-    def _remember(
-        self, job: Job, part: Part, session: Session, generation: Generation, reader: AnswerReader, finish: str
-    ) -> None:
+    def _remember(self, job: Job, part: Part, session: Session, generation: Generation, reader: AnswerReader) -> None:
         """Cache the sequence, end-of-sequence token included, under every text its history may be rendered as."""
         turn = part.turn
         if turn.echo:
             return
         # The text behind a stop string was evaluated too, and no client will send it back.
-        if finish not in (Finish.STOP, Finish.TOOL_CALLS) or turn.plain or reader.stopped:
-            if session.valid:
-                self.sequences.keep(session)
+        if job.finish not in (Finish.STOP, Finish.TOOL_CALLS) or turn.plain or reader.stopped:
+            self.sequences.keep(session)
             return
         # A token is evaluated when the next one is requested: the last one is not yet.
-        tokens = [*generation.tokens]
-        session.sync([*job.start.tokens, *tokens]) if job.start is not None else None
+        session.sync([*(job.start.tokens if job.start is not None else ()), *generation.tokens])
         if session.pos < self.ctx:
             session.append(self.engine.tokenizer.eos)
         generated = reader.generated
@@ -509,11 +488,8 @@ class Worker:
 
     def _texts(self, turn: Turn, answer: Message) -> list[str]:
         """Return the prefixes of later prompts with this turn in their history: with its reasoning and without."""
-        texts = []
-        for message in (answer, replace(answer, reasoning="")):
-            text = turn.rendered(message, Message("user", "")).text
-            texts.append(text[: text.rindex("<\uff5cUser\uff5c>")])
-        return texts
+        later = (turn.rendered(one, Message("user", "")).text for one in (answer, replace(answer, reasoning="")))
+        return [text[: text.rindex(USER)] for text in later]
 
 
 def _guide_of(demanded: Guide | None, turn: Turn, reader: AnswerReader, think_close: int) -> Any:

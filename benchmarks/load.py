@@ -159,10 +159,10 @@ def load(seconds: float, clients: int, tokens: int, threads: int | None = None, 
 def settled(service: Service, seconds: float = 30.0) -> int:
     """Wait up to ``seconds`` for all connections to end; return the number of turns still running."""
     end = time.monotonic() + seconds
-    while service.board.state()["live"] and time.monotonic() < end:
+    while (service.worker.running or len(service.worker.queue)) and time.monotonic() < end:
         time.sleep(0.05)
     time.sleep(1.5)  # connections are heard out for a second
-    return len(service.board.state()["live"])
+    return len(service.worker.running) + len(service.worker.queue)
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:

@@ -59,7 +59,7 @@ examples:
 clients:
   OPENAI_BASE_URL=http://127.0.0.1:8000/v1    OpenAI's SDKs, Codex (wire_api = "responses"), opencode, pi
   ANTHROPIC_BASE_URL=http://127.0.0.1:8000    Anthropic's SDKs, Claude Code
-  http://127.0.0.1:8000/                      status page in the browser
+  http://127.0.0.1:8000/                      a page to chat, in the browser
 
 The first SIGINT or SIGTERM lets running answers finish (for 30 seconds), the second stops at once.
 
@@ -265,10 +265,7 @@ def facts(how: Settings, engine: Engine) -> Settings:
     from ..weights.source import display_name
 
     embedded = Path(engine.path) == Path(embedded_path())
-    facts = {"file": Path(engine.path).name, "backend": engine.backend, "numerics": engine.model.numerics.name}
-    return replace(
-        how, title=display_name(engine.source), facts=facts, usual_tokens=EMBEDDED_TOKENS if embedded else None
-    )
+    return replace(how, title=display_name(engine.source), usual_tokens=EMBEDDED_TOKENS if embedded else None)
 
 
 def check_packages() -> None:

@@ -48,8 +48,6 @@ def create_app(service: Service) -> Front:
 
     routes = [
         Route("/", plain.chat),
-        Route("/watch", plain.watch),
-        Route("/status", plain.status),
         Route("/health", plain.health),
         Route("/metrics", plain.metrics),
         Route("/v1/models", plain.models),

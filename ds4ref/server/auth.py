@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 
 from ..errors import UsageError
 
-PAGES = ("/", "/watch")
-"""Pages, which hold no data themselves: links of other sites may lead there."""
+PAGES = ("/",)
+"""The page, which holds no data itself: links of other sites may lead there."""
 OPEN = (*PAGES, "/health")
 """Paths that need no API key."""
 

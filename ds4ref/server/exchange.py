@@ -1,4 +1,4 @@
-"""The record of one request, from which log, metrics, trace and status page are made.
+"""The record of one request, from which log, metrics and trace are made.
 
 The endpoint's handler updates it; it notifies its watchers. Times are seconds of ``time.monotonic``.
 """
@@ -28,7 +28,7 @@ LEFT = 499
 
 
 class Watcher:
-    """An observer of requests: log, metrics, status page or trace; by itself it does nothing."""
+    """An observer of requests: log, metrics or trace; by itself it does nothing."""
 
     def event(self, x: Exchange, event: Event) -> None:
         """Handle an event of the turn (queue position, prefill progress, delta or failure)."""

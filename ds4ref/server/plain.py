@@ -1,8 +1,7 @@
-"""Endpoints without generation: models, tokens, health, metrics, and the two pages."""
+"""Endpoints without generation: models, tokens, health, metrics, and the page to chat."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from importlib.resources import files
@@ -13,7 +12,6 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ..version import __version__
 from .api import Refused
 from .apis.fields import members_of, typed
 from .apis.messages import Messages
@@ -43,10 +41,6 @@ CSP = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 
       "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"  # fmt: skip
 
 
-MAX_SEQUENCES = 100
-"""Maximum number of cached sequences in the status document, most recently used first."""
-
-
 class Tokenize(msgspec.Struct):
     """A request of /tokenize."""
 
@@ -65,9 +59,7 @@ class Plain:
 
     def __init__(self, service: Service):
         self.service = service
-        self._chat, self._watch = (
-            files(__package__).joinpath(f"{name}.html").read_bytes() for name in ("chat", "status")
-        )
+        self._chat = files(__package__).joinpath("chat.html").read_bytes()
 
     # --- models
 
@@ -219,54 +211,10 @@ class Plain:
         body, kind = self.service.metrics.page(request.headers.get("accept", ""))
         return Response(body, headers={"content-type": kind})
 
-    async def status(self, request: Request) -> Response:
-        """Return the JSON document shown by the status page."""
-        return answer(self._state(), headers={"cache-control": "no-store"})
-
-    def _state(self) -> dict[str, Any]:
-        """Return the status document."""
-        service, queue, sequences = self.service, self.service.worker.queue, self.service.worker.sequences
-        return {
-            "server": {
-                "model": service.settings.model,
-                "name": service.settings.title or service.settings.model,
-                "version": __version__,
-                "ctx": service.ctx,
-                "max_tokens": service.max_tokens,
-                "uptime_s": time.monotonic() - service.since,
-                "draining": service.draining,
-                **service.settings.facts,
-            },
-            **service.board.state(),
-            "queue": {"waiting": len(queue), "limit": queue.limit},
-            "sequences": {
-                "count": len(sequences),
-                "bytes": sequences.nbytes,
-                "budget": sequences.budget,
-                "kept": [
-                    {
-                        "tokens": len(sequence.tokens),
-                        "bytes": sequence.snapshot.own_bytes,
-                        "hits": sequence.hits,
-                        "idle_s": max(0.0, sequences.clock() - sequence.used),
-                    }
-                    for sequence in reversed(sequences.kept()[-MAX_SEQUENCES:])
-                ],
-            },
-        }
-
     async def chat(self, request: Request) -> Response:
         """Return the HTML of the page to chat with the model, which asks /v1/chat/completions."""
-        return _page(self._chat)
-
-    async def watch(self, request: Request) -> Response:
-        """Return the HTML of the status page, which polls /status."""
-        return _page(self._watch)
-
-
-def _page(html: bytes) -> Response:
-    headers = {"content-type": "text/html; charset=utf-8", "content-security-policy": CSP}
-    return Response(html, headers={**headers, "x-content-type-options": "nosniff"})
+        headers = {"content-type": "text/html; charset=utf-8", "content-security-policy": CSP}
+        return Response(self._chat, headers={**headers, "x-content-type-options": "nosniff"})
 
 
 def answer(value: Mapping[str, Any], status: int = 200, headers: dict[str, str] | None = None) -> Response:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from ..drafts.speculation import Count
 from .api import About, Api
 from .auth import Access
-from .board import Board
 from .limits import BodyBudget, Limits
 from .logs import Lines
 from .metrics import Metrics
@@ -39,7 +38,6 @@ class Settings:
     created      creation time of the model in Unix seconds, as listed by /v1/models
     max_tokens   upper limit of an answer in tokens; None: the context length
     usual_tokens limit of an answer to a request that names none; None: max_tokens
-    facts        further lines of the status page: file, backend, numerics
     """
 
     model: str = "deepseek-v4-flash"
@@ -49,7 +47,6 @@ class Settings:
     usual_tokens: int | None = None
     access: Access = field(default_factory=Access)
     limits: Limits = field(default_factory=Limits)
-    facts: Mapping[str, str] = field(default_factory=dict)
 
 
 class Service:
@@ -68,12 +65,11 @@ class Service:
         self.settings = settings or Settings()
         self.limits, self.access = self.settings.limits, self.settings.access
         self.body_budget = BodyBudget(self.limits.held_bytes)
-        self.board, self.metrics = Board(), Metrics(self._gauges)
-        watchers: list[Watcher] = [self.board, self.metrics, Lines()]
+        self.metrics = Metrics(self._gauges)
+        watchers: list[Watcher] = [self.metrics, Lines()]
         self.watchers = tuple([*watchers, trace] if trace is not None else watchers)
         self.trace = trace
         self.draining = False
-        self.since = time.monotonic()
         self._threads = ThreadPoolExecutor(THREADS, "requests")
 
     @property

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import socket
@@ -223,14 +222,12 @@ def test_a_server(nano_path, tmp_path):
         assert answer.status_code == 200 and answer.json()["usage"]["completion_tokens"] == 5
         models = httpx2.get(f"{one.url}/v1/models", trust_env=False).json()
         assert models["data"][0]["id"] == "mine" and models["data"][0]["context_length"] == 512
-        status = httpx2.get(f"{one.url}/status", trust_env=False).json()
-        assert status["server"]["file"] == os.path.basename(nano_path)
         one.process.send_signal(signal.SIGTERM)
         assert one.ends() == 0
     text = "\n".join(one.lines)
     assert re.search(r"^\d{4} \d\d:\d\d:\d\d ds4-server: listening on http://127\.0\.0\.1:\d+$", text, re.MULTILINE)
     assert re.search(r"serving .+ under the id mine$", text, re.MULTILINE) and models["data"][0]["name"] in text
-    assert models["data"][0]["name"] == status["server"]["name"] not in ("mine", "DeepSeek V4 Flash")
+    assert models["data"][0]["name"] not in ("mine", "DeepSeek V4 Flash")
     assert "tracing to" in text and "finish=length" in text
     assert one.lines[-1].endswith("shutdown requested, draining requests")
     assert stat.S_IMODE(trace.stat().st_mode) == 0o600 and b"Say something long." in trace.read_bytes()

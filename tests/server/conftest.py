@@ -22,6 +22,7 @@ import pytest
 
 from ds4ref.server.app import apis
 from ds4ref.server.constrain import guide_of
+from ds4ref.server.exchange import Watcher
 from ds4ref.server.limits import Limits
 from ds4ref.server.listen import Background
 from ds4ref.server.service import Service, Settings
@@ -35,6 +36,21 @@ from .scripted import ScriptedEngine, ScriptedWorker
 QUICK = Limits(drain_seconds=5.0)
 
 
+class Seen(Watcher):
+    """The requests under way, and those that have ended, the last first."""
+
+    def __init__(self):
+        self.live, self.ended_ones = [], []
+
+    def event(self, x, event):
+        if x not in self.live and x.ended is None:
+            self.live.append(x)
+
+    def ended(self, x):
+        self.live = [one for one in self.live if one is not x]
+        self.ended_ones.insert(0, x)
+
+
 @dataclass
 class Running:
     """A server that runs."""
@@ -45,6 +61,7 @@ class Running:
     background: Background
     worker: Any
     engine: Any
+    seen: Seen
     sockets: list[socket.socket] = field(default_factory=list)
 
     @property
@@ -124,9 +141,11 @@ def running(worker, settings=None, trace=None, extra_apis=()):
     service = Service(
         worker, [*apis(), Echo(), *extra_apis], settings or Settings(limits=QUICK), tools=Memory(), trace=trace
     )
+    seen = Seen()
+    service.watchers = (*service.watchers, seen)
     background = Background(service)
     with background as url, httpx2.Client(base_url=url, timeout=60.0, verify=tls_context(), trust_env=False) as client:
-        made = Running(url, client, service, background, worker, worker.engine)
+        made = Running(url, client, service, background, worker, worker.engine, seen)
         try:
             yield made
         finally:

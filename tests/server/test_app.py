@@ -60,7 +60,7 @@ def test_pieces_arrive_as_they_are_generated(scripted):
     with scripted.client.stream("POST", "/v1/echo", json={"say": "hi", "stream": True}) as answer:
         lines = answer.iter_lines()
         assert next(lines) == 'data: {"begin": true}'
-        prefill = -(-scripted.service.board.state()["live"][0]["prompt"] // scripted.engine.chunk)
+        prefill = -(-scripted.seen.live[0].prompt // scripted.engine.chunk)
         scripted.engine.step(prefill + 3)
         assert next(lines) == "" and "one" in next(lines)
         scripted.engine.release()
@@ -226,9 +226,9 @@ def test_who_leaves_is_not_worked_for(serving, stream, phase):
         server.engine.release()
         server.until(lambda: server.worker.finished > before)
         assert server.engine.evaluated <= evaluated + 2  # the token that was under way, and an end of sequence
-    server.until(lambda: not server.service.board.state()["live"])
-    row = server.service.board.state()["recent"][0 if phase != "queue" else -1]
-    assert row["status"] == 499 and row["error"] == "client left"
+    server.until(lambda: not server.seen.live)
+    x = server.seen.ended_ones[0 if phase != "queue" else -1]
+    assert x.status == 499 and x.error == "client left"
     assert server.ask().status_code == 200
 
 
@@ -238,10 +238,9 @@ def test_who_does_not_read_loses_the_connection_and_nobody_waits(serving):
     server.little_room()
     sock = server.connect(SO_RCVBUF=4096)
     sock.sendall(post("/v1/echo", b'{"say":"hi","stream":true}'))
-    server.until(lambda: server.service.board.state()["recent"])
-    row = server.service.board.state()["recent"][0]
-    assert row["status"] == 499 and row["error"] == "client does not read"
-    assert row["generated"] < 60_000
+    server.until(lambda: server.seen.ended_ones)
+    x = server.seen.ended_ones[0]
+    assert x.status == 499 and x.error == "client does not read" and x.tokens < 60_000
     assert server.ask().status_code == 200
     assert b"[DONE]" not in read_all(sock)
 
@@ -325,7 +324,7 @@ def test_requests_of_one_conversation_wait_for_each_other(serving):
         server.until(lambda n=number: len(server.worker.queue) == n)
 
     def named():
-        return [x for x in list(server.service.board._live.values()) if x.client.startswith("session-id:")]
+        return [x for x in server.seen.live if x.client.startswith("session-id:")]
 
     server.until(lambda: sorted(x.ahead for x in named()) == [0, 1, 2, 3])
     waiting = named()

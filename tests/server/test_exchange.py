@@ -1,4 +1,4 @@
-"""A turn on a scripted clock, and every figure that metrics, status page, log and headers make of it."""
+"""A turn on a scripted clock, and every figure that metrics, log and headers make of it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import pytest
 
 from ds4ref.server import exchange, logs
-from ds4ref.server.board import Board
 from ds4ref.server.exchange import Exchange, client
 from ds4ref.server.job import Job, Part
 from ds4ref.server.logs import Lines
@@ -42,12 +41,12 @@ class Watched:
     def __init__(self, clock, caplog):
         self.clock, self.caplog = clock, caplog
         state = dict.fromkeys([*GAUGES, *COUNTERS], 0)
-        self.board, self.metrics, self.lines = Board(), Metrics(lambda: state), Lines()
+        self.metrics, self.lines = Metrics(lambda: state), Lines()
 
     def turn(self, at, ids=5, **turn):
         """A turn that arrives at ``at`` and is submitted a second later."""
         self.clock.now = at
-        x = Exchange("chat", {"x-request-id": f"t{at:g}"}, "10.0.0.9", (self.board, self.metrics, self.lines))
+        x = Exchange("chat", {"x-request-id": f"t{at:g}"}, "10.0.0.9", (self.metrics, self.lines))
         job = Job(1, [Part(Turn("chat", **turn), Rendered(), [7] * ids)], lambda event: None, submitted=at + 1)
         x.take_on(job.turn, job, stream=True)
         return x, job
@@ -83,7 +82,6 @@ def test_a_turn_from_its_arrival_to_its_end(watched, clock):
     assert (x.queued, x.ahead, x.prompt, x.cached, x.source) == (1, 2, 5, 0, "")
     watched.note(103, x, Queued(2), Queued(1), Queued(0))
     assert watched.said() == ["chat t100 waits, 2 ahead", "chat t100 waits, 1 ahead"]
-    assert watched.board.state()["live"][0]["state"] == "waiting"
     job.began = 104.0
     watched.note(104, x, Prefill(10, 50, 10, "memory-text"))
     assert watched.said() == ["chat ctx=10..50:40 TOOLS THINKING prompt start"]
@@ -98,7 +96,6 @@ def test_a_turn_from_its_arrival_to_its_end(watched, clock):
         "chat ctx=10..50:40 TOOLS THINKING prefill chunk 40/50 (80.0%) chunk=3.00 t/s avg=7.50 t/s 4.000s"
     ]
     assert (x.queued, x.prefilling, x.decoding, x.prompt, x.cached) == (3, 4, 0, 50, 10)
-    assert watched.board.state()["totals"]["evaluated_now"] == 30
     watched.note(110, x, Prefill(50, 50, 10, "memory-text"))
     assert watched.said() == []  # the next line says that it is done
     job.decoding = 110.0
@@ -114,10 +111,6 @@ def test_a_turn_from_its_arrival_to_its_end(watched, clock):
         "chat ctx=50..150:100 gen=100 TOOLS THINKING decoding chunk=5.00 t/s avg=6.67 t/s 15.000s"
     ]
     assert x.timing == "queue;dur=3000.0, prefill;dur=6000.0, decode;dur=18000.0"
-    assert watched.board.state()["totals"] == {
-        "requests": 0, "prompt": 0, "cached": 0, "evaluated": 0, "generated": 0, "evaluated_now": 40,
-        "generated_now": 100,
-    }  # fmt: skip
     job.ended = 131.0
     watched.note(130, x, Delta(finish=Finish.TOOL_CALLS, usage=Usage(50, 100, 10, 30), markup="<calls>"))
     assert watched.said() == ["tool calls ctx=10..50:40 n=1 raw_dsml=7 names=[ls]"]
@@ -138,33 +131,6 @@ def test_a_turn_from_its_arrival_to_its_end(watched, clock):
         ("ds4_first_token_seconds_sum", "chat"): 14, ("ds4_first_token_seconds_count", "chat"): 1,
         ("ds4_request_seconds_sum", "chat"): 33, ("ds4_request_seconds_count", "chat"): 1,
     }  # fmt: skip
-    assert watched.board.state() == {
-        "totals": {"requests": 1, "prompt": 50, "cached": 10, "evaluated": 40, "generated": 100, "evaluated_now": 0,
-                   "generated_now": 0},
-        "sources": {"memory-text": 1},
-        "live": [],
-        "recent": [{
-            "id": "t100", "api": "chat", "client": "10.0.0.9 ", "state": "done", "stream": True, "ahead": 0,
-            "prompt": 50, "cached": 10, "source": "memory-text", "done": 50, "generated": 100, "status": 200,
-            "finish": "tool_calls", "error": "", "queue_s": 3.0, "prefill_s": 6.0, "decode_s": 21.0, "ttft_s": 14.0,
-            "total_s": 33.0,
-        }],
-    }  # fmt: skip
-
-
-def test_live_turns_are_listed_as_they_will_be_answered(watched):
-    """What runs, then what waits by its place, not by its age."""
-    rows = [watched.turn(at) for at in (1, 2, 3)]
-    rows[2][1].began = 5.0
-    watched.note(5, rows[0][0], Queued(1))
-    watched.note(5, rows[1][0], Queued(0))
-    watched.note(6, rows[2][0], Prefill(0, 4, 0, "none"))
-    state = watched.board.state()
-    assert [(row["id"], row["state"], row["ahead"]) for row in state["live"]] == [
-        ("t3", "prefill", 0), ("t2", "waiting", 0), ("t1", "waiting", 1),
-    ]  # fmt: skip
-    watched.note(7, rows[2][0], Prefill(4, 4, 0, "none"))
-    assert watched.board.state()["live"][0]["state"] == "decode"
 
 
 @pytest.mark.parametrize(

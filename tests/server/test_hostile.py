@@ -265,6 +265,6 @@ def test_nothing_is_left_behind(scripted):
     for sock in scripted.sockets:
         sock.close()
     scripted.until(lambda: open_files() <= before)
-    scripted.until(lambda: not scripted.service.board.state()["live"])
+    scripted.until(lambda: not scripted.seen.live)
     scripted.until(lambda: scripted.service.body_budget.bytes == 0)
     assert scripted.ask().status_code == 200

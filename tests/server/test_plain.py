@@ -1,5 +1,6 @@
 """Models, tokens, health, the page."""
 
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -76,21 +77,14 @@ def test_wrong_questions(scripted, path, body):
 # --- how it goes
 
 
-def test_sequences_are_listed_from_the_last_used(scripted, monkeypatch):
-    """At most so many: those that were used last, with what each holds."""
-    monkeypatch.setattr("ds4ref.server.plain.MAX_SEQUENCES", 3)
-    for n in (40, 50, 60):
-        scripted.ask("word " * n)
-    sequences = scripted.worker.sequences
-    kept = sequences.kept()
-    assert len(kept) == 6  # the end of each prompt, and of each answer
-    sequences.clock = lambda: kept[-1].used + 2.5
-    listed = scripted.client.get("/status").json()["sequences"]
-    assert listed["count"] == 6 and listed["bytes"] == 6000 and listed["budget"] == 1 << 30
-    assert [one["tokens"] for one in listed["kept"]] == [len(t.tokens) for t in kept[:-4:-1]]
-    assert listed["kept"][0] == {
-        "tokens": len(kept[-1].tokens), "bytes": 1000, "hits": 0, "idle_s": 2.5,
-    }  # fmt: skip
+def test_the_page_is_one_small_file_that_reaches_nobody_else(scripted):
+    answer = scripted.client.get("/")
+    assert answer.headers["content-type"] == "text/html; charset=utf-8" and len(answer.text.splitlines()) < 200
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'none'" in policy and "connect-src 'self'" in policy and "frame-ancestors 'none'" in policy
+    assert not re.search(r"https?://|//[a-z]+\.", answer.text.replace("http://www.w3.org/", ""))
+    assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|\son\w+=", answer.text)
 
 
 def test_health(scripted):
@@ -130,6 +124,3 @@ def test_health_does_not_wait_for_a_long_text(scripted, monkeypatch, path, body,
 def test_health_of_a_server_without_a_thread(scripted):
     scripted.worker.shut_down(1)
     assert scripted.client.get("/health").status_code == 503
-
-
-# --- the description

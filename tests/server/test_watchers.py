@@ -76,9 +76,8 @@ def test_figures(scripted):
     assert scripted.ask(LONG, stream=True).status_code == 200
     assert scripted.client.post("/v1/echo", json={}).status_code == 400
     assert scripted.client.get("/nothing").status_code == 404
-    scripted.until(lambda: len(scripted.service.board.state()["recent"]) == 2)
-    prompt = scripted.service.board.state()["recent"][0]["prompt"]
-    generated = scripted.service.board.state()["recent"][0]["generated"]
+    scripted.until(lambda: len(scripted.seen.ended_ones) == 2)
+    prompt, generated = scripted.seen.ended_ones[0].prompt, scripted.seen.ended_ones[0].tokens
     scripted.until(lambda: figures(scripted)["ds4_running", ()] == 0)
     found = figures(scripted)
     chat = ("api", "chat")
@@ -94,9 +93,6 @@ def test_figures(scripted):
     assert found["ds4_sequences", ()] >= 2 and found["ds4_sequences_bytes", ()] > 0
     assert found["ds4_queue_length", ()] == 0 and found["ds4_running", ()] == 0
     assert found["process_resident_memory_bytes", ()] > 0
-
-
-# --- status
 
 
 # --- trace

@@ -26,7 +26,7 @@ from .packs import Question
 from .plain import PAUSE_S, follow
 from .plan import Key, chosen
 from .report import report
-from .runner import Abandoned, Event, Finished, Runner, Started, Streamed
+from .runner import Event, Finished, Runner, Streamed
 from .view import opened, width
 
 LEAST_NAP = 0.01
@@ -78,26 +78,14 @@ class Replay(Runner):
         with self._clock_lock:
             return self._before + (time.monotonic() - self._since) * self._speed
 
-    def _one(self, key: Key) -> None:
-        cancel = Cancellation()
-        with self._lock:
-            self._running[key] = cancel
-            self._abandoned.pop(key, None)
-        if self.stopped:
-            cancel.press()
-        self.listen(Started(key))
+    def _answer(self, key: Key, cancel: Cancellation) -> Sample | None:
         sample = self.recorded.get(key)
-        whole = sample is not None and self._play(sample, cancel)
-        with self._lock:
-            self._running.pop(key, None)
-            place = self._abandoned.pop(key, None)
-        if whole and sample is not None:
-            self.log.samples[key] = sample
-            self.listen(Finished(sample))
-            return
-        if place is not None:
-            self._wait_at(place, key)
-        self.listen(Abandoned(key))
+        return sample if sample is not None and self._play(sample, cancel) else None
+
+    def _keep(self, sample: Sample) -> bool:
+        self.log.samples[sample.key] = sample
+        self.listen(Finished(sample))
+        return True
 
     def _play(self, sample: Sample, cancel: Cancellation) -> bool:
         """Report the pieces of an answer when they are due; return whether it was played to its end."""

@@ -4,8 +4,8 @@
         runner = Runner(target, log, keys(questions, epochs))
         runner.run()
 
-Progress is reported as events, from the threads that ask; ``pause``, ``stop``, ``run_now`` and ``again`` may be called
-from any thread.
+Progress is reported as events, from the threads that ask; ``pause``, ``stop`` and ``run_now`` may be called from any
+thread.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Finished:
 
 @dataclass(frozen=True)
 class Abandoned:
-    """Event: a running sample was discarded, to be asked again later or because an earlier answer stands."""
+    """Event: a running sample was discarded, to be asked again or because an earlier answer stands."""
 
     key: Key
 
@@ -108,7 +108,7 @@ class Runner:
         self._going.set()
         self._lock = threading.RLock()  # a signal handler that stops the run may interrupt the thread that holds it
         self._running: dict[Key, Cancellation] = {}
-        self._abandoned: dict[Key, int] = {}  # and at which place each of them waits again
+        self._abandoned: set[Key] = set()  # to be asked again
         self._failed = 0
         self.left = False  # by ``leave``
 
@@ -145,25 +145,15 @@ class Runner:
             self.left = True
         self.stop()
 
-    def again(self, key: Key) -> None:
-        """Ask ``key`` next, even if it is done; restart it if it is running."""
-        cancel = self.running().get(key)
-        if cancel is None:
-            self._wait_at(0, key)
-            return
-        self._abandoned[key] = 0
-        cancel.press()
-        self._going.set()
-
     def run_now(self, key: Key) -> None:
-        """Ask ``key`` now; if ``at_once`` samples are running, abort one of them and put it back."""
+        """Ask ``key`` now, even if it is done; if ``at_once`` samples are running, abort one and ask it again next."""
         running = self.running()
         if key in running:
             return
         self._wait_at(0, key)
         if len(running) >= self.at_once:
             victim = next(iter(running))
-            self._abandoned[victim] = 1
+            self._abandoned.add(victim)
             running[victim].press()
         self._going.set()
 
@@ -222,33 +212,39 @@ class Runner:
         cancel = Cancellation()
         with self._lock:
             self._running[key] = cancel
-            self._abandoned.pop(key, None)
         if self.stopped:  # since it was taken
             cancel.press()
         try:
             self.listen(Started(key))
-            sample = ask(self.target, self.questions[key.question], key.epoch, self.settings, cancel,
-                         ctx=self.ctx, streamed=self._streamed)  # fmt: skip
+            sample = self._answer(key, cancel)
         finally:
             with self._lock:
-                self._running.pop(key, None)
-                place = self._abandoned.pop(key, None)
-        if sample.status == "stopped" and place is not None:
-            self._wait_at(place, key)
-            self.listen(Abandoned(key))
+                del self._running[key]
+                abandoned = key in self._abandoned
+                self._abandoned.discard(key)
+        if abandoned and (sample is None or sample.status == "stopped"):
+            self._wait_at(1, key)
+        elif sample is not None and self._keep(sample):
             return
+        self.listen(Abandoned(key))
+
+    def _answer(self, key: Key, cancel: Cancellation) -> Sample | None:
+        """Return the answer to one sample."""
+        return ask(self.target, self.questions[key.question], key.epoch, self.settings, cancel,
+                   ctx=self.ctx, streamed=self._streamed)  # fmt: skip
+
+    def _keep(self, sample: Sample) -> bool:
+        """Log a sample, unless it was stopped and an earlier answer is there; return whether it was logged."""
         with self._lock:
-            if self.left:
-                return
-            before = self.log.samples.get(key)
-            kept = sample.status == "stopped" and before is not None and before.status == "done"
-            if not kept:  # an answer that was there outlives another try that was stopped
-                self.log.add(sample)
-            self._failed = self._failed + 1 if sample.status == "failed" else 0
-            failed = self._failed
-        self.listen(Abandoned(key) if kept else Finished(sample))
+            before = self.log.samples.get(sample.key)
+            if self.left or (sample.status == "stopped" and before is not None and before.status == "done"):
+                return False
+            self.log.add(sample)
+            self._failed = failed = self._failed + 1 if sample.status == "failed" else 0
+        self.listen(Finished(sample))
         if failed >= IN_A_ROW:
             raise TargetError(f"{failed} samples in a row failed, the last one with: {sample.error}")
+        return True
 
     def _streamed(self, event: Streamed) -> float:
         """Report an event and wait while the run is paused; return the seconds waited."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import events
@@ -47,7 +47,6 @@ class EvalApp(App[None]):
         Binding("p", "pause", "Pause"),
         Binding("q", "leave", "Quit"),
         Binding("enter", "run_now", "Ask now", key_display="⏎"),
-        Binding("r", "again", "Again"),
         Binding("o", "open", "Open"),
         Binding("slash,f", "filter", "Filter", key_display="/"),
         Binding("question_mark", "help", "Help", key_display="?"),
@@ -230,20 +229,11 @@ class EvalApp(App[None]):
         self.look()
 
     def action_run_now(self) -> None:
-        """Ask the selected question now, in place of the running one."""
-        self._ask(self.work.runner.run_now, self.board.live)
-        self.following = True
-
-    def action_again(self) -> None:
-        """Ask the selected question again after the running one."""
-        self._ask(self.work.runner.again, ())
-
-    def _ask(self, how: Callable[[Key], None], but: Container[Key]) -> None:
+        """Ask the selected question now, in place of the running one; again if it is done."""
         key = self.table.key
-        if key is not None and key not in but and not self.work.stopping:
-            self.board.queued.add(key)
-            how(key)
-            self.table.update_rows([self.board.number[key.question]])
+        if key is not None and key not in self.board.live and not self.work.stopping:
+            self.work.runner.run_now(key)
+        self.following = True
         self.look()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:

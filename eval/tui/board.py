@@ -131,7 +131,6 @@ class Board:
         self.samples = {key: sample for key, sample in samples.items() if self.knows(key)}
         self.live: dict[Key, Live] = {}
         self.latest: Key | None = None  # the last one sent
-        self.queued: set[Key] = set()  # requested again by the user
 
     def knows(self, key: Key) -> bool:
         """Return whether ``key`` is a sample of this run."""
@@ -147,7 +146,6 @@ class Board:
                 continue
             match event:
                 case Started():
-                    self.queued.discard(key)
                     self.latest = key
                     self.live[key] = Live(self.pace.seconds)
                 case Streamed():

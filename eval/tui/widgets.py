@@ -53,8 +53,7 @@ TAIL = 4000
 HELP = """\
 ↑ ↓  j k             previous, next question
 PgUp PgDn Home End   a page up or down, the first, the last
-Enter                ask it now; the running one waits
-r                    ask it again, next
+Enter                ask it now, or again; the running one waits
 o                    details: prompt, answers of all epochs, grade, timings
 l                    follow the running question again
 p                    pause, resume
@@ -178,8 +177,7 @@ class QuestionTable(DataTable[Text], inherit_bindings=False):
 
     def _cells(self, i: int) -> tuple[Text, Text, Text, Text]:
         board, question, states = self.board, self.board.questions[i], self.board.states(i)
-        queued = any(key.question == question.id for key in board.queued)
-        number = f"{'»' if queued else ' '}{i + 1:>{len(str(len(board.questions)))}}"
+        number = f" {i + 1:>{len(str(len(board.questions)))}}"
         title = Text.assemble((f"{one_line(question.source)}: ", QUIET), one_line(question.question[:400])[:200])
         if RUNNING.intersection(states):
             title.stylize("bold")

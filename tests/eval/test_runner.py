@@ -224,15 +224,12 @@ def test_a_pause_holds_between_samples(run):
     assert len(run.ended()) == 6
 
 
-@pytest.mark.parametrize(("how", "question", "order", "abandoned"), [
-    ("run_now", 5, "512346", "1"), ("run_now", 1, "123456", ""),
-    ("again", 4, "142356", ""), ("again", 1, "123456", "1"),
-])  # fmt: skip
-def test_asking_now_and_again_lose_no_question(run, how, question, order, abandoned):
+@pytest.mark.parametrize(("question", "order", "abandoned"), [(5, "512346", "1"), (1, "123456", "")])
+def test_asking_now_loses_no_question(run, question, order, abandoned):
     run = run()
     gate = run.play.shut("answer")
     run.answering("1")
-    getattr(run.runner, how)(Key(1, f"maths-000{question}"))
+    run.runner.run_now(Key(1, f"maths-000{question}"))
     if abandoned:
         run.until(lambda: run.count(Abandoned, "1") == 1)
     gate.set()
@@ -240,11 +237,11 @@ def test_asking_now_and_again_lose_no_question(run, how, question, order, abando
     assert "".join(e.key.question[-1] for e in run.events if isinstance(e, Abandoned)) == abandoned
 
 
-def test_again_of_what_is_done_replaces_it(run):
+def test_what_is_done_is_asked_again_and_replaced(run):
     run = run()
     run.ended()
     run.play.answers["maths-0002"] = "Answer: 99"
-    run.runner.again(Key(1, "maths-0002"))
+    run.runner.run_now(Key(1, "maths-0002"))
     run.runner.run()
     assert run.log.samples[Key(1, "maths-0002")].output.endswith("99") and len(run.log.samples) == 6
 
@@ -254,7 +251,7 @@ def test_an_answer_outlives_another_try_that_was_stopped(run, status, output):
     grade = Grade("wrong", "9") if status == "done" else None
     run = run(earlier=[Sample("maths-0001", 1, "", status, "1", "", grade=grade, output="before")])
     run.play.shut("answer")
-    run.runner.again(Key(1, "maths-0001"))
+    run.runner.run_now(Key(1, "maths-0001"))
     run.answering("1")
     run.runner.stop()
     assert run.ended() == {"1": status} and run.log.samples[Key(1, "maths-0001")].output == output

@@ -77,7 +77,7 @@ async def test_every_state_is_told_by_a_word_counted_and_found(stage, pilot):
     for words, shown in (("ambig", [2]), ("maths 0004", [3]), ("is 7?", [6]), ("nothing", [])):
         await pilot.press("slash", *words)
         await until(pilot, lambda shown=shown: stage.app.table.shown == shown)
-        await pilot.press("enter", "enter", "o", "r", "escape", "escape")
+        await pilot.press("enter", "o", "escape", "escape")
         await until(pilot, lambda: stage.app.table.shown == list(range(7)) and len(stage.app.screen_stack) == 1)
         assert stage.app.focused is stage.app.table
 
@@ -100,20 +100,18 @@ async def test_keys_that_move_and_l_goes_back_to_what_runs(stage, pilot):
 
 
 @staged(before=lambda stage: stage.play.shut("answer"))
-async def test_enter_asks_now_and_r_asks_next(stage, pilot):
+async def test_enter_asks_now_and_again(stage, pilot):
     await until(pilot, lambda: stage.states()[0] == "ANS")
     await pilot.press("enter")
     await pilot.pause(0.2)
     assert len(stage.target.asked) == 1, "what runs already"
     await pilot.press("end", "enter")
     await until(pilot, lambda: stage.states()[3] == "ANS" and stage.states()[0] == "PEND")
-    await pilot.press("home", "down", "down", "r")
-    await until(pilot, lambda: stage.rows()[2].startswith("»") and stage.states()[3] == "ANS")
     stage.play.gates["answer"].set()
     await until(pilot, lambda: stage.states() == ["PASS"] * 4)
-    assert [list(stage.stored()).index(q.id) for q in stage.questions] == [2, 3, 1, 0]
+    assert [list(stage.stored()).index(q.id) for q in stage.questions] == [1, 2, 3, 0]
     stage.play.answers[stage.questions[1].id] = "Answer: A"
-    await pilot.press("home", "down", "r")
+    await pilot.press("home", "down", "enter")
     await until(pilot, lambda: stage.states()[1] == "FAIL" and "score 3/4" in stage.text())
 
 
@@ -212,7 +210,7 @@ async def test_twice_does_not_wait(stage, pilot):
     await sees(stage, pilot, "DONE")
     stage.work.runner.stop = lambda: None  # a target that hears of nothing
     gate = stage.play.shut("answer")
-    await pilot.press("home", "r")
+    await pilot.press("home", "enter")
     await until(pilot, lambda: stage.states()[0] == "ANS")
     await pilot.press("q")
     await until(pilot, lambda: stage.app.is_running and "STOPPING" in stage.text())

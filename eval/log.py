@@ -199,20 +199,12 @@ class Writer:
     @classmethod
     def create(cls, path: str | os.PathLike[str], header: LogHeader) -> Writer:
         """Create a log; UsageError if the file exists."""
-        goal = Path(path)
+        writer = cls._open(Path(path), "xb", header, {})
         try:
-            file = open(goal, "xb", buffering=0)
-        except FileExistsError:
-            raise UsageError(f"{goal} exists: resume it with --resume, or choose another --output") from None
-        except OSError as error:
-            raise DataError(f"cannot write {goal}: {error.strerror or error}") from None
-        writer = cls(goal, file, header, {})
-        try:
-            writer._lock()
             writer._line(header)
         except BaseException:
-            file.close()
-            goal.unlink(missing_ok=True)
+            writer.close()
+            writer.path.unlink(missing_ok=True)
             raise
         return writer
 
@@ -222,19 +214,25 @@ class Writer:
         goal = Path(path)
         old, found, _, end = _scan(goal)
         _refuse_others(goal, old, header)
-        try:
-            file = open(goal, "r+b", buffering=0)
-        except OSError as error:
-            raise DataError(f"cannot write {goal}: {error.strerror or error}") from None
-        writer = cls(goal, file, old, found)
-        try:
-            writer._lock()
-            file.truncate(end)
-            file.seek(end)
-        except BaseException:
-            file.close()
-            raise
+        writer = cls._open(goal, "r+b", old, found)
+        writer._file.truncate(end)
+        writer._file.seek(end)
         return writer
+
+    @classmethod
+    def _open(cls, path: Path, mode: str, header: LogHeader, samples: dict[Key, Sample]) -> Writer:
+        """Open the file and lock it, so that two runs do not write into one log."""
+        try:
+            file = open(path, mode, buffering=0)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except FileExistsError:
+            raise UsageError(f"{path} exists: resume it with --resume, or choose another --output") from None
+        except BlockingIOError:
+            file.close()
+            raise UsageError(f"{path} is being written by another run") from None
+        except OSError as error:
+            raise DataError(f"cannot write {path}: {error.strerror or error}") from None
+        return cls(path, file, header, samples)
 
     def add(self, sample: Sample) -> None:
         """Append a sample and sync; DataError if it cannot be written, which leaves the log unchanged."""
@@ -257,13 +255,6 @@ class Writer:
             self._file.truncate(start)
             self._file.seek(start)
             raise DataError(f"cannot write {self.path}: {error.strerror or error}") from None
-
-    def _lock(self) -> None:
-        """Lock the file, so that two runs do not write into one log."""
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise UsageError(f"{self.path} is being written by another run") from None
 
     def close(self) -> None:
         """Close the file."""

@@ -5,6 +5,7 @@ Errors in the command line are raised here as UsageError or DataError, before a 
 
 from __future__ import annotations
 
+import itertools
 import signal
 import time
 from argparse import Namespace
@@ -25,6 +26,9 @@ from .plan import Settings, chosen, settings_of
 PROG = "ds4-eval"
 ENDINGS = signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT
 """Signals that end a run as Ctrl-C does: the log stays whole, and the report is printed."""
+
+GIVEN = "think", "tokens", "soft_limit", "hard_limit", "top_p", "min_p", "seed"
+"""Settings that are options of the same name."""
 
 USAGE = """ds4-eval [options]                   ask the questions, grade the answers, report
        ds4-eval view LOG [QUESTION]         show a log, or one question in full
@@ -146,23 +150,46 @@ class Job:
 
 def read_job(args: Namespace) -> Job:
     """Interpret ``args``; options that they leave out are taken from the log if one is resumed."""
-    given = _given(args)
-    if args.retry_incomplete and args.resume is None:
-        raise UsageError("--retry-incomplete is for --resume LOG")
     if args.model is not None and args.target is not None:
         raise UsageError("choose one of --model and --target")
+    target = args.target or (f"local:{args.model}" if args.model else None)
+    given = {name: value for name in GIVEN if (value := getattr(args, name)) is not None}
+    given |= {} if args.temp is None else {"temperature": args.temp}
     if args.resume is not None:
-        return _resumed(args, given)
-    spec = args.target or (f"local:{args.model}" if args.model else "local")
+        return _resumed(args, target, given)
+    if args.retry_incomplete:
+        raise UsageError("--retry-incomplete is for --resume LOG")
+    spec = target or "local"
     name = args.pack or (packs.NANO if is_embedded(spec) else packs.DEFAULT)
     pack = library.load(name, args.long_tokens)
     asked = tuple(chosen(pack.questions, args.only, args.limit))
     path = Path(args.output) if args.output else _new_path(pack.name)
     selection = {"only": args.only, "limit": args.limit, "spec": spec}
     depths = tuple(args.long_tokens or long_pack.SIZES) if name == long_pack.NAME else None
-    return Job(
-        pack, asked, settings_of(pack.header.settings, given), args.epochs or 1, spec, path, False, selection, depths
-    )
+    settings = settings_of(pack.header.settings, given)
+    return Job(pack, asked, settings, args.epochs or 1, spec, path, False, selection, depths)
+
+
+def _resumed(args: Namespace, target: str | None, given: dict[str, Any]) -> Job:
+    if args.output is not None:
+        raise UsageError("--resume continues its log: --output does not apply")
+    if args.long_tokens is not None or args.pack == long_pack.NAME:
+        raise UsageError("--resume asks the questions of its log: --pack long and --long-tokens do not apply")
+    path = latest() if args.resume == "latest" else Path(args.resume)
+    header = logs.read(path).header
+    if args.pack is not None:
+        pack = library.load(args.pack)
+    else:
+        name, version, canary = (header.pack.get(field) for field in ("pack", "version", "canary"))
+        pack = packs.Pack(packs.Header(str(name), int(version or 0), str(canary or "")), tuple(header.questions))
+    before = header.facts.get("selection") or {}
+    selection: dict[str, Any] = {
+        "only": args.only or before.get("only"), "limit": args.limit or before.get("limit"),
+        "spec": target or before.get("spec") or "local",
+    }  # fmt: skip
+    asked = tuple(chosen(pack.questions, selection["only"], selection["limit"]))
+    settings = replace(header.plan, **given)
+    return Job(pack, asked, settings, args.epochs or header.epochs, selection["spec"], path, True, selection)
 
 
 def measured(job: Job, count: long_pack.Count) -> Job:
@@ -174,51 +201,18 @@ def measured(job: Job, count: long_pack.Count) -> Job:
     return replace(job, pack=pack, asked=asked)
 
 
-def _given(args: Namespace) -> dict[str, Any]:
-    """Collect the settings that were given explicitly."""
-    named = {
-        "think": args.think, "tokens": args.tokens, "soft_limit": args.soft_limit, "hard_limit": args.hard_limit,
-        "temperature": args.temp, "top_p": args.top_p, "min_p": args.min_p, "seed": args.seed,
-    }  # fmt: skip
-    return {name: value for name, value in named.items() if value is not None}
-
-
-def _resumed(args: Namespace, given: dict[str, Any]) -> Job:
-    if args.output is not None:
-        raise UsageError("--resume continues its log: --output does not apply")
-    if args.long_tokens is not None or args.pack == long_pack.NAME:
-        raise UsageError("--resume asks the questions of its log: --pack long and --long-tokens do not apply")
-    path = latest() if args.resume == "latest" else Path(args.resume)
-    header = logs.read(path).header
-    if args.pack is not None:
-        pack = library.load(args.pack)
-    else:
-        about = packs.Header(str(header.pack.get("pack")), int(header.pack.get("version", 0)),
-                             str(header.pack.get("canary", "")))  # fmt: skip
-        pack = packs.Pack(about, tuple(header.questions))
-    before = dict(header.facts.get("selection") or {})
-    only, limit = args.only or before.get("only"), args.limit or before.get("limit")
-    spec = args.target or (f"local:{args.model}" if args.model else None) or str(before.get("spec") or "local")
-    asked = tuple(chosen(pack.questions, only, limit))
-    selection = {"only": only, "limit": limit, "spec": spec}
-    settings = replace(header.plan, **given)
-    return Job(pack, asked, settings, args.epochs or header.epochs, spec, path, True, selection)
-
-
 def folder() -> Path:
     """Return the folder of logs without an explicit path."""
     return data_dir() / "evals"
 
 
 def _new_path(pack: str) -> Path:
-    stamp = time.strftime("%Y%m%d-%H%M%S")
     name = "".join(c if c.isalnum() or c in "-_." else "_" for c in pack)
-    place = folder()
     try:
-        place.mkdir(parents=True, exist_ok=True)
+        folder().mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise DataError(f"cannot create {place}: {error.strerror or error}; choose another place with -o") from None
-    paths = (place / f"{stamp}-{name}{suffix}.jsonl" for suffix in ("", *(f"-{i}" for i in range(2, 1000))))
+        raise DataError(f"cannot create {folder()}: {error.strerror or error}; choose another place with -o") from None
+    paths = (folder() / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}-{i}.jsonl" for i in itertools.count(1))
     return next(path for path in paths if not path.exists())
 
 

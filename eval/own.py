@@ -104,18 +104,17 @@ def _json(where: str, text: str) -> Any:
 
 
 def _csv(path: Path, text: str) -> Iterator[tuple[str, dict[str, str]]]:
-    rows, start, header = csv.reader(text.splitlines(keepends=True), strict=True), 1, None
+    rows = csv.DictReader(text.splitlines(keepends=True), strict=True)
     try:
         for row in rows:
-            where, start = f"{path}:{start}", rows.line_num + 1
-            if header is None:
-                header = row
-            elif len(row) == len(header):
-                yield where, dict(zip(header, row, strict=True))
-            elif any(cell.strip() for cell in row):
-                raise DataError(f"{where}: {len(row)} cells under {len(header)} columns")
+            where = f"{path}:{rows.line_num}"
+            if not any(isinstance(cell, str) and cell.strip() for cell in row.values()):
+                continue
+            if None in row or None in row.values():
+                raise DataError(f"{where}: not {len(rows.fieldnames or ())} cells, as the header has")
+            yield where, row
     except csv.Error as error:
-        raise DataError(f"{path}:{start}: not CSV: {error}") from None
+        raise DataError(f"{path}:{rows.line_num}: not CSV: {error}") from None
 
 
 def _question(record: dict[str, Any], stem: str, is_ds4: bool) -> Question:
@@ -158,18 +157,16 @@ def _question(record: dict[str, Any], stem: str, is_ds4: bool) -> Question:
         msgspec.json.encode(question)
     except UnicodeEncodeError:
         raise ValueError("half a surrogate pair: not valid Unicode") from None
-    question = msgspec.structs.replace(question, id=question.id or _identity(stamped(question)))
+    question = msgspec.structs.replace(question, id=question.id or stamped(question))
     if wrong := problem(question):
         raise ValueError(wrong)
     return question
 
 
 def _identity(own: str) -> str:
-    """Return a valid id made from the file's own one; "" stays ""."""
+    """Return a valid id made from the file's own one; "" if there is none, or it is too long."""
     plain = re.sub(r"[^\w.:+-]+", "-", own)
-    if len(plain) <= LONGEST_ID:
-        return plain
-    return f"{plain[: LONGEST_ID - 9]}.{hashlib.sha256(own.encode('utf-8', 'replace')).hexdigest()[:8]}"
+    return plain if len(plain) <= LONGEST_ID else ""
 
 
 def _choices(value: Any) -> tuple[str, ...]:

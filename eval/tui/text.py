@@ -1,38 +1,31 @@
 """Text of models and packs, made safe to show; logs keep the original text.
 
 Control characters become visible symbols, so that an escape sequence is shown and not obeyed. Characters about whose
-width terminals disagree (joiners, bidirectional marks, skin tones, flags) are dropped or spelled out.
+width terminals disagree (joiners, bidirectional marks, variation selectors, skin tones, flags) are dropped.
 """
 
 from __future__ import annotations
 
-import unicodedata
-
 import regex
 
-TAB = "    "
 MAX_MARKS = 6
 """Largest number of combining marks kept per character."""
 OPEN, CLOSE = "<think>", "</think>"
 
-_FIRST_FLAG = 0x1F1E6
-_FILLERS = "\u115f\u1160\u3164\uffa0"
-_UNSAFE = regex.compile(
-    r"[\p{Cc}\p{Cf}\p{Cs}\p{Zl}\p{Zp}--\n]"  # control, format, lone surrogates, separators of lines and paragraphs
-    r"|[\ufe00-\ufe0f\U000e0100-\U000e01ef\U0001f3fb-\U0001f3ff]"  # variation selectors, skin tones
-    rf"|[\U0001f1e6-\U0001f1ff{_FILLERS}]",  # letters of flags; letters of Hangul that are blank
-    regex.V1,
+_DROPPED = regex.compile(
+    r"[\p{Cf}\ufe00-\ufe0f\U000e0100-\U000e01ef\U0001f3fb-\U0001f3ff\U0001f1e6-\U0001f1ff\u115f\u1160\u3164\uffa0]"
 )
+_UNSAFE = regex.compile(r"[\p{Cc}\p{Cs}\p{Zl}\p{Zp}--\n]", regex.V1)
 _MANY_MARKS = regex.compile(rf"(\p{{M}}{{{MAX_MARKS}}})\p{{M}}+")
-_BARE_MARK = regex.compile(r"(?m)^(?=\p{M})")
 
 
 def clean(text: str) -> str:
     """Replace characters that a terminal would act on; line feeds stay."""
     if text.isascii() and text.isprintable():
         return text
-    text = _UNSAFE.sub(lambda match: _visible(match[0]), text.replace("\r\n", "\n"))
-    return text if text.isascii() else _BARE_MARK.sub("\u25cc", _MANY_MARKS.sub(r"\1", text))
+    text = _DROPPED.sub("", text.replace("\r\n", "\n").replace("\t", "    "))
+    text = _UNSAFE.sub(lambda match: chr(0x2400 + ord(match[0])) if match[0] < " " else "\ufffd", text)
+    return _MANY_MARKS.sub(r"\1", text)
 
 
 def one_line(text: str) -> str:
@@ -58,18 +51,3 @@ def split_thinking(reasoning: str, output: str) -> list[tuple[bool, str]]:
     thought = reasoning.removeprefix(OPEN).replace(CLOSE, "").lstrip("\n")
     parts = [(True, thought), (False, output.lstrip("\n"))]
     return [(is_thought, text) for is_thought, text in parts if text]
-
-
-def _visible(char: str) -> str:
-    code, category = ord(char), unicodedata.category(char)
-    if char == "\t":
-        return TAB
-    if category == "Cc":
-        return chr(0x2400 + code) if code < 32 else "\u2421" if code == 127 else "\ufffd"
-    if category in ("Zl", "Zp"):
-        return "\n"
-    if category == "Cs":
-        return "\ufffd"
-    if 0 <= code - _FIRST_FLAG < 26:
-        return chr(ord("A") + code - _FIRST_FLAG)
-    return " " if char in _FILLERS else ""

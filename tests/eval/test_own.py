@@ -100,8 +100,8 @@ def test_what_a_line_may_say(tmp_path, line, kind, answer):
         ('[{"question": "a", "answer": "b"}, 7]', ": entry 2: not a JSON object"),
         ("[{]", ": not JSON"),
         ("question,result\na,b\n", ':2: no "answer" (the fields here: question, result)'),
-        ('question,answer\n"a\nb",c\na\n', ":4: 1 cells under 2 columns"),
-        ('question,answer\n"a,b\n', ":2: not CSV"),
+        ('question,answer\n"a\nb",c\na\n', ":4: not 2 cells, as the header has"),
+        ('question,answer\n"a,b\n', ":1: not CSV"),
         ('{"pack": 5}', ":1: "),
     ],
 )

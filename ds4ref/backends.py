@@ -63,16 +63,6 @@ def load_backend(
     return backend
 
 
-def lacks_cuda() -> str:
-    """Return why no CUDA kernel can run on this machine, "" if one can."""
-    try:
-        from ds4ref.kernels.cuda.driver.devices import refusal
-
-        return refusal() or ""
-    except (ImportError, OSError, RuntimeError) as error:
-        return f"numba.cuda cannot be loaded: {' '.join(str(error).split())}"
-
-
 def _gpu_memory(requested: float | None) -> float | None:
     """Return the limit in GiB, None for all memory."""
     text = os.environ.get(GPU_MEMORY)

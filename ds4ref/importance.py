@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -20,27 +20,9 @@ from .archs import arch_of
 from .errors import BackendError, DataError
 from .weights.quantize.imatrix import Imatrix, TensorImportance
 
-if TYPE_CHECKING:
-    from .session.session import Session
-    from .weights.source import TensorSource
-
 MARKER = "===== DS4_IMATRIX_PROMPT"
 BACKENDS = ("cpu", "reference")
 """Backends whose intermediates are NumPy arrays."""
-
-
-class Observed(Protocol):
-    """The part of an engine that is used here."""
-
-    @property
-    def backend(self) -> str: ...
-    @property
-    def source(self) -> TensorSource: ...
-    @property
-    def shape(self) -> Any: ...
-    @property
-    def tokenizer(self) -> Any: ...
-    def session(self, ctx: int) -> Session: ...
 
 
 def split(text: str) -> list[str]:
@@ -49,9 +31,7 @@ def split(text: str) -> list[str]:
     return [part.strip() for part in parts if part.strip()]
 
 
-def prompts(
-    engine: Observed, text: str, ctx: int, most_prompts: int | None, most_tokens: int | None
-) -> list[list[int]]:
+def prompts(engine: Any, text: str, ctx: int, most_prompts: int | None, most_tokens: int | None) -> list[list[int]]:
     """Return prompts as token ids, in pieces of at most ``ctx`` tokens; DataError if no token is left.
 
     ``most_prompts``, ``most_tokens``: limits on the whole text; None for no limit.
@@ -72,7 +52,7 @@ def prompts(
 
 
 def collect(
-    engine: Observed,
+    engine: Any,
     pieces: Iterable[list[int]],
     progress: Callable[[int], None] | None = None,
     cancel: Callable[[], bool] | None = None,

@@ -38,19 +38,6 @@ ARCHS = {
 """Module of each family, or module and object, by its name in ``general.architecture``."""
 
 
-class Shape(Protocol):
-    """Dimensions that every family's shape object has."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def n_layers(self) -> int: ...
-    @property
-    def dim(self) -> int: ...
-    @property
-    def vocab(self) -> int: ...
-
-
 class Cache(Protocol):
     """The KV cache of one sequence of tokens, filled up to position ``pos``."""
 
@@ -180,25 +167,11 @@ class Arch(Protocol):
         """
 
     def collector(self, shape: Any) -> Any:
-        """Return hooks that collect the importance of the weights (``Collector``)."""
+        """Return hooks that collect the importance of the weights (``importance.Collector``)."""
 
     def costs(self, source: TensorSource, shape: Any, act_quant: bool) -> Costs:
         """Return the cost model: bytes read and operations done per token; ``act_quant``: int8 inputs of quantized
         matrices."""
-
-
-class Collector(Protocol):
-    """Hooks that sum the squares of the inputs of every matrix, for importance-weighted quantization.
-
-    ``ds4ref.importance`` collects the importance of weights with it.
-    """
-
-    sums: dict[str, tuple[np.ndarray, np.ndarray]]
-    """Tensor name -> sums of squares, float64 (vectors, cols), and the number of inputs summed in each row,
-    (vectors,)."""
-
-    routes: int
-    """Number of (token, expert) routes so far."""
 
 
 def arch_of(source: TensorSource) -> Arch:
@@ -219,4 +192,4 @@ def costs_of(source: TensorSource, act_quant: bool = True) -> Costs:
     return costs
 
 
-__all__ = ["ARCHS", "Arch", "Cache", "Collector", "Model", "Shape", "arch_of", "costs_of"]
+__all__ = ["ARCHS", "Arch", "Cache", "Model", "arch_of", "costs_of"]

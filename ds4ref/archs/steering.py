@@ -14,16 +14,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ..engine_options import Steering
 from ..errors import DataError, UsageError
 from ..files import atomic_write
-
-if TYPE_CHECKING:
-    from . import Shape
 
 HALF_NAMES = {"attn": "attention", "ffn": "the feed-forward half"}
 """The halves of a layer, as fields of ``Steering`` and in words."""
@@ -35,7 +32,7 @@ class Directions:
     """The directions of a model in the memory of its backend; ``attn``, ``ffn`` and ``rows`` (layers, width) as asked
     for, ``file`` the path of their file or ""."""
 
-    def __init__(self, wanted: Steering, shape: Shape, ops: Any):
+    def __init__(self, wanted: Steering, shape: Any, ops: Any):
         """Raise UsageError for a scale out of range, DataError for directions of another shape or that are not
         finite."""
         for half in HALF_NAMES:
@@ -71,7 +68,7 @@ def digest(rows: np.ndarray) -> str:
     return hashlib.sha256(rows.astype("<f4").tobytes()).hexdigest()
 
 
-def read_directions(path: str | os.PathLike[str], shape: Shape) -> np.ndarray:
+def read_directions(path: str | os.PathLike[str], shape: Any) -> np.ndarray:
     """Return the directions (layers, width) in a file; raise DataError if it is not of this shape."""
     wanted = 4 * shape.n_layers * shape.dim
     try:
@@ -90,7 +87,7 @@ def read_directions(path: str | os.PathLike[str], shape: Shape) -> np.ndarray:
         raise DataError(f"{os.fspath(path)}: {error}") from None
 
 
-def checked(rows: np.ndarray, shape: Shape) -> np.ndarray:
+def checked(rows: np.ndarray, shape: Any) -> np.ndarray:
     """Return directions as float32 (layers, width); raise DataError for another shape, or if one is not finite."""
     if rows.shape != (shape.n_layers, shape.dim):
         raise DataError(f"directions are {rows.shape}, this model has {shape.n_layers} layers of width {shape.dim}")

@@ -143,14 +143,13 @@ def quantize(argv: Sequence[str]) -> int:
         raise UsageError("--imatrix-strict goes with --imatrix")
     if not args.dry_run:
         _check_target(args.output, args.overwrite, path, args.template, args.imatrix)
-    from ..archs.dense.export import as_llama_cpp_has_it
     from ..text.export import vocabulary_entries
     from ..weights import open_source
     from ..weights.quantize.imatrix import read_imatrix
     from ..weights.quantize.plan import about_imatrix, check_imatrix, make_plan
 
     with ExitStack() as stack:
-        source = _opened(stack, _mtp_block(path) if args.mtp_block else as_llama_cpp_has_it(open_source(path)))
+        source = _opened(stack, _mtp_block(path) if args.mtp_block else open_source(path))
         template = _opened(stack, open_source(args.template)) if args.template else None
         plan = make_plan(source, _choices(args), template)
         if template is None:

@@ -3,43 +3,23 @@
 from __future__ import annotations
 
 import weakref
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from ..archs.deepseek4 import payload
 from ..archs.deepseek4.cache import Projections
-from ..archs.deepseek4.shape import ModelShape
 from ..decode import RANKS
 from ..errors import ContextError, SessionError
 from .history import Base, Node, Pass, back, line, passed
-from .workers import Waiting, Workers
-
-
-class Stages(Protocol):
-    """What a sequence needs of its model: instructions to the stages, and since when they are connected."""
-
-    shape: ModelShape
-    epoch: int
-    numbers: Iterator[int]
-    garbage: deque[tuple[int, str, int]]
-
-    def link(self) -> Workers: ...
-    def send(self, stage: int, name: str, *arguments: Any) -> Waiting: ...
-    def all_stages(self, name: str, *arguments: Any) -> list[Waiting]: ...
-    def wait(self, pending: Waiting) -> Any: ...
-    def wait_all(self, name: str, *arguments: Any) -> list[Any]: ...
-    def run(
-        self, key: int, ids: Sequence[int], recorded: bool, ranks: int, cancel: Callable[[], bool] | None = None
-    ) -> Waiting: ...
+from .workers import Waiting
 
 
 class Held:
     """Something that the stages keep under a number, until this object goes."""
 
-    def __init__(self, model: Stages, kind: str):
+    def __init__(self, model: Any, kind: str):
         self.epoch, self.number = model.epoch, next(model.numbers)
         weakref.finalize(self, model.garbage.append, (self.epoch, kind, self.number)).atexit = False
 
@@ -69,7 +49,7 @@ class ClusterCache:
 
     moves = 0
 
-    def __init__(self, model: Stages, ctx: int):
+    def __init__(self, model: Any, ctx: int):
         self.model, self.ctx = model, ctx
         self.node: Node = Base(ctx)
         self.serial: int | None = None
@@ -207,7 +187,7 @@ class ClusterCache:
 class ClusterSnapshot:
     """A snapshot of a ``ClusterCache``."""
 
-    def __init__(self, model: Stages, node: Node, held: Held | None):
+    def __init__(self, model: Any, node: Node, held: Held | None):
         self.node, self.held, self._shape = node, held, model.shape
 
     @property

@@ -23,10 +23,6 @@ from ..errors import UsageError
 MOST_DRAFTED, MOST_MARGIN = 16, 1000.0
 """Upper limits of ``depth`` and ``margin``, those of ds4."""
 
-SURE = 2.0
-"""A good ``sure`` where a row of a pass costs 0.1 to 0.4 of a token: 2 to 5 % more than the best fixed number of drafts
-would give, on the embedded model."""
-
 MOST_RECORDED = 8
 """Maximum number of pairs in a recorded pass: the rows of a pass that verifies drafts. More come only after a
 prompt."""
@@ -37,20 +33,17 @@ class Mtp:
 
     depth   maximum number of drafts
     margin  two drafts become one if the logits of the best two tokens for the second are closer than this, as in ds4
-    sure    drafting ends before the first draft, of any number, whose best two are closer than this
     """
 
     name = "mtp"
 
-    def __init__(self, block: Block, depth: int = MOST_DRAFTED, margin: float = 0.0, sure: float = 0.0):
+    def __init__(self, block: Block, depth: int = MOST_DRAFTED, margin: float = 0.0):
         """Raise UsageError for a number out of range."""
         if not 1 <= depth <= MOST_DRAFTED:
             raise UsageError(f"drafts of multi-token prediction must be 1 to {MOST_DRAFTED}, got {depth}")
         if not 0 <= margin <= MOST_MARGIN:
             raise UsageError(f"the margin of the second draft must be 0 to {MOST_MARGIN:g}, got {margin:g}")
-        if not 0 <= sure <= MOST_MARGIN:
-            raise UsageError(f"the margin of every draft must be 0 to {MOST_MARGIN:g}, got {sure:g}")
-        self.block, self.depth, self.margin, self.sure = block, depth, margin, sure
+        self.block, self.depth, self.margin = block, depth, margin
         self.window = block.shape.window
         self._rows, self._records = Window(block), block.ops.record() is not None
         self._recordings: dict[tuple[int, int], tuple[Any, Any]] = {}
@@ -73,10 +66,7 @@ class Mtp:
         margins: list[float] = []
         while len(drafts) < limit:
             X, best, (value, *others) = self._step(X, ids)
-            margin = value - max(others, default=-math.inf)
-            if margin < self.sure:
-                break
-            margins.append(margin)
+            margins.append(value - max(others, default=-math.inf))
             drafts.append(best[0])
             ids = drafts[-1:]
         self._rows.rewind(end)

@@ -12,7 +12,7 @@ import hashlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ..files import file_digest
 from ..text.chat import MODES, Message, render
@@ -20,24 +20,10 @@ from ..text.dsml import ToolCall
 from ..version import __version__
 
 if TYPE_CHECKING:
-    from ..archs import Model
     from ..text.tokenizer import Tokenizer
-    from ..weights.source import TensorSource
 
 ROUTED = "blk.0.ffn_gate_exps.weight"
 """The tensor whose format ds4 records as the format of the whole file."""
-
-
-class OpenModel(Protocol):
-    """The part of an engine that checkpoints depend on."""
-
-    source: TensorSource
-    model: Model
-
-    @property
-    def backend(self) -> str: ...
-    @property
-    def tokenizer(self) -> Tokenizer: ...
 
 
 @dataclass(frozen=True)
@@ -54,7 +40,7 @@ class Identity:
     about: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, engine: OpenModel) -> Identity:
+    def of(cls, engine: Any) -> Identity:
         """Return the identity of an engine; reads the model file to digest it, or both ends of a large one."""
         routed = engine.source.tensors.get(ROUTED)
         modes = engine.model.numerics._asdict()

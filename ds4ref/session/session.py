@@ -452,10 +452,6 @@ class Session:
         """Return the k most likely next tokens as (id, logit, logprob), best first."""
         return sampling.top_logprobs(self.logits, k)
 
-    def token_logprob(self, token: int) -> float:
-        """Return the natural log probability of one next token."""
-        return sampling.token_logprob(self.logits, token)
-
     # --- remembering
 
     def snapshot(self) -> Snapshot:

@@ -29,7 +29,7 @@ from ..errors import PayloadError, PayloadMismatch
 from . import kvc
 from .boundaries import Policy
 from .directory import Directory, StoredCheckpoint, fits
-from .identity import Identity, OpenModel
+from .identity import Identity
 from .kvc import Checkpoint, Damaged, Header, Integrity, Unknown
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class Store:
     @classmethod
     def open(
         cls,
-        engine: OpenModel,
+        engine: Any,
         path: str | os.PathLike[str],
         budget: int = BUDGET,
         policy: Policy | None = None,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ds4ref.archs.deepseek4.mtp import Block
-from ds4ref.drafts.mtp import MOST_RECORDED, SURE, Mtp
+from ds4ref.drafts.mtp import MOST_RECORDED, Mtp
 from ds4ref.engine import Engine
 from ds4ref.nano import mtp_path
 from ds4ref.nano.skills import held_out
@@ -147,25 +147,6 @@ def test_the_margin_is_of_the_second_of_two_drafts(block: Block, sequence: tuple
         assert Mtp(block, margin=margin).propose(tokens[:21], X[:20], 2) == drafts[:count]
         assert len(Mtp(block, margin=margin).propose(tokens[:21], X[:20], 3)) == 3
     assert Mtp(block, margin=1000).propose(tokens[:21], X[:20], 1) == drafts[:1]
-
-
-def test_drafting_ends_before_the_first_draft_that_is_not_sure(
-    block: Block, sequence: tuple[list[int], np.ndarray]
-) -> None:
-    """The margins are those of the same drafts without a limit; what is not proposed leaves no trace."""
-    tokens, X = sequence
-    mtp, free = Watched(block, sure=SURE), Watched(block)
-    lengths = []
-    for end in range(1, 120):
-        mtp.passes.clear()
-        free.passes.clear()
-        drafts, most = (one.propose(tokens[: end + 1], X[end - 1 : end], 4) for one in (mtp, free))
-        sure = [values[0] - values[1] >= SURE for *_, values in free.passes]
-        count = [*sure, False].index(False)
-        assert drafts == most[:count] and len(mtp.passes) == min(count + 1, 4)
-        assert mtp._rows.pos == end
-        lengths.append(count)
-    assert set(lengths) == {0, 1, 2, 3, 4}
 
 
 # --- what is taken back

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from ...numerics import Numerics
     from ...residency.resident import ResidentExperts
     from ...weights.source import TensorSource
+    from ..importance import Collector
     from .forward import Model
-    from .importance import Collector
     from .weights import Weights
 
 
@@ -52,9 +52,10 @@ def costs(source: TensorSource, shape: ModelShape, act_quant: bool = True) -> Co
 
 def collector(shape: ModelShape) -> Collector:
     """Return the hooks that collect the importance of this family's weights."""
-    from .importance import Collector
+    from ..importance import Collector
+    from .tensors import READERS, slots
 
-    return Collector(shape)
+    return Collector(READERS, slots(shape), shape.n_experts)
 
 
 __all__ = ["bind", "collector", "costs", "model", "read_shape"]

@@ -7,20 +7,15 @@ are in the chunk's ``plan``: one recording serves every token with an equal plan
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from ds4ref.kernels.formats import FORMATS, Matrix
-from ds4ref.kernels.ops import Backend
 
-from ...numerics import Numerics
-from ..experts import ExpertUse
 from ..inputs import Inputs
-from ..steering import Directions
 from .cache import LayerCache
 from .hooks import Hooks
-from .rope import RopeTables
 from .shape import CSA, HCA, ModelShape
 from .weights import LayerWeights
 
@@ -65,17 +60,6 @@ def plan(shape: ModelShape, pos0: int, count: int, most: int = 0) -> Plan:
     return Plan({ratio: end // ratio - pos0 // ratio for ratio in (CSA, HCA)}, rows)
 
 
-class Parts(Protocol):
-    """The parts of a model that its blocks read."""
-
-    shape: ModelShape
-    numerics: Numerics
-    rope: dict[bool, RopeTables]
-    experts: ExpertUse
-    ops: Backend
-    steering: Directions | None
-
-
 class Chunk(Inputs):
     """Tokens ids (T,) at positions pos0 .. pos0 + T - 1 on their way through the model.
 
@@ -90,7 +74,7 @@ class Chunk(Inputs):
 
     def __init__(
         self,
-        model: Parts,
+        model: Any,
         ids: Sequence[int] | np.ndarray,
         pos0: int,
         plan: Plan,

@@ -8,8 +8,8 @@ model file of its own (``mtp_parts``).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from ...errors import ModelFileError
@@ -151,7 +151,7 @@ def metadata(config: Config, checkpoint: Checkpoint) -> list[MetadataEntry]:
         *_rope(config),
     ]
     if checkpoint.has(TOKENIZER):
-        read = _Vocabulary(checkpoint)
+        read = cache(lambda: vocabulary(checkpoint))
         entries += [
             ("tokenizer.ggml.model", "string", "gpt2"),
             (TOKENS_KEY, "string[]", lambda: read()[0]),
@@ -166,7 +166,7 @@ _TYPES = {BOS: CONTROL, EOS: CONTROL, USER: CONTROL, ASSISTANT: CONTROL} | dict.
 )
 
 
-def _for_llama(read: _Vocabulary) -> Iterator[MetadataEntry]:
+def _for_llama(read: Callable[[], tuple[list[str], list[str]]]) -> Iterator[MetadataEntry]:
     """Yield the vocabulary metadata that only llama.cpp needs."""
     at = "tokenizer.ggml."
     yield at + "pre", "string", "joyai-llm"
@@ -175,21 +175,8 @@ def _for_llama(read: _Vocabulary) -> Iterator[MetadataEntry]:
         yield f"{at}{name}_token_id", "u32", partial(_index, read, token)
 
 
-def _index(read: _Vocabulary, token: str) -> int:
+def _index(read: Callable[[], tuple[list[str], list[str]]], token: str) -> int:
     return read()[0].index(token) if token in read()[0] else 0
-
-
-class _Vocabulary:
-    """Tokens and merges of tokenizer.json, read on first use."""
-
-    def __init__(self, checkpoint: Checkpoint):
-        self._checkpoint = checkpoint
-        self._contents: tuple[list[str], list[str]] | None = None
-
-    def __call__(self) -> tuple[list[str], list[str]]:
-        if self._contents is None:
-            self._contents = vocabulary(self._checkpoint)
-        return self._contents
 
 
 def _rotary(config: Config) -> int:

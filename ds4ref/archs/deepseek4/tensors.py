@@ -179,6 +179,20 @@ def _layer_slots(s: ModelShape, layer: int) -> Iterator[Slot]:
     yield slot("ffn_down_shexp.weight", (shared, s.dim), Q8_0, "shared")
 
 
+READERS = {
+    "attn_norm": (
+        *("attn_q_a", "attn_kv", "attn_compressor_kv", "attn_compressor_gate", "indexer.proj"),
+        *("indexer_compressor_kv", "indexer_compressor_gate"),
+    ),
+    "q_lora_norm": ("attn_q_b", "indexer.attn_q_b"),
+    "kqv_back": ("attn_output_a",),  # every group of heads has rows of its own and the same columns
+    "attn_low": ("attn_output_b",),
+    "ffn_norm": ("ffn_gate_inp", "ffn_gate_shexp", "ffn_up_shexp"),
+    "ffn_shexp_mid": ("ffn_down_shexp",),
+}
+"""Intermediate -> matrices that multiply it (``archs.importance``)."""
+
+
 @dataclass(frozen=True)
 class Recipe:
     """Storage formats of the routed experts' matrices; the last ``upgraded`` layers use Q4_K for all three."""

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from ...numerics import Numerics
     from ...residency.resident import ResidentExperts
     from ...weights.source import TensorSource
+    from ..importance import Collector
     from .costs import Costs
     from .forward import Model
-    from .importance import Collector
     from .weights import Weights
 
 
@@ -59,9 +59,10 @@ class Dense:
 
     def collector(self, shape: DenseShape) -> Collector:
         """Return the hooks that collect the importance of this family's weights."""
-        from .importance import Collector
+        from ..importance import Collector
+        from .weights import READERS, slots
 
-        return Collector(shape)
+        return Collector(READERS, slots(shape), shape.n_experts)
 
     def costs(self, source: TensorSource, shape: DenseShape, act_quant: bool = True) -> Costs:
         """Return the bytes and operations per token of a model file."""

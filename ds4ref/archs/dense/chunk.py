@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 
 from ds4ref.kernels.formats import FORMATS, Matrix
-from ds4ref.kernels.ops import Backend
 
-from ...numerics import Numerics
 from ..inputs import Inputs
-from ..steering import Directions
-from .rope import RopeTables
-from .shape import DenseShape
-from .weights import Weights
 
 HEAD = -1
 """Layer number under which hooks see the output head's intermediates."""
@@ -75,38 +69,15 @@ TENSORS = {
 """Tensors that each intermediate is computed with, named as in the file without "blk.N." and ".weight"."""
 
 
-class Hooks(Protocol):
-    """Interface of hooks: the pass calls ``begin`` once per chunk and ``tap`` at every named point."""
-
-    def begin(self, chunk: Any) -> None:
-        """Prepare for a chunk of tokens, before its first tap."""
-
-    def tap(self, name: str, layer: int, value: Any, chunk: Any) -> Any:
-        """Return the value that the pass continues with, ``value`` itself or a replacement."""
-
-
-class Parts(Protocol):
-    """The parts of a model that its blocks read."""
-
-    shape: DenseShape
-    numerics: Numerics
-    rope: RopeTables
-    window_rope: RopeTables
-    weights: Weights
-    ops: Backend
-    steering: Directions | None
-    experts: Any
-
-
 class Chunk(Inputs):
     """Tokens ids (T,) at positions pos0 .. pos0 + T - 1 on their way through a dense decoder."""
 
     def __init__(
         self,
-        model: Parts,
+        model: Any,
         ids: Sequence[int] | np.ndarray,
         pos0: int,
-        hooks: Hooks | None = None,
+        hooks: Any = None,
         ops: Any = None,
         members: Sequence[Self] = (),
     ):

@@ -19,7 +19,7 @@ from ..experts import ExpertUse
 from ..inputs import Inputs, blank
 from . import blocks, payload
 from .cache import Cache
-from .chunk import Chunk, Hooks
+from .chunk import Chunk
 from .rope import RopeTables
 from .shape import DenseShape, Scaling
 from .weights import Weights
@@ -87,7 +87,7 @@ class Model(archs.Model):
         return Cache(self.shape, ctx, self.ops, self.numerics.kv_f16 and not exact)
 
     def forward(
-        self, ids: np.ndarray, cache: Cache, hooks: Hooks | None = None, cancel: Callable[[], bool] | None = None
+        self, ids: np.ndarray, cache: Cache, hooks: Any = None, cancel: Callable[[], bool] | None = None
     ) -> np.ndarray:
         """Run tokens ids (T,) through all layers, advance ``cache`` by T, and return the residual stream (T, D) for
         ``logits``.
@@ -109,7 +109,7 @@ class Model(archs.Model):
             x = blocks.feed_forward(c, w, blocks.attention(c, w, [cache.layers[layer] for cache in caches], x))
         return x
 
-    def logits(self, X: np.ndarray, pos0: int = 0, hooks: Hooks | None = None) -> np.ndarray:
+    def logits(self, X: np.ndarray, pos0: int = 0, hooks: Any = None) -> np.ndarray:
         """Compute logits (T, V) float32, an array of the backend, of the residual stream (T, D) of tokens from ``pos0``
         on."""
         return blocks.logits(Chunk(self, [0] * len(X), pos0, hooks), self.weights, X)

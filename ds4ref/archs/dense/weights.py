@@ -28,6 +28,15 @@ INERT_TENSORS = (inert("frequencies of rope, which the metadata determines", "bl
 """Tensors of a GGUF file that are no weights."""
 
 
+READERS = {
+    "attn_norm": ("attn_q", "attn_k", "attn_v"),
+    "kqv_out": ("attn_output",),
+    "ffn_norm": ("ffn_gate", "ffn_up", "ffn_gate_inp"),
+    "ffn_swiglu": ("ffn_down",),
+}
+"""Intermediate -> matrices that multiply it (``archs.importance``)."""
+
+
 class Slot(NamedTuple):
     """Place of one tensor: ``dims`` in ggml order (contiguous one first); ``layer`` is None outside the layers."""
 

@@ -25,7 +25,7 @@ from ..agent.workspace import Workspace
 from ..backends import BACKENDS
 from ..console.common import EXIT_INTERRUPTED, Interrupt, read_text, say
 from ..console.flags import add
-from ..console.model import add_engine, engine_options, only_local, open_engine, threads
+from ..console.model import add_engine, engine_options, open_engine, threads
 from ..console.options import SEED_MAX, Parser, integer, printable
 from ..errors import UsageError
 from ..targets import Ability, Target, open_target
@@ -112,7 +112,7 @@ def build_parser() -> Parser:
     add(g, "--target", default="local", help="local[:MODEL.gguf] or http(s)://HOST/v1 (local)")
     add(g, "--model", help="GGUF file of the local engine (./ds4flash.gguf if it exists, else the embedded model)")
     add(g, "--ctx", help=f"local: context size in tokens ({CTX})")
-    add_engine(parser, "steering", "drafts", group=g)
+    add_engine(parser, "drafts")
     add(g, "--model-name")
     add(g, "--key-env")
     add(g, "--dialect")
@@ -170,7 +170,6 @@ def _target(args: Namespace) -> Iterator[Target]:
         return
     if args.model is not None:
         raise UsageError("-m works only with --target local; use --model-name for a server's model")
-    only_local(args, args.target.partition(":")[0])
     options: dict[str, Any] = {}
     if args.target.startswith(("http:", "https:")):
         options = {"model": args.model_name, "dialect": args.dialect, "key_env": args.key_env, "timeout": args.timeout}

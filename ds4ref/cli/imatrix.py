@@ -51,7 +51,7 @@ def build_parser() -> Parser:
     add(parser, "--ctx", default=2048, help="tokens per chunk (2048)")
     parser.add_argument("--max-prompts", metavar="N", type=integer(), help="read at most N prompts")
     parser.add_argument("--max-tokens", metavar="N", type=integer(), help="read at most N tokens")
-    add_engine(parser, "steering")
+    add_engine(parser)
     add(parser, "--help")
     return parser
 

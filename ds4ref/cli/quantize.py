@@ -3,25 +3,23 @@
 ds4-quantize model/ -o model-q4.gguf --recipe q4                      a published model, quantized
 ds4-quantize model.gguf -o q2.gguf --recipe q2 --imatrix imatrix.dat  with an importance matrix
 ds4-quantize model/ -o out.gguf --template old.gguf                   names, order, metadata, formats of another file
-ds4-quantize splice --base q2.gguf --donor q4.gguf --layers 37-42 -o mixed.gguf
+ds4-quantize q2.gguf --donor q4.gguf --layers 37-42 -o mixed.gguf   experts of some layers from another file
 
 The plan goes to stdout, progress to stderr. The same command resumes an interrupted run.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from argparse import ArgumentTypeError, Namespace
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from ..console.common import Interrupt, Progress, check_output, run, say
 from ..console.flags import add
-from ..console.options import Parser, number, parsed
+from ..console.options import Parser, integers, number, parsed
 from ..errors import DataError, UsageError
 from ..files import size_text
 
@@ -32,7 +30,7 @@ if TYPE_CHECKING:
 PROG = "ds4-quantize"
 
 USAGE = f"""{PROG} SOURCE -o OUT.gguf [--recipe NAME] [options]
-       {PROG} splice --base FILE --donor FILE --layers LIST -o OUT.gguf"""
+       {PROG} SOURCE --donor FILE --layers LIST -o OUT.gguf"""
 
 EPILOG = """\
 TYPE is one of {types}, or copy;
@@ -117,6 +115,9 @@ def build_parser() -> Parser:
         default=[],
         help="format of all tensors whose names start with NAME; repeatable, the first match wins",
     )
+    g = parser.add_argument_group("splicing, byte by byte")
+    g.add_argument("--donor", metavar="FILE", help="model file to take the routed experts of --layers from")
+    add(g, "--layers", type=integers(0, 1 << 16), help="layers to take: 37-42 or 0-2,40")
     g = parser.add_argument_group("importance")
     g.add_argument("--imatrix", metavar="FILE", help="importance matrix: .dat or llama.cpp's GGUF (see `ds4 imatrix`)")
     g.add_argument(
@@ -141,18 +142,29 @@ def quantize(argv: Sequence[str]) -> int:
     path = _source(args)
     if args.imatrix_strict and args.imatrix is None:
         raise UsageError("--imatrix-strict goes with --imatrix")
+    if (args.donor is None) != (args.layers is None):
+        raise UsageError("--donor and --layers go together")
+    if args.donor is not None and (args.template or args.imatrix or args.recipe or args.mtp_block):
+        raise UsageError("what is spliced is copied: no --recipe, --template, --imatrix or --mtp-block")
     if not args.dry_run:
-        _check_target(args.output, args.overwrite, path, args.template, args.imatrix)
+        _check_target(args.output, args.overwrite, path, args.template, args.imatrix, args.donor)
     from ..text.export import vocabulary_entries
     from ..weights import open_source
     from ..weights.quantize.imatrix import read_imatrix
     from ..weights.quantize.plan import about_imatrix, check_imatrix, make_plan
+    from ..weights.quantize.splice import Spliced, splice_plan
 
     with ExitStack() as stack:
-        source = _opened(stack, _mtp_block(path) if args.mtp_block else open_source(path))
+        source: Any = _opened(stack, _mtp_block(path) if args.mtp_block else open_source(path))
         template = _opened(stack, open_source(args.template)) if args.template else None
-        plan = make_plan(source, _choices(args), template)
-        if template is None:
+        if args.donor is not None:
+            donor = _opened(stack, open_source(args.donor))
+            plan, taken = splice_plan(source, donor, args.layers)
+            source = Spliced(source, donor, taken)
+            plan.notes += [f"{len(taken)} tensors of {args.donor}"]
+        else:
+            plan = make_plan(source, _choices(args), template)
+        if template is None and args.donor is None:
             vocabulary, left_out = vocabulary_entries(source)
             plan.metadata += vocabulary
             plan.notes += [left_out] if left_out else []
@@ -167,62 +179,8 @@ def quantize(argv: Sequence[str]) -> int:
         for note in plan.notes if args.json else ():
             say(PROG, note)
         if not args.dry_run:
-            _run(args, plan, source, table, plan.digest([path, *_present_paths(args.imatrix)]))
+            _run(args, plan, source, table, plan.digest([path, *_present_paths(args.imatrix, args.donor)]))
     return 0
-
-
-def splice(argv: Sequence[str]) -> int:
-    """Run ``ds4-quantize splice``; return the exit code."""
-    parser = Parser(
-        f"{PROG} splice",
-        usage=f"{PROG} splice --base FILE --donor FILE --layers LIST -o OUT.gguf",
-        description="Replace expert layers of one model file by those of another, byte by byte.",
-        unavailable={},
-    )
-    parser.add_argument("--base", metavar="FILE", help="model file to take everything else from")
-    parser.add_argument("--donor", metavar="FILE", help="model file to take the routed experts of --layers from")
-    add(parser, "--layers", help="layers to take: 37-42 or 0-2,40")
-    add(parser, "--output", "--out", metavar="FILE", help="the new file")
-    add(parser, "--force")
-    add(parser, "--dry-run", help="print the plan and stop")
-    add(parser, "--json")
-    add(parser, "--help")
-    args = parsed(parser, argv)
-    if args is None:
-        return 0
-    for name in ("base", "donor", "layers"):
-        if getattr(args, name) is None:
-            raise UsageError(f"--{name} is needed")
-    layers = _layers(args.layers)
-    if not args.dry_run:
-        _check_target(args.output, args.force, args.base, args.donor)
-    from ..weights import open_source
-    from ..weights.quantize.splice import Spliced, splice_plan
-
-    with ExitStack() as stack:
-        base, donor = _opened(stack, open_source(args.base)), _opened(stack, open_source(args.donor))
-        plan, taken = splice_plan(base, donor, layers)
-        _refuse_unreadable(plan, args.output)
-        changed = Counter(
-            f"{item.family}: {base.tensors[item.spec.name].fmt.name} -> {item.spec.fmt}"
-            for item in plan.items
-            if item.spec.name in taken
-        )
-        grown = plan.nbytes - sum(info.nbytes for info in base.tensors.values())
-        if args.json:
-            print(json.dumps({"taken": sorted(taken), "bytes": plan.nbytes, "grown": grown}))
-        else:
-            print("\n".join(f"{formats} ({count} tensors)" for formats, count in changed.items()))
-            more = "+" if grown >= 0 else "-"
-            print(f"{len(taken)} tensors of {args.donor}; {size_text(plan.nbytes)}, {more}{size_text(abs(grown))}")
-        sys.stdout.flush()
-        if not args.dry_run:
-            args.threads, args.memory, args.restart = 1, 0.25, False
-            _run(args, plan, Spliced(base, donor, taken), None, plan.digest([args.base, args.donor]))
-    return 0
-
-
-# --- parts of both
 
 
 def _refuse_unreadable(plan: Plan, path: str | None) -> None:
@@ -296,7 +254,7 @@ def _check_target(path: str | None, overwrite: bool, *sources: str | None) -> No
         ):
             raise UsageError(f"{path} is also an input file")
         if not overwrite:
-            raise DataError(f"{path} already exists: use --overwrite (splice: --force) to replace it")
+            raise DataError(f"{path} already exists: use --overwrite to replace it")
         if not os.path.isfile(path):
             raise DataError(f"{path} is not a regular file")
 
@@ -309,19 +267,6 @@ def _choices(args: Namespace) -> Any:
     families |= {family: fmt for family in FLAGS if (fmt := getattr(args, f"family_{family}")) is not None}
     return Choices(args.recipe, families, [_override(text) if isinstance(text, str) else text
                                            for text in args.tensor_type])  # fmt: skip
-
-
-def _layers(text: str) -> list[int]:
-    layers: list[int] = []
-    for part in text.split(","):
-        low, dash, high = part.strip().partition("-")
-        if not low.isdecimal() or (dash and not high.isdecimal()) or max(len(low), len(high)) > 6:
-            raise UsageError(f"--layers {text[:40]!r}: numbers and ranges are needed, such as 0-2,40")
-        last = int(high) if dash else int(low)
-        if last < int(low):
-            raise UsageError(f"--layers: {part.strip()} descends")
-        layers += range(int(low), last + 1)
-    return layers
 
 
 def _show(plan: Plan, as_json: bool) -> None:
@@ -341,19 +286,9 @@ def _show(plan: Plan, as_json: bool) -> None:
     sys.stdout.flush()
 
 
-COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {"splice": splice}
-
-
-def body(argv: Sequence[str]) -> int:
-    """Run the command; return the exit code."""
-    if argv and argv[0] in COMMANDS:
-        return COMMANDS[argv[0]](argv[1:])
-    return quantize(argv)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command as a console script; return the exit code."""
-    return run(PROG, body, argv)
+    return run(PROG, quantize, argv)
 
 
 if __name__ == "__main__":

@@ -68,9 +68,7 @@ def build_parser(command: str) -> Parser:
     add(parser, "--model", help="model file (default: ./ds4flash.gguf if it exists, else the small embedded model)")
     add(parser, "--ctx", default=4096, help="context size in tokens, prompt plus answer (4096)")
     add(parser, "--system", default=DEFAULT_SYSTEM, help=f'system prompt, "" for none ("{DEFAULT_SYSTEM}")')
-    add(parser, "--think", help="use prompts with thinking on (off)")
-    add(parser, "--think-max")
-    add(parser, "--nothink", help="use prompts with thinking off (default)")
+    add(parser, "--think", default="none", help="use prompts with thinking on (off)")
     add_engine(parser)
     add(parser, "--json")
     add(parser, "--help")
@@ -114,7 +112,6 @@ def body(argv: Sequence[str]) -> int:
     if choice is None:
         return 0
     name, args = choice
-    args.think = args.think or "none"
     return build(args) if name == "build" else measure(args)
 
 

@@ -162,7 +162,6 @@ def test_every_flag_of_ds4_is_known():
         ("ds4ref.test_vectors.cli", ["ppl", "--taget", "x"], "--target"),
         ("ds4ref.reports.cli", ["shwo"], "show"),
         ("ds4ref.cli.server", ["smok"], "smoke"),
-        ("ds4ref.cli.quantize", ["splcie", "a", "b"], "splice"),
         ("ds4ref.cli.kv", ["lst"], "list"),
         ("ds4ref.cli.ds4", ["nano", "pth"], "path"),
     ],

@@ -78,7 +78,7 @@ def ways(unquantized, quantized, tmp_path_factory) -> dict[str, Way]:
         "gguf": [str(unquantized), *rest],
         "importance": [str(unquantized), *rest, "--imatrix", str(folder / "i.gguf")],
         "published": [published, *rest],
-        "splice": ["splice", "--base", str(quantized), "--donor", donor, "--layers", "0-1"],
+        "splice": [str(quantized), "--donor", donor, "--layers", "0-1"],
     }
     found = {}
     for name, argv in commands.items():

@@ -100,8 +100,8 @@ def test_no_command_takes_a_part(tmp_path, capsys, number):
     for command in (
         lambda: quantize([part, "-o", str(out), "--recipe", "q8"]),
         lambda: quantize([whole, "-o", str(out), "--template", part]),
-        lambda: quantize(["splice", "--base", part, "--donor", whole, "--layers", "0", "-o", str(out)]),
-        lambda: quantize(["splice", "--base", whole, "--donor", part, "--layers", "0", "-o", str(out)]),
+        lambda: quantize([part, "--donor", whole, "--layers", "0", "-o", str(out)]),
+        lambda: quantize([whole, "--donor", part, "--layers", "0", "-o", str(out)]),
         lambda: quantize([whole, "-o", str(out), "--recipe", "q2", "--imatrix", part]),
         lambda: imatrix([str(text), "-m", part, "-o", str(out)]),
         lambda: ds4(["-m", part, "-p", "hi"]),
@@ -151,7 +151,7 @@ def test_what_would_be_refused_is_not_written(tmp_path, capsys, way, reason):
     argv = {
         "quantize": [bad, "-o", str(out), "--recipe", "q8"],
         "template": [bad, "-o", str(out), "--template", bad],
-        "splice": ["splice", "--base", bad, "--donor", bad, "--layers", "0", "-o", str(out)],
+        "splice": [bad, "--donor", bad, "--layers", "0", "-o", str(out)],
     }[way]
     assert quantize(argv) == 1
     err = capsys.readouterr().err

@@ -139,31 +139,22 @@ def leaves(values: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, An
             yield where + key, value
 
 
-class Reads:
-    """View of a file's metadata that records the keys whose values are read (``source.Metadata``)."""
+class Reads(Metadata):
+    """View of a file's metadata that records the keys whose values are read."""
 
     def __init__(self, metadata: Metadata):
-        self._metadata = metadata
+        self._metadata, self._entries = metadata, metadata._entries
         self.read: set[str] = set()
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._metadata
-
-    def type_of(self, key: str) -> str | None:
-        """Return the type of a key's value, or None for an unknown key."""
-        return self._metadata.type_of(key)
 
     def __getitem__(self, key: str) -> Any:
         self.read.add(key)
         return self._metadata[key]
 
     def count(self, key: str) -> int:
-        """Return the number of items of an array, 1 for a scalar."""
         self.read.add(key)
         return self._metadata.count(key)
 
-    def first(self, key: str, count: int) -> list[Any]:
-        """Return the first ``count`` items of an array."""
+    def first(self, key: str, count: int | None) -> Any:
         self.read.add(key)
         return self._metadata.first(key, count)
 

@@ -76,16 +76,16 @@ class Config:
 
     def integers(self, key: str, most: int, default: list[int] = _ABSENT) -> list[int]:
         """Return the list of integers under ``key``; refuse any other value, and more than ``most``."""
-        value = self._value(key, default)
-        if not isinstance(value, list) or len(value) > most or not all(type(item) is int for item in value):
-            raise self.fail(key, f"is {_brief(value)}, wanted a list of at most {most} whole numbers")
-        return value
+        return self._list(key, most, default, int, "whole numbers")
 
     def texts(self, key: str, most: int, default: list[str] = _ABSENT) -> list[str]:
         """Return the list of strings under ``key``; refuse any other value, and more than ``most``."""
+        return self._list(key, most, default, str, "texts")
+
+    def _list(self, key: str, most: int, default: list[Any], kind: type, named: str) -> list[Any]:
         value = self._value(key, default)
-        if not isinstance(value, list) or len(value) > most or not all(isinstance(item, str) for item in value):
-            raise self.fail(key, f"is {_brief(value)}, wanted a list of at most {most} texts")
+        if not isinstance(value, list) or len(value) > most or not all(type(item) is kind for item in value):
+            raise self.fail(key, f"is {_brief(value)}, wanted a list of at most {most} {named}")
         return value
 
     def agreed(self, *keys: str, default: str) -> str:

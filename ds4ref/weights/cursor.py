@@ -6,21 +6,17 @@ being parsed then gives a short read, which is an error, instead of a fault that
 
 from __future__ import annotations
 
-import os
 import struct
 from typing import Any
 
 from ..errors import ModelFileError
+from .mapped import MappedFile, quote
+
+__all__ = ["Cursor", "quote"]
 
 _WINDOW = 1 << 20
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
-
-
-def quote(text: str | bytes, limit: int = 60) -> str:
-    """Return ``text`` quoted and shortened for a one-line message."""
-    head = repr(text[:limit]).removeprefix("b")
-    return head if len(text) <= limit else head + "..."
 
 
 class Cursor:
@@ -30,8 +26,8 @@ class Cursor:
     why    error text for a field that reaches past ``limit``
     """
 
-    def __init__(self, path: str, fd: int, limit: int, why: str):
-        self.path, self._fd, self.limit, self._why = path, fd, limit, why
+    def __init__(self, file: MappedFile, limit: int, why: str):
+        self._file, self.path, self.limit, self._why = file, file.path, limit, why
         self.position = 0
         self._base, self._window = 0, b""
 
@@ -51,15 +47,11 @@ class Cursor:
 
     def u32(self, label: str) -> int:
         """Read a little-endian u32; ``label`` names it in errors."""
-        start = self._require(4, label)
-        self.position += 4
-        return _U32.unpack_from(self._window, start)[0]
+        return self.unpack(_U32, label)[0]
 
     def u64(self, label: str) -> int:
         """Read a little-endian u64; ``label`` names it in errors."""
-        start = self._require(8, label)
-        self.position += 8
-        return _U64.unpack_from(self._window, start)[0]
+        return self.unpack(_U64, label)[0]
 
     def unpack(self, layout: struct.Struct, label: str) -> tuple[Any, ...]:
         """Read the fields of ``layout``; ``label`` names them in errors."""
@@ -107,25 +99,6 @@ class Cursor:
         if start + count > len(self._window):
             if count > self.remaining():
                 raise self.fail(f"{label} needs {count} bytes {self._why}")
-            self._window = self._read(self.position, min(max(count, _WINDOW), self.remaining()))
+            self._window = self._file.read(self.position, min(max(count, _WINDOW), self.remaining()))
             self._base, start = self.position, 0
         return start
-
-    def _read(self, offset: int, count: int) -> bytes:
-        return read_at(self.path, self._fd, offset, count)
-
-
-def read_at(path: str, fd: int, offset: int, count: int) -> bytes:
-    """Read ``count`` bytes at ``offset``; raise ModelFileError if the file has become too short."""
-    parts = []
-    while count:
-        try:
-            part = os.pread(fd, count, offset)
-        except OSError as error:
-            raise ModelFileError(path, f"cannot read: {error.strerror or error}", offset) from None
-        if not part:
-            raise ModelFileError(path, "the file was truncated while open", offset)
-        parts.append(part)
-        offset += len(part)
-        count -= len(part)
-    return b"".join(parts)

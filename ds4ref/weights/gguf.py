@@ -18,13 +18,14 @@ import os
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 
-from ds4ref.kernels.formats import BY_ID, Format
+from ds4ref.kernels.formats import BY_ID
 
 from ..errors import ModelFileError
+from . import source
 from .container import (
     ALIGNMENT_KEY,
     ARRAY_ID,
@@ -35,9 +36,9 @@ from .container import (
     VERSION,
     align_up,
 )
-from .cursor import Cursor, quote, read_at
+from .cursor import Cursor, quote
 from .mapped import MappedFile, touch
-from .source import Entries
+from .source import TensorInfo
 
 Value = Any  # int, float, bool, str, or a list of one of them
 
@@ -62,22 +63,6 @@ _TENSOR_TAIL = struct.Struct("<IQ")
 _DIMS = [struct.Struct(f"<{rank}Q") for rank in range(MAX_RANK + 1)]
 
 
-class TensorInfo(NamedTuple):
-    """Format and location of a tensor: ``dims`` in ggml order (row length first), ``offset`` from the start of the
-    file."""
-
-    name: str
-    fmt: Format
-    dims: tuple[int, ...]
-    offset: int
-    nbytes: int
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Return the dimensions in NumPy order, slowest first."""
-        return self.dims[::-1]
-
-
 @dataclass(frozen=True, slots=True)
 class _Array:
     """An array not yet read from the file."""
@@ -88,28 +73,25 @@ class _Array:
     nbytes: int
 
 
-class Metadata(Entries):
+class Metadata(source.Metadata):
     """Metadata values by key. Arrays are read and decoded at every access, so keep the result.
 
     Booleans come as bool, strings as str, arrays as lists. Raise ModelFileError if an array holds invalid UTF-8, or
     booleans other than 0 and 1, or can no longer be read.
     """
 
-    def __init__(self, path: str, fd: int):
-        super().__init__({})
-        self._path, self._fd = path, fd
+    def __init__(self, file: MappedFile):
+        super().__init__()
+        self._file = file
 
     def __getitem__(self, key: str) -> Value:
         return self.first(key, None)
 
     def count(self, key: str) -> int:
-        """Return the number of items of an array without decoding it, 1 for a scalar; raise KeyError for an unknown
-        key."""
         value = self._entries[key][1]
         return value.count if isinstance(value, _Array) else 1
 
     def first(self, key: str, count: int | None) -> Value:
-        """Return a value; of an array only the first ``count`` items, a bound for arrays of untrusted length."""
         value = self._entries[key][1]
         if not isinstance(value, _Array):
             return value
@@ -117,16 +99,16 @@ class Metadata(Entries):
 
     def _decode(self, key: str, array: _Array, count: int) -> list[Any]:
         if array.item_id == STRING_ID:
-            data = read_at(self._path, self._fd, array.offset, array.nbytes)
+            data = self._file.read(array.offset, array.nbytes)
             return self._decode_strings(key, array, data, count)
         name, code = SCALARS[array.item_id]
         dtype = np.dtype(code)
-        data = read_at(self._path, self._fd, array.offset, count * dtype.itemsize)
+        data = self._file.read(array.offset, count * dtype.itemsize)
         values = np.frombuffer(data, dtype).tolist()
         if name != "bool":
             return values
         if any(value > 1 for value in values):
-            raise ModelFileError(self._path, f"{quote(key)} has a boolean that is neither 0 nor 1", array.offset)
+            raise ModelFileError(self._file.path, f"{quote(key)} has a boolean that is neither 0 nor 1", array.offset)
         return [bool(value) for value in values]
 
     def _decode_strings(self, key: str, array: _Array, data: bytes, count: int) -> list[str]:
@@ -138,7 +120,7 @@ class Metadata(Entries):
                 out.append(data[start:position].decode())
         except (UnicodeDecodeError, struct.error):
             reason = f"item {len(out)} of {quote(key)} is not valid UTF-8"
-            raise ModelFileError(self._path, reason, array.offset + start - 8) from None
+            raise ModelFileError(self._file.path, reason, array.offset + start - 8) from None
         return out
 
 
@@ -151,7 +133,7 @@ class GGUFFile:
         self.alignment = DEFAULT_ALIGNMENT
         self.tensors: dict[str, TensorInfo] = {}
         self._file = file
-        self.metadata = Metadata(file.path, file.fd)
+        self.metadata = Metadata(file)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Self:
@@ -161,7 +143,7 @@ class GGUFFile:
         """
         file = cls(MappedFile(path))
         try:
-            _Parser(file, file._file.fd).parse()
+            _Parser(file).parse()
         except BaseException:
             file.close()
             raise
@@ -184,7 +166,6 @@ class GGUFFile:
     def close(self) -> None:
         """Close the file descriptor. Views from ``raw`` stay valid; the map is released with the last view."""
         self._file.close()
-        self.metadata._fd = -1
 
     def __enter__(self) -> Self:
         return self
@@ -196,13 +177,13 @@ class GGUFFile:
 class _Parser:
     """Parses the directory of a ``GGUFFile``."""
 
-    def __init__(self, file: GGUFFile, fd: int):
+    def __init__(self, file: GGUFFile):
         self.file = file
         if file.size <= MAX_DIRECTORY_BYTES:
             limit, why = file.size, f"but the file ends at byte {file.size}"
         else:
             limit, why = MAX_DIRECTORY_BYTES, f"beyond the {MAX_DIRECTORY_BYTES >> 20} MiB a directory may take"
-        self.at = Cursor(file.path, fd, limit, why)
+        self.at = Cursor(file._file, limit, why)
         self.strings = 0
 
     def parse(self) -> None:

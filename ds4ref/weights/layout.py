@@ -39,10 +39,11 @@ _STEP_BYTES = 16 << 20
 
 @dataclass(frozen=True)
 class Layout:
-    """Conversion of a published tensor to rows of ``fmt``; ``bytes`` runs it.
+    """Conversion of a published tensor to rows of ``fmt``.
 
     stored   the published tensor
     shape    dimensions in weights, outermost first
+    bytes    returns the converted rows, uint8 (nbytes,); raises ModelFileError for values that the format cannot hold
     is_view  ``bytes`` returns a view of the file instead of converting
     apart    layout of codes and scales that kernels read where they lie, in ``stored`` and ``scale``; None: converted
     """
@@ -50,7 +51,7 @@ class Layout:
     stored: Stored
     fmt: Format
     shape: tuple[int, ...]
-    _bytes: Callable[[], np.ndarray]
+    bytes: Callable[[], np.ndarray]
     is_view: bool = False
     apart: Apart | None = None
     scale: Stored | None = None
@@ -59,10 +60,6 @@ class Layout:
     def nbytes(self) -> int:
         """Return the size of the converted rows in bytes."""
         return prod(self.shape) // self.fmt.block_elems * self.fmt.block_bytes
-
-    def bytes(self) -> np.ndarray:
-        """Return the converted rows, uint8 (nbytes,); raise ModelFileError for values that the format cannot hold."""
-        return self._bytes()
 
 
 def layout_of(checkpoint: Checkpoint, stored: Stored, scale: Stored | None) -> Layout:

@@ -31,7 +31,7 @@ from ds4ref.kernels.formats import FORMATS, Format
 
 from ..errors import ModelFileError
 from .mapped import MappedFile, touch
-from .published import Metadata, PublishedInfo
+from .source import Metadata, TensorInfo
 
 MAGIC = 0x616B3432
 HEADER_BYTES = 256
@@ -42,7 +42,6 @@ RMS_EPS, ROPE_THETA = 1e-5, 10000.0
 _LEGACY = struct.Struct("<7i")
 _VERSIONED = struct.Struct("<Ii7iB")
 _GROUP = struct.Struct("<i")
-_F16_MAX = 65504.0
 _STEP = 1 << 20
 Q8_BLOCK = 32
 
@@ -121,7 +120,7 @@ class Llama2cFile:
             reason = f"{file.size} bytes, but a llama2.c checkpoint of these dimensions takes {end}"
             raise ModelFileError(self.path, reason)
         self._exact: dict[str, bool] = {}
-        self.tensors: dict[str, PublishedInfo] = {name: self._info(name, where) for name, where in self._stored.items()}
+        self.tensors: dict[str, TensorInfo] = {name: self._info(name, where) for name, where in self._stored.items()}
         self.metadata = Metadata(
             [
                 ("general.architecture", "string", "llama"),
@@ -169,12 +168,12 @@ class Llama2cFile:
         sizes = ((prod(where.dims), bool(where.scales)) for where in self._stored.values())
         return sum(count + 4 * (count // group) if coded else 4 * count for count, coded in sizes)
 
-    def _info(self, name: str, where: TensorPlace) -> PublishedInfo:
+    def _info(self, name: str, where: TensorPlace) -> TensorInfo:
         fmt: Format = FORMATS["F32"]
         if where.scales and self._exactly_q8_0(where):
             fmt = FORMATS["Q8_0"]
         nbytes = fmt.row_bytes(where.dims[0]) * prod(where.dims[1:])
-        return PublishedInfo(name, fmt, where.dims, where.offset, nbytes)
+        return TensorInfo(name, fmt, where.dims, where.offset, nbytes)
 
     def _scales(self, where: TensorPlace) -> np.ndarray:
         return self._file.view(where.scales, 4 * (prod(where.dims) // self.header.group)).view("<f4")
@@ -276,47 +275,26 @@ def _checked(path: str, h: Llama2cHeader, start: int) -> Llama2cHeader:
 
 def laid_out(h: Llama2cHeader) -> tuple[int, dict[str, TensorPlace]]:
     """Return the size of the checkpoint in bytes, and the location of every tensor by its GGUF name."""
-    kv = h.shared * h.head_dim
-    norms = [[f"blk.{i}.{name}.weight" for i in range(h.layers)] for name in ("attn_norm", "ffn_norm")]
-    matrices = {
-        "attn_q": (h.dim, h.dim), "attn_k": (h.dim, kv), "attn_v": (h.dim, kv), "attn_output": (h.dim, h.dim),
-        "ffn_gate": (h.dim, h.hidden), "ffn_down": (h.hidden, h.dim), "ffn_up": (h.dim, h.hidden),
-    }  # fmt: skip
-    stacks: dict[str, Tensors] = {
-        name: [(f"blk.{i}.{name}.weight", dims) for i in range(h.layers)] for name, dims in matrices.items()
-    }
-    attention: Tensors = [entry for name in ("attn_q", "attn_k", "attn_v", "attn_output") for entry in stacks[name]]
-    feed: Tensors = [entry for name in ("ffn_gate", "ffn_down", "ffn_up") for entry in stacks[name]]
+    kv, angles = h.shared * h.head_dim, ""
+
+    def of_layers(**kinds: tuple[int, ...]) -> Tensors:
+        return [(f"blk.{i}.{kind}.weight", dims) for kind, dims in kinds.items() for i in range(h.layers)]
+
+    first, second = of_layers(attn_norm=(h.dim,)), of_layers(ffn_norm=(h.dim,))
+    last: Tensors = [("output_norm.weight", (h.dim,))]
     table: Tensors = [("token_embd.weight", (h.dim, h.vocab))]
     head: Tensors = [] if h.tied else [("output.weight", (h.dim, h.vocab))]
-    norm: tuple[int, ...] = (h.dim,)
-    first, second = ([(name, norm) for name in names] for names in norms)
-    last: Tensors = [("output_norm.weight", (h.dim,))]
-    place = _Places(h)
+    square = (h.dim, h.dim)
+    attention = of_layers(attn_q=square, attn_k=(h.dim, kv), attn_v=(h.dim, kv), attn_output=square)
+    feed = of_layers(ffn_gate=(h.dim, h.hidden), ffn_down=(h.hidden, h.dim), ffn_up=(h.dim, h.hidden))
     if h.version:
-        place.floats(first + second + last)
-        place.quantized(table + attention + feed + head) if h.group else place.floats(table + attention + feed + head)
-        return place.at, place.tensors
-    place.floats(table + first + attention + second + feed + last)
-    place.at += 4 * h.context * h.head_dim  # angles
-    place.floats(head)
-    return place.at, place.tensors
-
-
-class _Places:
-    """Assigns consecutive locations to tensors."""
-
-    def __init__(self, h: Llama2cHeader):
-        self.at, self.group = h.start, h.group
-        self.tensors: dict[str, TensorPlace] = {}
-
-    def floats(self, tensors: Tensors) -> None:
-        for name, dims in tensors:
-            self.tensors[name] = TensorPlace(dims, self.at)
-            self.at += 4 * prod(dims)
-
-    def quantized(self, tensors: Tensors) -> None:
-        for name, dims in tensors:
-            count = prod(dims)
-            self.tensors[name] = TensorPlace(dims, self.at, self.at + count)
-            self.at += count + 4 * (count // self.group)
+        order = [*first, *second, *last, *table, *attention, *feed, *head]
+    else:
+        order = [*table, *first, *attention, *second, *feed, *last, (angles, (h.context, h.head_dim)), *head]
+    at, places = h.start, {}
+    for name, dims in order:
+        count, coded = prod(dims), h.group and len(dims) == 2  # norms are floats everywhere
+        places[name] = TensorPlace(dims, at, at + count if coded else 0)
+        at += count + 4 * (count // h.group) if coded else 4 * count
+    places.pop(angles, None)
+    return at, places

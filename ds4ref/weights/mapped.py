@@ -16,9 +16,14 @@ import numpy as np
 from ..errors import ModelFileError
 from ..files import models_near
 from .container import require_posix
-from .cursor import read_at
 
 TOUCH_BYTES = 64 << 20  # between two signs of progress
+
+
+def quote(text: str | bytes, limit: int = 60) -> str:
+    """Return ``text`` quoted and shortened for a one-line message."""
+    head = repr(text[:limit]).removeprefix("b")
+    return head if len(text) <= limit else head + "..."
 
 
 class MappedFile:
@@ -49,7 +54,18 @@ class MappedFile:
     def read(self, offset: int, count: int) -> bytes:
         """Read ``count`` bytes at ``offset`` without the memory map; raise ModelFileError if the file has become too
         short."""
-        return read_at(self.path, self.fd, offset, count)
+        parts = []
+        while count:
+            try:
+                part = os.pread(self.fd, count, offset)
+            except OSError as error:
+                raise ModelFileError(self.path, f"cannot read: {error.strerror or error}", offset) from None
+            if not part:
+                raise ModelFileError(self.path, "the file was truncated while open", offset)
+            parts.append(part)
+            offset += len(part)
+            count -= len(part)
+        return b"".join(parts)
 
     def view(self, offset: int, count: int) -> np.ndarray:
         """Return bytes of the memory map, read-only uint8 (count,), valid as long as they are referenced.

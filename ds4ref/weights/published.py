@@ -20,12 +20,11 @@ import importlib
 import math
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 import numpy as np
 
-from ds4ref.kernels.formats import FORMATS, ApartRows, Format
+from ds4ref.kernels.formats import FORMATS, ApartRows
 
 from ..errors import ModelFileError
 from .accounting import Account, Inert, leaves, settle, settle_tensors
@@ -34,7 +33,7 @@ from .cursor import quote
 from .inert import CONFIG as INERT_CONFIG
 from .layout import Layout, apart_rows, layout_of, made_layout
 from .safetensors import CONFIG, Checkpoint
-from .source import Entries
+from .source import Metadata, TensorInfo
 
 if TYPE_CHECKING:
     from .safetensors import Stored
@@ -91,61 +90,21 @@ class Family(Protocol):
         """Return the tensors of the family's GGUF that can be made of the checkpoint's tensors."""
 
 
-class PublishedInfo(NamedTuple):
-    """Format and location of a tensor (``source.TensorInfo``); ``offset`` is that of its first published tensor."""
-
-    name: str
-    fmt: Format
-    dims: tuple[int, ...]
-    offset: int
-    nbytes: int
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Return the dimensions in NumPy order, slowest first."""
-        return self.dims[::-1]
-
-
-class Metadata(Entries):
-    """Metadata values by key (``source.Metadata``); values declared as functions are computed on first use."""
-
-    def __init__(self, entries: Sequence[MetadataEntry]):
-        super().__init__({key: (kind, value) for key, kind, value in entries})
-
-    def __getitem__(self, key: str) -> Any:
-        kind, value = self._entries[key]
-        if callable(value):
-            value = value()
-            self._entries[key] = kind, value
-        return value
-
-    def count(self, key: str) -> int:
-        """Return the number of items of an array, 1 for a scalar; raise KeyError for an unknown key."""
-        value = self[key]
-        return len(value) if isinstance(value, list) else 1
-
-    def first(self, key: str, count: int) -> Any:
-        """Return a value; of an array only the first ``count`` items."""
-        value = self[key]
-        return value[:count] if isinstance(value, list) else value
-
-
-@dataclass(frozen=True)
-class _Conversion:
+class _Conversion(NamedTuple):
     """The conversion of one tensor: its equally shaped pieces."""
 
+    part: TensorParts
     pieces: tuple[Layout, ...]
-    order: np.ndarray | None
-    plus: float = 0.0
 
     @property
     def is_view(self) -> bool:
-        return len(self.pieces) == 1 and self.order is None and not self.plus and self.pieces[0].is_view
+        part = self.part
+        return len(self.pieces) == 1 and part.order is None and not part.plus and self.pieces[0].is_view
 
     @property
     def is_apart(self) -> bool:
         """Return whether kernels can read codes and scales where they lie."""
-        return self.order is None and all(piece.apart is not None for piece in self.pieces)
+        return self.part.order is None and all(piece.apart is not None for piece in self.pieces)
 
 
 class PublishedSource:
@@ -168,7 +127,7 @@ class PublishedSource:
             entries = [entry for entry in entries if not entry[0].startswith("tokenizer.")]
             parts = getattr(family, "mtp_parts", lambda *_: [])
         self.metadata = Metadata(entries)
-        self.tensors: dict[str, PublishedInfo] = {}
+        self.tensors: dict[str, TensorInfo] = {}
         self._conversions: dict[str, _Conversion] = {}
         self.used: set[str] = set()
         self.in_place = True
@@ -216,14 +175,14 @@ class PublishedSource:
         if part.order is not None and (len(first.shape) != 2 or sorted(part.order) != list(range(first.shape[0]))):
             raise ModelFileError(self.path, f"tensor {quote(part.of[0])} has shape {list(first.shape)}, expected "
                                             f"{len(part.order)} rows")  # fmt: skip
-        self._conversions[part.name] = _Conversion(pieces, part.order, part.plus)
+        self._conversions[part.name] = _Conversion(part, pieces)
         stacked = (len(pieces),) if len(pieces) > 1 or part.stack else ()
         shape = (*stacked, *first.shape)
         fmt, nbytes = first.fmt, len(pieces) * first.nbytes
         if part.plus:
             fmt = FORMATS["F32"]
             nbytes = 4 * math.prod(shape)
-        self.tensors[part.name] = PublishedInfo(part.name, fmt, shape[::-1], first.stored.offset, nbytes)
+        self.tensors[part.name] = TensorInfo(part.name, fmt, shape[::-1], first.stored.offset, nbytes)
 
     def _layout(self, name: str) -> Layout:
         stored = self.checkpoint.tensors.get(name)
@@ -272,25 +231,24 @@ class PublishedSource:
 
         Raise KeyError for an unknown name, IndexError for a bad index, ModelFileError for unreadable data.
         """
-        conversion = self._conversions[name]
-        data = conversion.pieces[index].bytes()
-        if conversion.order is not None:
-            data = data.reshape(len(conversion.order), -1)[conversion.order].reshape(-1)
-        if conversion.plus:
-            values = conversion.pieces[index].fmt.dequantize(data) + np.float32(conversion.plus)
-            data = values.reshape(-1).view(np.uint8)
+        part, pieces = self._conversions[name]
+        data = pieces[index].bytes()
+        if part.order is not None:
+            data = data.reshape(len(part.order), -1)[part.order].reshape(-1)
+        if part.plus:
+            data = (pieces[index].fmt.dequantize(data) + np.float32(part.plus)).reshape(-1).view(np.uint8)
         return data
 
     def raw(self, name: str) -> np.ndarray:
         """Return the bytes of a tensor, uint8 (nbytes,): a view of the file where possible, else converted by this
         call."""
-        conversion = self._conversions[name]
-        if len(conversion.pieces) == 1:
+        count = self.pieces(name)
+        if count == 1:
             return self.piece(name, 0)
-        out = np.empty((len(conversion.pieces), conversion.pieces[0].nbytes), np.uint8)
-        for index in range(len(conversion.pieces)):
-            out[index] = self.piece(name, index)
-        return out.reshape(-1)
+        out = np.empty(self.tensors[name].nbytes, np.uint8)
+        for index, rows in enumerate(out.reshape(count, -1)):
+            rows[:] = self.piece(name, index)
+        return out
 
     def touch(self) -> Iterator[tuple[int, int]]:
         """Read one byte of every page of the weight files; yield (bytes touched, their sum)."""

@@ -38,7 +38,6 @@ MAX_ELEMENTS = (1 << 63) - 1
 MAX_SHARDS = 1 << 10
 MAX_NAME_BYTES = 1 << 10
 MAX_CONFIG_BYTES = 1 << 20
-HEADER_DEPTH = 4
 CONFIG, INDEX, SINGLE = "config.json", "model.safetensors.index.json", "model.safetensors"
 
 BITS = {
@@ -84,7 +83,7 @@ def read_header(file: MappedFile, shard: int = 0) -> dict[str, Stored]:
     data = file.read(8, length)
     if data[:1] != b"{":
         raise ModelFileError(path, f"not a safetensors file: its header starts with {quote(data[:8])}", 8)
-    header = parse(path, data, HEADER_DEPTH, values=12 * MAX_TENSORS, offset=8)
+    header = parse(path, data, values=12 * MAX_TENSORS, offset=8)
     notes = header.pop("__metadata__", {})
     if not isinstance(notes, dict) or not all(isinstance(value, str) for value in notes.values()):
         raise ModelFileError(path, "__metadata__ is not an object of strings", 8)
@@ -185,7 +184,7 @@ class Checkpoint:
 
     def _open_index(self, path: Path) -> None:
         """Open every file of the index; each tensor must be where the index says, with no others anywhere."""
-        index = read(path, MAX_HEADER_BYTES, depth=HEADER_DEPTH, values=2 * MAX_ALL_TENSORS)
+        index = read(path, MAX_HEADER_BYTES, values=2 * MAX_ALL_TENSORS)
         places = index.get("weight_map")
         if not isinstance(places, dict) or not places or not all(isinstance(file, str) for file in places.values()):
             raise ModelFileError(path, "weight_map is not an object from tensors to files")

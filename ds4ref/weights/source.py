@@ -7,9 +7,9 @@ innermost first, raw bytes of a storage format of ``ds4ref.kernels.formats``.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 
@@ -19,42 +19,28 @@ DEEPSEEK = "deepseek4"
 """Architecture assumed for files without ``general.architecture``."""
 
 
-class TensorInfo(Protocol):
-    """One tensor: name, dimensions (``dims`` innermost first, ``shape`` outermost first), format and location."""
+class TensorInfo(NamedTuple):
+    """Format and location of a tensor: ``dims`` in ggml order (row length first), ``offset`` from the start of its
+    file."""
+
+    name: str
+    fmt: Format
+    dims: tuple[int, ...]
+    offset: int
+    nbytes: int
 
     @property
-    def name(self) -> str: ...
-    @property
-    def dims(self) -> tuple[int, ...]: ...
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-    @property
-    def fmt(self) -> Format: ...
-    @property
-    def nbytes(self) -> int: ...
-    @property
-    def offset(self) -> int: ...
+    def shape(self) -> tuple[int, ...]:
+        """Return the dimensions in NumPy order, slowest first."""
+        return self.dims[::-1]
 
 
-class Metadata(Protocol):
-    """Metadata values by key; ``type_of`` returns "u32", "f32[]", "string" ..., or None for an unknown key."""
+class Metadata(Mapping[str, Any]):
+    """Metadata values by key; a value that is a function is computed on first use."""
 
-    def __contains__(self, key: object) -> bool: ...
-    def __getitem__(self, key: str) -> Any: ...
-    def type_of(self, key: str) -> str | None: ...
-    def __iter__(self) -> Iterator[str]: ...
-    def __len__(self) -> int: ...
-    def get(self, key: str, /) -> Any: ...
-    def count(self, key: str) -> int: ...
-    def first(self, key: str, count: int) -> list[Any]: ...
-
-
-class Entries(Mapping[str, Any]):
-    """Base of every ``Metadata``: stores (type, value) by key; subclasses turn the stored value into the returned
-    one."""
-
-    def __init__(self, entries: Mapping[str, tuple[str, Any]]):
-        self._entries = dict(entries)
+    def __init__(self, entries: Iterable[tuple[str, str, Any]] = ()):
+        """Take (key, type, value) of each entry."""
+        self._entries = {key: (kind, value) for key, kind, value in entries}
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)
@@ -65,9 +51,26 @@ class Entries(Mapping[str, Any]):
     def __contains__(self, key: object) -> bool:
         return key in self._entries
 
+    def __getitem__(self, key: str) -> Any:
+        kind, value = self._entries[key]
+        if callable(value):
+            value = value()
+            self._entries[key] = kind, value
+        return value
+
     def type_of(self, key: str) -> str | None:
         """Return the type of a key's value, "u32", "string", "f32[]", ..., or None for an unknown key."""
         return self._entries[key][0] if key in self._entries else None
+
+    def count(self, key: str) -> int:
+        """Return the number of items of an array, 1 for a scalar; raise KeyError for an unknown key."""
+        value = self[key]
+        return len(value) if isinstance(value, list) else 1
+
+    def first(self, key: str, count: int | None) -> Any:
+        """Return a value; of an array only the first ``count`` items, a bound for arrays of untrusted length."""
+        value = self[key]
+        return value[:count] if isinstance(value, list) else value
 
 
 class TensorSource(Protocol):

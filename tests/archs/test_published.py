@@ -241,7 +241,7 @@ class Metadata:
     def __init__(self, folder: Path, values: dict):
         from ds4ref.archs.deepseek4.published import metadata
         from ds4ref.weights.config import Config
-        from ds4ref.weights.published import Metadata as Entries
+        from ds4ref.weights.source import Metadata as Entries
 
         (folder / "tokenizer.json").write_text('{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}}')
         self.path = folder

@@ -26,8 +26,9 @@ import numpy as np
 from ...errors import DataError, ModelFileError
 from ...files import atomic_write
 from ..container import MAGIC, TensorSpec
-from ..cursor import quote
+from ..cursor import Cursor, quote
 from ..gguf import GGUFFile
+from ..mapped import MappedFile
 from ..writer import GGUFWriter
 
 MAX_NAME_BYTES = 4096
@@ -38,7 +39,7 @@ PRIOR = 4.0
 
 _TRAILER_MOST = 1 << 16
 _SUMS, _COUNTS = ".in_sum2", ".counts"
-_I32 = struct.Struct("<i")
+_I32, _TWO = struct.Struct("<i"), struct.Struct("<ii")
 
 
 @dataclass
@@ -137,7 +138,7 @@ def read_imatrix(path: str | os.PathLike[str]) -> Imatrix:
     if size > MAX_FILE_BYTES:
         raise DataError(f"{path}: {size} bytes, too large for an importance matrix")
     try:
-        table = _read_gguf(path) if head == MAGIC else _read_dat(path, size)
+        table = _read_gguf(path) if head == MAGIC else _read_dat(path)
     except ModelFileError as error:
         raise DataError(str(error)) from None
     if not table.entries:
@@ -145,70 +146,46 @@ def read_imatrix(path: str | os.PathLike[str]) -> Imatrix:
     return table
 
 
-class _Bytes:
-    """The unread rest of a ``.dat`` file; every read is checked against it."""
-
-    def __init__(self, path: str, data: np.ndarray):
-        self.path, self.data, self.at = path, data, 0
-
-    def fail(self, why: str) -> DataError:
-        return DataError(f"{self.path}: {why} at byte {self.at}")
-
-    @property
-    def remaining(self) -> int:
-        return len(self.data) - self.at
-
-    def take(self, count: int, label: str) -> np.ndarray:
-        if count > self.remaining:
-            raise self.fail(f"{label} needs {count} bytes, {self.remaining} are left")
-        self.at += count
-        return self.data[self.at - count : self.at]
-
-    def i32(self, label: str) -> int:
-        return _I32.unpack(self.take(4, label).tobytes())[0]
+def _read_dat(path: str) -> Imatrix:
+    file = MappedFile(path)
+    try:
+        return _entries(Cursor(file, file.size, f"but the file ends at byte {file.size}"))
+    finally:
+        file.close()
 
 
-def _read_dat(path: str, size: int) -> Imatrix:
-    if size < 4:
-        raise DataError(f"{path}: {size} bytes, too short for an importance matrix")
-    rest = _Bytes(path, np.memmap(path, np.uint8, "r"))
-    table = Imatrix(path=path)
-    count = rest.i32("the number of entries")
-    if not 0 < count <= min(MAX_ENTRIES, rest.remaining // 13):
-        raise rest.fail(f"{count} entries cannot be in {size} bytes: no importance file, or a damaged one,")
+def _entries(at: Cursor) -> Imatrix:
+    table = Imatrix(path=at.path)
+    (count,) = at.unpack(_I32, "the number of entries")
+    if not 0 < count <= min(MAX_ENTRIES, at.remaining() // 13):
+        raise at.fail(f"{count} entries cannot be in {at.limit} bytes: no importance file, or a damaged one", 0)
     for number in range(count):
-        length = rest.i32(f"the name's length of entry {number}")
-        if not 0 < length <= MAX_NAME_BYTES:
-            raise rest.fail(f"entry {number} has a name of {length} bytes")
-        name = _text(rest, length, f"name of entry {number}")
-        calls, values = rest.i32(f"the calls of {quote(name)}"), rest.i32(f"the size of {quote(name)}")
+        name = _text(at, f"name of entry {number}", MAX_NAME_BYTES, 1)
+        calls, values = at.unpack(_TWO, f"the calls and the size of {quote(name)}")
         if calls < 0 or values <= 0:
-            raise rest.fail(f"{quote(name)} has {calls} calls and {values} values")
-        if values > rest.remaining // 4:
-            raise rest.fail(f"{quote(name)} has {values} values, {rest.remaining // 4} are left")
-        data = rest.take(4 * values, quote(name)).view("<f4") if rest.at % 4 == 0 else np.frombuffer(
-            rest.take(4 * values, quote(name)).tobytes(), "<f4")  # fmt: skip
+            raise at.fail(f"{quote(name)} has {calls} calls and {values} values")
+        data = np.frombuffer(at.take(4 * values, quote(name)), "<f4")
         if name in table.entries:
-            raise rest.fail(f"{quote(name)} appears twice")
-        means = _checked(path, name, data.astype(np.float32) / np.float32(max(calls, 1)))
+            raise at.fail(f"{quote(name)} appears twice")
+        means = _checked(at.path, name, data.astype(np.float32) / np.float32(max(calls, 1)))
         table.entries[name] = TensorImportance(means.reshape(1, -1))
-    if rest.remaining >= 8:
-        table.chunks = max(0, rest.i32("the number of chunks"))
-        length = rest.i32("the data set's length")
-        if not 0 <= length <= _TRAILER_MOST:
-            raise rest.fail(f"the data set has a name of {length} bytes")
-        if length:
-            table.datasets.append(_text(rest, length, "data set"))
-    if rest.remaining:
-        raise rest.fail(f"{rest.remaining} bytes follow the last entry")
+    if at.remaining() >= 8:
+        table.chunks = max(0, at.unpack(_I32, "the number of chunks")[0])
+        if dataset := _text(at, "data set", _TRAILER_MOST, 0):
+            table.datasets.append(dataset)
+    if at.remaining():
+        raise at.fail(f"{at.remaining()} bytes follow the last entry")
     return table
 
 
-def _text(rest: _Bytes, length: int, label: str) -> str:
+def _text(at: Cursor, label: str, most: int, least: int) -> str:
+    (length,) = at.unpack(_I32, f"the length of the {label}")
+    if not least <= length <= most:
+        raise at.fail(f"the {label} has {length} bytes")
     try:
-        return rest.take(length, label).tobytes().decode()
+        return at.take(length, f"the {label}").decode()
     except UnicodeDecodeError:
-        raise rest.fail(f"the {label} is not valid UTF-8") from None
+        raise at.fail(f"the {label} is not valid UTF-8") from None
 
 
 def _checked(path: str, name: str, values: np.ndarray) -> np.ndarray:

@@ -7,7 +7,6 @@ interrupted. The finished file replaces the target by a rename; until then an ol
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Sequence
@@ -15,12 +14,22 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
+import msgspec
+
 from ...errors import DataError, ModelFileError
 from ...files import atomic_write, flush_to_disk
 from ..container import TensorSpec, require_posix
 from ..writer import laid_out
 
 SYNC_SECONDS = 20.0
+
+
+class _Entry(msgspec.Struct):
+    """The journal: the digest of the plan, and the tensor and row to write next."""
+
+    plan: str
+    tensor: int
+    row: int
 
 
 class PartFile:
@@ -88,7 +97,7 @@ class PartFile:
         """Sync the written bytes to disk and record the position in the journal."""
         flush_to_disk(self._descriptor())
         with atomic_write(self.journal) as out:
-            out.write(json.dumps(self._entry()).encode())
+            out.write(msgspec.json.encode(_Entry(self._digest, self.tensor, self.row)))
         self._synced = time.monotonic()
 
     def finish(self) -> None:
@@ -123,9 +132,6 @@ class PartFile:
 
     # --- helpers
 
-    def _entry(self) -> dict[str, Any]:
-        return {"plan": self._digest, "tensor": self.tensor, "row": self.row}
-
     @staticmethod
     def _rows(spec: TensorSpec) -> int:
         return spec.elements // spec.dims[0]
@@ -153,20 +159,19 @@ class PartFile:
                 os.unlink(self.journal)
             return
         try:
-            with open(self.journal, "rb") as file:
-                entry = json.loads(file.read(4096))
-            plan, tensor, row = entry["plan"], entry["tensor"], entry["row"]
+            entry = msgspec.json.decode(self.journal.read_bytes(), type=_Entry)
         except FileNotFoundError:
             return
-        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        except (OSError, ValueError):
             raise DataError(f"{self.journal}: cannot be read; use --restart to start over") from None
-        if plan != self._digest:
+        if entry.plan != self._digest:
             raise DataError(
                 f"{self.part}: belongs to another run (source, formats, importance or quantizers differ); "
                 "--restart discards it"
             )
-        known = type(tensor) is int and type(row) is int and 0 <= tensor <= len(self._specs)
-        if not known or not 0 <= row < (self._rows(self._specs[tensor]) if tensor < len(self._specs) else 1):
+        tensor, row = entry.tensor, entry.row
+        rows = [*map(self._rows, self._specs), 1]
+        if not (0 <= tensor < len(rows) and 0 <= row < rows[tensor]):
             raise DataError(f"{self.journal}: is damaged; use --restart to start over")
         needed = self._starts[tensor - 1] + self._specs[tensor - 1].nbytes if tensor else 0
         if row:

@@ -25,19 +25,13 @@ from ...errors import DataError, UsageError
 from ...files import size_text
 from ..container import ALIGNMENT_KEY, DEFAULT_ALIGNMENT, TensorSpec
 from ..gguf import Metadata as GGUFMetadata
-from ..published import Metadata, PublishedInfo
-from ..source import Metadata as SourceMetadata
-from ..source import TensorInfo, TensorSource
+from ..source import Metadata, TensorInfo, TensorSource
 from .families import FAMILIES, RECIPES, family_of, layer_of
 from .imatrix import Imatrix
 
 INTEGERS = ("I8", "I16", "I32", "I64")
 _DROPPED = "quantize.imatrix."
 _SPLIT = "split."
-_WINDOW_UNREAD = ("llama", "qwen2", "qwen3", "qwen3moe")
-"""Architectures in which llama.cpp attends to all tokens, whatever window a file declares."""
-_DIVISORS_REFUSED = ("gemma3", "qwen2", "qwen3", "qwen3moe")
-"""Architectures in which llama.cpp has no tensor for Llama 3's rope."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +119,7 @@ class Plan:
     def outcome(self, path: str) -> Any:
         """Return the header of the file to be written: the part of a ``TensorSource`` that a shape is read from."""
         specs = [item.spec for item in self.items]
-        tensors = {s.name: PublishedInfo(s.name, FORMATS[s.fmt], s.dims, 0, s.nbytes) for s in specs}
+        tensors = {s.name: TensorInfo(s.name, FORMATS[s.fmt], s.dims, 0, s.nbytes) for s in specs}
         return SimpleNamespace(path=path, size=self.nbytes, metadata=Metadata(self.metadata), tensors=tensors)
 
     def digest(self, paths: Sequence[str | os.PathLike[str]]) -> str:
@@ -178,7 +172,7 @@ def make_plan(source: TensorSource, choices: Choices, template: TensorSource | N
     unused = [prefix for prefix, _ in choices.tensors if not any(item.spec.name.startswith(prefix) for item in items)]
     if unused:
         raise UsageError(f"--tensor-type {unused[0]}: no tensor name starts with this")
-    notes = [*_notes(items, choices), *_llama_cpp_notes(listed)]
+    notes = [*_notes(items, choices)]
     return Plan(items, list(entries(listed.metadata)), alignment(listed.metadata), notes)
 
 
@@ -243,7 +237,7 @@ def _possible(name: str, info: TensorInfo, stored: TensorInfo, wanted: str, why:
     return wanted, "" if wanted == first else f"{wanted} instead of {first}: rows of {info.dims[0]} weights"
 
 
-def entries(metadata: SourceMetadata, without: str = _DROPPED) -> Iterator[tuple[str, str, Any]]:
+def entries(metadata: Metadata, without: str = _DROPPED) -> Iterator[tuple[str, str, Any]]:
     """Yield the metadata entries of a file, except those of its container and keys that start with ``without`` (notes
     of an earlier run)."""
     for key in metadata:
@@ -253,7 +247,7 @@ def entries(metadata: SourceMetadata, without: str = _DROPPED) -> Iterator[tuple
             yield key, kind if isinstance(metadata, GGUFMetadata) else kind.replace("f64", "f32"), metadata[key]
 
 
-def alignment(metadata: SourceMetadata) -> int:
+def alignment(metadata: Metadata) -> int:
     """Return the alignment of tensor data in bytes, from a file's metadata or else GGUF's default."""
     return int(metadata[ALIGNMENT_KEY]) if metadata.type_of(ALIGNMENT_KEY) == "u32" else DEFAULT_ALIGNMENT
 
@@ -294,17 +288,6 @@ def _notes(items: list[Item], choices: Choices) -> Iterator[str]:
     for item, up in unlike[:1]:
         pair = f"{item.spec.name} is {item.spec.fmt}, but {up.spec.name} is {up.spec.fmt}"
         yield f"{pair}{_more(len(unlike) - 1)}: no engine loads that"
-
-
-def _llama_cpp_notes(source: TensorSource) -> Iterator[str]:
-    """Say where llama.cpp would compute another model without a word, or does not load the file."""
-    metadata = source.metadata
-    family = metadata["general.architecture"] if metadata.type_of("general.architecture") == "string" else ""
-    key = f"{family}.attention.sliding_window"
-    if family in _WINDOW_UNREAD and metadata.type_of(key) is not None and metadata[key]:
-        yield f"llama.cpp does not read {key}: beyond {metadata[key]} tokens it computes another model of this file"
-    if family in _DIVISORS_REFUSED and "rope_freqs.weight" in source.tensors:
-        yield f"llama.cpp does not load this file: its {family} has no rope_freqs.weight (Llama 3's rope)"
 
 
 def check_imatrix(plan: Plan, table: Imatrix, strict: bool) -> list[str]:

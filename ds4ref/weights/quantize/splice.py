@@ -10,6 +10,7 @@ import os
 from collections.abc import Collection
 from typing import Any
 
+from ...environment import ranges
 from ...errors import DataError
 from ..container import TensorSpec
 from ..source import TensorInfo, TensorSource
@@ -51,7 +52,7 @@ def splice_plan(base: TensorSource, donor: TensorSource, layers: Collection[int]
         items.append(Item(TensorSpec(info.name, origin.fmt.name, info.dims), origin, family, why))
     origin_metadata: list[tuple[str, str, Any]] = [
         ("ds4ref.splice.donor", "string", os.path.basename(os.fspath(donor.path))),
-        ("ds4ref.splice.layers", "string", ranges(layers)),
+        ("ds4ref.splice.layers", "string", ranges(sorted(set(layers)))),
     ]
     metadata = entries(base.metadata, without="ds4ref.splice.")
     return Plan(items, [*metadata, *origin_metadata], alignment(base.metadata), []), replaced
@@ -73,14 +74,3 @@ class Spliced:
         """Close both sources."""
         self.base.close()
         self.donor.close()
-
-
-def ranges(numbers: Collection[int]) -> str:
-    """Format numbers as ranges: "0-2,40"."""
-    parts: list[list[int]] = []
-    for number in sorted(set(numbers)):
-        if parts and parts[-1][1] == number - 1:
-            parts[-1][1] = number
-        else:
-            parts.append([number, number])
-    return ",".join(f"{a}" if a == b else f"{a}-{b}" for a, b in parts)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
+from typing import TypeVar
 
 from ds4ref.console.common import read_text
 from ds4ref.errors import DataError, UsageError
@@ -16,6 +17,7 @@ from ds4ref.targets import Prompt
 from . import official
 from .schema import CASE_SCHEMA, ExpectedDivergence, RecordedCase, Repetition, Vectors, sha256
 
+T = TypeVar("T")
 STANDARD = "standard.jsonl"
 """File of the default prompts, in this package."""
 
@@ -123,12 +125,12 @@ def _case(name: str, answer: Repetition, prompt: str, ctx: int, system: str = ""
     return VectorCase(record, prompt, system, ctx, None if reason is None else ExpectedDivergence(reason))
 
 
-def select(cases: Sequence[VectorCase], only: Sequence[str]) -> Sequence[VectorCase]:
+def selected(cases: Sequence[T], only: Sequence[str], name: Callable[[T], str]) -> list[T]:
     """Return the cases with the ids ``only``, all of them if it is empty; UsageError for an id that does not exist."""
-    unknown = set(only) - {item.case.id for item in cases}
+    unknown = set(only) - set(map(name, cases))
     if unknown:
-        raise UsageError(f"no case {', '.join(sorted(unknown))}: there are {', '.join(i.case.id for i in cases)}")
-    return [item for item in cases if not only or item.case.id in only]
+        raise UsageError(f"no case {', '.join(sorted(unknown))}: there are {', '.join(map(name, cases))}")
+    return [case for case in cases if not only or name(case) in only]
 
 
 def single_path(values: Sequence[str], wanted: str) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ds4ref.console.common import Progress, check_output
 from ds4ref.console.flags import add
@@ -14,16 +14,14 @@ from ds4ref.console.options import choice, integer, number, parsed
 from ds4ref.console.tool import add_target, finish, parser, report_notes, rows, target_of
 from ds4ref.errors import UsageError
 from ds4ref.runs.store.rows import vector_row
+from ds4ref.targets import Target
 
 from .capture import number_text
-from .cases import VectorCase, read_cases, select, single_path
-from .forced import check_forced
+from .cases import read_cases, selected, single_path
+from .forced import Committed
 from .junit import write_results
-from .record import add_store, describe, keep, opened, text_digest
+from .record import PROG, add_store, describe, keep, opened, text_digest
 from .verdicts import PROFILES, CaseResult, check_case
-
-if TYPE_CHECKING:
-    from ds4ref.runs.store import Store
 
 
 def run(argv: Sequence[str]) -> int:
@@ -34,7 +32,6 @@ def run(argv: Sequence[str]) -> int:
         "token that another engine chose greedily, speculative or not, the target's best token?",
         "PATH [options]",
         "vectors/mine --target local:model.gguf --junit report.xml",
-        "--teacher-forced answers.jsonl --target local:model.gguf",
         "--teacher-forced --committed-by http://127.0.0.1:8080/v1 -n 200 --target local:model.gguf",
         'tests/test-vectors/official.vec --profile ds4 --target command:"./ds4 -m model.gguf"',
     )
@@ -47,8 +44,8 @@ def run(argv: Sequence[str]) -> int:
     add(flags, "--only", metavar="ID", action="append", default=[], help="check only this case; repeatable")
     flags.add_argument("--allow-partial", action="store_true", help="accept a partial capture")
     flags.add_argument("--teacher-forced", action="store_true",
-                       help="check that every greedily decoded token in PATH (vectors, or JSON lines with text or "
-                       "token ids) is the target's best; finds faulty speculative decoding")  # fmt: skip
+                       help="check that every greedily decoded token in PATH is the best of --target local; finds "
+                       "faulty speculative decoding")  # fmt: skip
     flags.add_argument(
         "--committed-by",
         metavar="SPEC",
@@ -60,7 +57,6 @@ def run(argv: Sequence[str]) -> int:
         help='with --committed-by: prompts as JSON lines {"id": ..., "prompt": ...} (four of our own)',
     )
     add(flags, "--tokens", type=integer(1, 1 << 20), default=200, help="longest answer to ask for (200)")
-    flags.add_argument("--plain-text", action="store_true", help="prompts are plain text to continue, not chats")
     flags.add_argument("--junit", metavar="FILE", help="also write JUnit XML")
     add(flags, "--output", "--out", dest="out", help="also write every step as JSON")
     add(flags, "--json")
@@ -72,45 +68,58 @@ def run(argv: Sequence[str]) -> int:
     for file in (args.junit, args.out):
         if file:
             check_output(file)
-    if args.teacher_forced:
-        return check_forced(args, argv)
-    if args.committed_by or args.prompts or args.plain_text:
-        raise UsageError("--committed-by, --prompts and --plain-text need --teacher-forced")
-    path = single_path(args.path, "vectors to check against")
-    chosen = select(read_cases(path, args.allow_partial), args.only)
-    with opened(args) as store:
-        results, facts = _check_all(args, chosen, store)
-        rows_ = [vector_row(r.to_json(), [r.id] if r.failed else []) for r in results]
-        texts = [text for item in chosen for text in (item.case.id, item.system, item.prompt)]
-        label = args.label or Path(path).stem
-        keep(store, ["check", *argv], facts, rows_, prompt_sha256=text_digest(texts), label=label)
-    counts = {v: sum(r.verdict == v for r in results) for v in dict.fromkeys(r.verdict for r in results)}
-    failed = [r.id for r in results if r.failed]
-    # a check that compared nothing has not been passed
-    passed = not failed and any(step.verdict != "incomparable" for r in results for step in r.steps)
-    result: dict[str, Any] = {"path": path, "target": args.target, "profile": args.profile, "cases": len(results),
-                              "verdicts": counts, "failed": failed, "passed": passed}  # fmt: skip
-    write_results(args, result, results)
-    nothing = "" if passed or failed else "\nnot passed: no step could be compared"
-    finish(result, args.json, _table(results) + nothing)
+    check = Committed(args) if args.teacher_forced else Recorded(args)
+    results: list[CaseResult] = []
+    with opened(args) as store, target_of(args, args.target) as target, Progress("checking") as progress:
+        begun = time.monotonic()
+        for result in check.results(target):
+            now = time.monotonic()
+            result.seconds, begun = now - begun, now
+            results.append(result)
+            progress(len(results), max(len(check.texts) // 3, len(results)))
+        progress.clear()
+        report_notes(PROG, target)
+        kept = [vector_row(r.to_json(), [r.id] if r.failed else []) for r in results]
+        keep(store, ["check", *argv], describe(target, store) | check.facts, kept,
+             prompt_sha256=text_digest(check.texts), label=args.label or check.label)  # fmt: skip
+    passed, fields, table = check.summary(results)
+    whole: dict[str, Any] = {"path": args.path[0] if args.path else None, "target": args.target, "cases": len(results),
+                             "failed": [r.id for r in results if r.failed], "passed": passed, **fields}  # fmt: skip
+    write_results(args, whole, results)
+    finish(whole, args.json, table)
     return 0 if passed else 1
 
 
-def _check_all(
-    args: Namespace, chosen: Sequence[VectorCase], store: Store | None
-) -> tuple[Sequence[CaseResult], dict[str, Any]]:
-    results = []
-    with target_of(args, args.target) as target, Progress("checking") as progress:
-        for at, item in enumerate(chosen):
-            progress(at, len(chosen))
-            begun = time.monotonic()
-            results.append(
-                check_case(target, item.chat, item.case, ctx=item.ctx,
-                           profile=args.profile, floor=args.floor, divergence=item.divergence)
-            )  # fmt: skip
-            results[-1].seconds = time.monotonic() - begun
-        report_notes("ds4-vectors", target)
-        return results, {**describe(target, store), "profile": args.profile, "floor": args.floor}
+class Recorded:
+    """The check of a target against recorded vectors.
+
+    texts  what identifies the prompts in the run store
+    label  default label of the run
+    """
+
+    def __init__(self, args: Namespace):
+        if args.committed_by or args.prompts:
+            raise UsageError("--committed-by and --prompts need --teacher-forced")
+        path = single_path(args.path, "vectors to check against")
+        self.args, self.label = args, Path(path).stem
+        self.cases = selected(read_cases(path, args.allow_partial), args.only, lambda item: item.case.id)
+        self.texts = [text for item in self.cases for text in (item.case.id, item.system, item.prompt)]
+        self.facts = {"profile": args.profile, "floor": args.floor}
+
+    def results(self, target: Target) -> Iterator[CaseResult]:
+        """Yield the comparison of each case."""
+        for item in self.cases:
+            yield check_case(target, item.chat, item.case, ctx=item.ctx, profile=self.args.profile,
+                             floor=self.args.floor, divergence=item.divergence)  # fmt: skip
+
+    def summary(self, results: Sequence[CaseResult]) -> tuple[bool, dict[str, Any], str]:
+        """Return whether the check passed, the JSON object, and the table."""
+        failed = any(r.failed for r in results)
+        # a check that compared nothing has not been passed
+        passed = not failed and any(step.verdict != "incomparable" for r in results for step in r.steps)
+        counts = {v: sum(r.verdict == v for r in results) for v in dict.fromkeys(r.verdict for r in results)}
+        nothing = "" if passed or failed else "\nnot passed: no step could be compared"
+        return passed, {"profile": self.args.profile, "verdicts": counts}, _table(results) + nothing
 
 
 def _table(results: Sequence[CaseResult]) -> str:

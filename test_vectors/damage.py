@@ -25,7 +25,6 @@ BUGS = {
     "weights": "differ by more than the format's rounding: they are not the same weights (a bug in the conversion)",
 }
 ROW = "differs by more than the format's rounding, the other rows do not (a bug in the conversion)"
-MISREAD = "is misread: kernel, dequantizer and quantizer disagree about its format (a bug in the engine)"
 
 
 def run(argv: Sequence[str]) -> int:
@@ -115,9 +114,6 @@ def _page(readings: list[Reading], bugs: list[Reading], logits: dict[str, float]
             "verdict: quantization. Every op's error follows from its weights, theirs from the format's rounding"
         )
     for bug in bugs[:8]:
-        if bug.misread:
-            lines.append(f"verdict: {', '.join(bug.misread)} {MISREAD}")
-            continue
         tensor, number = bug.row
         if bug.verdict == "weights" and bug.weights <= bug.loss:
             lines.append(f"verdict: row {number} of {tensor} {ROW}; error {bug.worst:.3g}, allowed {bug.lost:.3g}")

@@ -17,6 +17,7 @@ from ds4ref.console.options import choice, integer, parsed
 from ds4ref.console.tool import add_target, finish, parser, report_notes, rows, target_of
 from ds4ref.errors import DataError, UsageError
 
+from .elicit import elicit, tokenizer_of
 from .finding import Finding
 from .observation import Observation, OtherModel, preflight
 from .reading import read, read_ids
@@ -97,8 +98,6 @@ def run(argv: Sequence[str]) -> int:
         if args.logits is not None:
             seen = read_given(args, engine, given)
         else:
-            from .elicit import elicit
-
             with target_of(args, args.target) as target:
                 seen = elicit(target, engine, given, args.prompt, args.chat)
                 report_notes("ds4-vectors", target)
@@ -134,16 +133,10 @@ def read_given(args: Namespace, engine: Engine, ids: Sequence[int] | None) -> Ob
 
     DataError if it holds no logits, or those of another model, with a hint at ``-m`` if that was not given.
     """
-    from ds4ref.errors import TextError
-
-    try:
-        tokenizer = engine.tokenizer
-    except TextError:
-        tokenizer = None
     prompt = None if args.prompt_file is None else (args.system, read_text(args.prompt_file, "prompt"))
     hint = "" if args.model else " (this is the diagnostic model: give yours with -m)"
     try:
-        seen = read(args.logits, ids, args.key, tokenizer, vocab=engine.shape.vocab, prompt=prompt)
+        seen = read(args.logits, ids, args.key, tokenizer_of(engine), vocab=engine.shape.vocab, prompt=prompt)
     except OtherModel as error:
         raise DataError(f"{args.logits}: {error}{hint}") from None
     useless = refused(preflight(seen))
@@ -173,15 +166,15 @@ def run_diagnosis(
         raise DataError(useless.says)
     broken = [finding for finding in findings if finding.outcome is BROKEN]
     with Trying() as trying:
-        library = Signatures(engine, seen.ids.tolist())
+        library, tokenizer = Signatures(engine, seen.ids.tolist()), tokenizer_of(engine)
+        bos = None if tokenizer is None else tokenizer.bos
 
         def explained(part: Observation) -> Diagnosis:
-            return explain(library, part, bos_of(engine), progress=trying, cancel=cancel,
-                           computes=computes)  # fmt: skip
+            return explain(library, part, bos, progress=trying, cancel=cancel, computes=computes)
 
         if broken:
             return _broken(broken, seen, explained)
-        found, notes = (None, []) if their_model is None else _of_their_file(engine, their_model, seen, library)
+        found, notes = (None, []) if their_model is None else _of_their_file(engine, their_model, seen, library, bos)
         result = found or explained(seen)
         result.notes += [] if result.clean else notes
     result.notes += [finding.says for finding in findings if finding.name != "storage"]
@@ -215,16 +208,6 @@ class Trying:
         self._line.clear()
 
 
-def bos_of(engine: Engine) -> int | None:
-    """Return the id of the beginning-of-sentence token; None if the file has no tokenizer."""
-    from ds4ref.errors import TextError
-
-    try:
-        return engine.tokenizer.bos
-    except TextError:
-        return None
-
-
 def _broken(findings: list[Finding], seen: Observation, explained: object) -> Diagnosis:
     """Report positions that are no output of an engine, and diagnose the other positions on their own."""
     from .diagnosis import Diagnosis
@@ -245,7 +228,7 @@ def _broken(findings: list[Finding], seen: Observation, explained: object) -> Di
 
 
 def _of_their_file(
-    engine: Engine, path: str, seen: Observation, library: Signatures
+    engine: Engine, path: str, seen: Observation, library: Signatures, bos: int | None
 ) -> tuple[Diagnosis | None, list[str]]:
     """Check whether our engine on their file gives their numbers, and not on ours: then the file is wrong.
 
@@ -266,7 +249,7 @@ def _of_their_file(
         if other.shape.vocab != engine.shape.vocab:
             raise DataError(f"{path} has a vocabulary of {other.shape.vocab}, ours has {engine.shape.vocab}")
         there = Signatures(other, seen.ids.tolist())
-        theirs = explain(there, seen, bos_of(other))
+        theirs = explain(there, seen, bos)
         if not theirs.clean:
             return None, ["their engine is also wrong on its own file: " + (theirs.fault or theirs.verdict), *lines]
         if np.array_equal(there.get(theirs.verdict).logprobs, library.get(theirs.verdict).logprobs):
@@ -277,16 +260,10 @@ def _of_their_file(
     return theirs, []
 
 
-def _show_tokens(engine: Engine, library: object, seen: Observation, result: Diagnosis) -> None:
+def _show_tokens(engine: Engine, library: Signatures, seen: Observation, result: Diagnosis) -> None:
     """Note the tokens at the first deviating position: the one read, and the one that each engine expects next."""
-    from ds4ref.errors import TextError
-
-    first = result.first_position
-    if first is None or result.mode == "":
-        return
-    try:
-        tokenizer = engine.tokenizer
-    except TextError:
+    first, tokenizer = result.first_position, tokenizer_of(engine)
+    if first is None or result.mode == "" or tokenizer is None:
         return
 
     def text(token: int) -> str:
@@ -294,7 +271,7 @@ def _show_tokens(engine: Engine, library: object, seen: Observation, result: Dia
         return f"{raw!r} ({token})"
 
     r = int(np.searchsorted(seen.rows, first))
-    ours = library.get(result.mode).logprobs[first]  # type: ignore[attr-defined]
+    ours = library.get(result.mode).logprobs[first]
     theirs = np.where(np.isnan(seen.logprobs[r]), -np.inf, seen.logprobs[r])
     best = int(theirs.argmax())
     token = best if seen.support is None else int(seen.support[r, best])

@@ -12,11 +12,12 @@ import numpy as np
 
 from ds4ref.cancellation import Cancellation
 from ds4ref.engine import Engine
-from ds4ref.errors import TargetError, UsageError
+from ds4ref.errors import TargetError, TextError, UsageError
 from ds4ref.nano.diagnostic import PROMPTS
 from ds4ref.nano.prose import prose
 from ds4ref.targets import Ability, Prompt, Request, Step, Target
 from ds4ref.text.chat import encode_chat_prompt
+from ds4ref.text.tokenizer import Tokenizer
 from ds4ref.text.vocabulary import ids_by_bytes
 
 from .observation import Observation, OtherModel, from_logits, from_top
@@ -27,6 +28,14 @@ GENERATED = 32
 """Tokens to generate for a continuation."""
 LENGTHS = {"short": 24, "mixed": 120, "text": 199, "long": 199}
 """Number of tokens of prose sent instead of each diagnostic prompt, to targets that take only text."""
+
+
+def tokenizer_of(engine: Engine) -> Tokenizer | None:
+    """Return the engine's tokenizer; None if its file has none."""
+    try:
+        return engine.tokenizer
+    except TextError:
+        return None
 
 
 def elicit(

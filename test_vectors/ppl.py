@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from ds4ref.console.flags import add
 from ds4ref.console.options import integer, parsed
 from ds4ref.console.tool import add_target, finish, parser, report_notes, rows, target_of
 from ds4ref.errors import DataError, TargetError, UsageError
+from ds4ref.nano.prose import prose
 from ds4ref.targets import Ability, Prompt, Request, Step, Target
 from ds4ref.targets.local import LocalTarget
 
@@ -56,11 +57,6 @@ class DepthScore:
         """Return exp(nll); infinite where that overflows."""
         return math.exp(self.nll) if self.nll < 700 else math.inf
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the JSON object for the report; the standard error of ppl is derived from that of nll."""
-        return {"depth": self.depth, "tokens": self.tokens, "nll": self.nll, "nll_stderr": self.stderr,
-                "ppl": self.ppl, "ppl_stderr": self.ppl * self.stderr}  # fmt: skip
-
 
 def block_error(values: np.ndarray, block: int = BLOCK) -> float:
     """Return the standard error of the mean of a correlated series, from means of blocks; NaN with fewer than two."""
@@ -93,49 +89,26 @@ def by_depth(nll: np.ndarray, depths: Sequence[int], window: int) -> list[DepthS
     return scores
 
 
-class ScoredText(NamedTuple):
-    """A scored text.
-
-    nll          nats of every token but the first (n,), NaN where the target gave none
-    echo_agrees  result of ``echo_agrees`` for an endpoint, None for a local engine
-    length       tokens of the text, up to the limit; fewer are scored if scoring was stopped
-    stopped      whether Ctrl-C ended the scoring
-    """
-
-    nll: np.ndarray
-    echo_agrees: bool | None
-    length: int
-    stopped: bool = False
-
-
 def score(
-    target: Target, text: str, limit: int | None, progress: Callable[[int, int], None] | None = None
-) -> ScoredText:
-    """Score the first ``limit`` tokens of ``text``.
+    target: Target, text: str, limit: int | None, progress: Callable[[int, int], None] = lambda done, total: None
+) -> tuple[list[Step], int]:
+    """Score the first ``limit`` tokens of ``text``; return their steps, and how many there would be.
 
-    After Ctrl-C the tokens scored so far by a local engine are returned; an endpoint returns all tokens at once or
-    none.
+    After Ctrl-C these are fewer: the tokens scored so far by a local engine. An endpoint returns all tokens at once.
     """
     target.require(Ability.SCORE, needed_for="ppl")
-    agrees, stopped = None, False
-    if isinstance(target, LocalTarget):
-        ids = target.tokenizer.encode(text)[:limit]
-        if len(ids) < 2:
-            raise DataError("the text has fewer than two tokens")
-        steps: list[Step] = []
-        try:
-            for piece in target.score_pieces(ids):
-                steps += piece
-                if progress is not None:
-                    progress(len(steps), len(ids))
-        except KeyboardInterrupt:
-            stopped = True
-        length = len(ids)
-    else:
+    if not isinstance(target, LocalTarget):
         steps = target.score_text(text, ECHO_TOP)[:limit]
-        agrees, length = echo_agrees(target, steps), len(steps)
-    values = [step.token.logprob for step in steps[1:]]
-    return ScoredText(np.array([math.nan if v is None else -v for v in values]), agrees, length, stopped)
+        return steps, len(steps)
+    ids = target.tokenizer.encode(text)[:limit]
+    if len(ids) < 2:
+        raise DataError("the text has fewer than two tokens")
+    steps = []
+    with suppress(KeyboardInterrupt):
+        for piece in target.score_pieces(ids):
+            steps += piece
+            progress(len(steps), len(ids))
+    return steps, len(ids)
 
 
 def echo_agrees(target: Target, steps: Sequence[Step]) -> bool | None:
@@ -184,32 +157,34 @@ def run(argv: Sequence[str]) -> int:
     depths = read_depths(args.depths)
     with opened(args) as store, target_of(args, args.target) as target, Progress("scored") as progress:
         room = min(depths[-1], args.ctx or depths[-1])
-        text = _text(args.text, room)
-        scored = score(target, text, room, progress)
+        text = prose(room * 6) if args.text is None else read_text(args.text, "text")
+        steps, length = score(target, text, room, progress)
         progress.clear()
+        agrees = None if isinstance(target, LocalTarget) else echo_agrees(target, steps)
         identity = target.identity()
-        report_notes("ds4-vectors", target)
-        scores = by_depth(scored.nll, depths, args.window)
-        reached = len(scored.nll) + 1
+        report_notes(PROG, target)
+        known = [step.token.logprob for step in steps[1:]]
+        nats = np.array([math.nan if value is None else -value for value in known])
+        scores = by_depth(nats, depths, args.window)
+        reached, stopped = len(steps), len(steps) < length
         missing = [depth for depth in depths if depth > reached]
-        why = (
-            "stopped" if scored.stopped else f"--ctx is {room}" if reached == room else f"the text has {reached} tokens"
-        )
+        why = "stopped" if stopped else f"--ctx is {room}" if reached == room else f"the text has {reached} tokens"
         if missing:
             say(PROG, f"{why}: depths not reached: {', '.join(map(str, missing))}")
-        if not scores and not scored.stopped:
+        if not scores and not stopped:
             raise UsageError(f"{why}, fewer than the smallest depth {depths[0]}")
-        store_rows = [{"id": f"depth {d.depth}", "verdict": f"ppl {d.ppl:.4f}", "passed": True, "tokens": d.tokens,
-                       "nll": d.nll * d.tokens} for d in scores]  # fmt: skip
         if scores:
-            keep(store, ["ppl", *argv], describe(target, store), store_rows, prompt_sha256=text_digest([text]),
-                 label=args.label or "ppl", status="stopped" if scored.stopped else "complete")  # fmt: skip
+            kept = [{"id": f"depth {d.depth}", "verdict": f"ppl {d.ppl:.4f}", "passed": True, "tokens": d.tokens,
+                     "nll": d.nll * d.tokens} for d in scores]  # fmt: skip
+            keep(store, ["ppl", *argv], describe(target, store), kept, prompt_sha256=text_digest([text]),
+                 label=args.label or "ppl", status="stopped" if stopped else "complete")  # fmt: skip
     table = [(str(d.depth), str(d.tokens), f"{d.nll:.4f}", f"{d.stderr:.4f}", f"{d.ppl:.4f}") for d in scores]
-    note = ECHO_NOTE if scored.echo_agrees is False else ""
-    finish({"target": identity, "depths": [d.to_json() for d in scores], "tokens": reached, "not_reached": missing,
-            "stopped": scored.stopped, "echo_agrees": scored.echo_agrees},
-           args.json, rows(("depth", "tokens", "nll", "+-", "ppl"), table) + note)  # fmt: skip
-    return EXIT_INTERRUPTED if scored.stopped else 0
+    found = [{"depth": d.depth, "tokens": d.tokens, "nll": d.nll, "nll_stderr": d.stderr, "ppl": d.ppl,
+              "ppl_stderr": d.ppl * d.stderr} for d in scores]  # fmt: skip
+    finish({"target": identity, "depths": found, "tokens": reached, "not_reached": missing, "stopped": stopped,
+            "echo_agrees": agrees}, args.json,
+           rows(("depth", "tokens", "nll", "+-", "ppl"), table) + (ECHO_NOTE if agrees is False else ""))  # fmt: skip
+    return EXIT_INTERRUPTED if stopped else 0
 
 
 def read_depths(text: str) -> list[int]:
@@ -223,11 +198,3 @@ def read_depths(text: str) -> list[int]:
     if depths[0] < 40 or depths[-1] > 1 << 20:
         raise UsageError("depths must be 40 to 1048576 tokens")
     return depths
-
-
-def _text(path: str | None, depth: int) -> str:
-    if path is not None:
-        return read_text(path, "text")
-    from ds4ref.nano.prose import prose
-
-    return prose(depth * 6)

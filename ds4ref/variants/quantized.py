@@ -1,13 +1,10 @@
 """Measure the error of quantization op by op: run the same tokens through a model A and a requantized model B.
 
 Every op of B works on the values that A computed at that point, so errors do not add up: the error of an op's result
-comes from that op's tensors alone. It is compared with the error of those tensors, B's against A's. An op whose result
-errs much more than its weights is a bug of an engine or kernel. Weights that err more than their format explains are a
-bug of a conversion; so is a single row that does.
-
-The error of the weights is measured on dequantized values. So dequantizers are tested, too: rows of every matrix are
-multiplied by the backend's own kernel and compared with the product of the dequantized rows, and normally distributed
-weights go through quantizer and dequantizer. Where either differs, the engine misreads the format.
+comes from that op's tensors alone. It is compared with the error of those tensors, B's against A's, as they are
+dequantized. An op whose result errs much more than its weights is a bug of an engine or kernel. Weights that err more
+than their format explains are a bug of a conversion; so is a single row that does: a mean over a whole matrix hides one
+that was lost.
 
 A runs layer by layer, so that memory holds the intermediates of one layer.
 """
@@ -15,34 +12,37 @@ A runs layer by layer, so that memory holds the intermediates of one layer.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ds4ref.kernels.cpu.quantize import QUANTIZERS, quantize
-from ds4ref.kernels.formats import FORMATS, Matrix
+from ds4ref.kernels.formats import FORMATS, ApartRows, Matrix
 
 from ..engine import Engine
 from ..errors import DataError
 from ..weights.quantize.families import family_of
 from .forced import HEAD, pass_of
-from .rowwise import compared, most_of_a_row
 
 HEAVY = 2.0
 """Allowed error of weights as a multiple of their format's usual loss, for heavy-tailed weights and importance
 matrices."""
-
 SLACK = 3.0
 """Allowed error of an op as a multiple of its weights' relative error: inputs may be largest where the weights err
 most."""
-
 FLOOR = 3e-4
-"""Allowed relative error of an op whose weights are equal: float sums in another order."""
-
-PROBES = 12
-"""Number of test inputs for a matrix: enough that the kernels for many inputs are used."""
-
+"""Relative error of an op whose weights are equal: float32 sums in another order."""
+MOST_WEIGHTS = 1 << 27
+"""Weights of a tensor that are compared; of larger ones (stacks of experts), rows spread evenly over it."""
+STEP = 1 << 22
+"""Weights decoded at once."""
+FAINT = 1e-3
+"""A row of less than this share of the mean row's size is compared with that: a format has no scale for it, and it does
+not matter."""
+LOST, ROW_SLACK = 0.9, 1.5
+"""Relative error from which a row counts as lost, however coarse its format (of a row of zeros it is 1), and error of
+the worst row allowed as a multiple of that of all rows together."""
 _UNCOMPARED = ("indexer_scores", "indexer_topk", "ffn_moe_topk", "indexer_rows")
 
 
@@ -60,7 +60,6 @@ class Reading:
     weights  |B - A| / |A| of the weights themselves
     allowed  bound on ``error``: what quantizing to these formats can account for
     loss     bound on ``weights``, likewise
-    misread  tensors that kernel, dequantizer and quantizer do not decode to the same values
     row      the row that errs most as measured by what its format may lose: tensor, number in it
     worst    error of that row
     lost     bound on ``worst``
@@ -76,16 +75,13 @@ class Reading:
     weights: float
     allowed: float
     loss: float
-    misread: tuple[str, ...] = ()
-    row: tuple[str, int] = ("", 0)
-    worst: float = 0.0
-    lost: float = FLOOR
+    row: tuple[str, int]
+    worst: float
+    lost: float
 
     @property
     def verdict(self) -> str:
         """Return "engine" or "weights" for a bug of either, "quantization" for the format's loss, else "same"."""
-        if self.misread:
-            return "engine"
         if not self.weights <= self.loss or not self.worst <= self.lost:
             return "weights"
         if not self.error <= self.allowed:
@@ -94,10 +90,14 @@ class Reading:
 
 
 class _Keep:
-    """Hooks that keep what passes, and put in the streams that a layer starts from."""
+    """Hooks that keep what passes.
 
-    def __init__(self, entering: str, streams: np.ndarray | None):
-        self.entering, self.streams = entering, streams
+    entering, streams  point at which a layer starts, and what it starts from; None leaves it
+    held               values by point to go on with, instead of what the ops make of them
+    """
+
+    def __init__(self, entering: str, streams: np.ndarray | None, held: Mapping[tuple[str, int], Any] | None = None):
+        self.entering, self.streams, self.held = entering, streams, held or {}
         self.values: dict[tuple[str, int], Any] = {}
 
     def begin(self, chunk: Any) -> None:
@@ -106,24 +106,8 @@ class _Keep:
     def tap(self, name: str, layer: int, value: Any, chunk: Any) -> Any:
         if name == self.entering and self.streams is not None:
             value = self.streams
-        self.values[name, layer] = tuple(v.copy() for v in value) if isinstance(value, tuple) else _copied(value)
-        return value
-
-
-class _Hold(_Keep):
-    """Hooks that keep what the ops make of the values of ``held``, and go on with those."""
-
-    def __init__(self, entering: str, held: Mapping[tuple[str, int], Any]):
-        super().__init__(entering, None)
-        self.held = held
-
-    def tap(self, name: str, layer: int, value: Any, chunk: Any) -> Any:
-        super().tap(name, layer, value, chunk)
+        self.values[name, layer] = deepcopy(value)
         return self.held.get((name, layer), value)
-
-
-def _copied(value: Any) -> Any:
-    return value.copy() if isinstance(value, np.ndarray) else value
 
 
 def compare(
@@ -139,7 +123,6 @@ def compare(
         raise DataError("the two are not the same model: they are of different families")
     a, b = one.model, other.model
     points = points if way.tensors is None else way.tensors
-    held = _Tensors(one), _Tensors(other)
     different = [name for name in vars(a.shape) if name != "name" and getattr(a.shape, name) != getattr(b.shape, name)]
     if different:
         raise DataError(f"the two are not the same model: {different[0]} differs")
@@ -150,99 +133,87 @@ def compare(
         layers = [layer, HEAD] if layer == last else [layer]
         keep = _Keep(way.entering, streams)
         way.run(a, ids, keep, layers)
-        hold = _Hold(way.entering, keep.values)
+        hold = _Keep(way.entering, None, keep.values)
         way.run(b, ids, hold, layers)
         for (name, at), ours in hold.values.items():
             theirs = keep.values.get((name, at))
-            if name == way.entering and at > 0:
-                continue  # put in, nobody's result
-            if name not in _UNCOMPARED and _comparable(ours, theirs):
-                yield _reading(held, at, name, ours, theirs, points.get(name, ()))
+            if name in _UNCOMPARED or (name == way.entering and at > 0):  # which was put in, nobody's result
+                continue
+            if not isinstance(ours, np.ndarray) or not isinstance(theirs, np.ndarray) or ours.dtype.kind != "f":
+                continue
+            if theirs.size and ours.shape == theirs.shape:
+                yield _reading(one, other, at, name, ours, theirs, points.get(name, ()))
         streams = keep.values[way.leaving, layer]
 
 
-def _comparable(ours: Any, theirs: Any) -> bool:
-    return (
-        isinstance(ours, np.ndarray) and isinstance(theirs, np.ndarray) and ours.dtype.kind == "f" and theirs.size > 0
-        and ours.shape == theirs.shape
-    )  # fmt: skip
-
-
-class _Tensors:
-    """The weights of an engine by name, their formats, and whether it reads them as their dequantizers do."""
-
-    def __init__(self, engine: Engine):
-        self.weights, self.ops = engine.model.weights, engine.model.ops
-        self._formats = {name: info.fmt.name for name, info in engine.source.tensors.items()}
-        self._sound: dict[str, bool] = {}
-
-    def held(self, layer: int, attr: str) -> Any:
-        """A Matrix, an array or None."""
-        return getattr(self.weights if layer < 0 else self.weights.layers[layer], attr, None)
-
-    def fmt(self, name: str, held: Any) -> str:
-        """The format in the file; a head that is the embedding has that one's, and small ones are held as float32."""
-        return self._formats.get(name, held.fmt if isinstance(held, Matrix) else "F32")
-
-    def misread(self, held: Any) -> bool:
-        """Whether the kernel makes something else of a matrix than the dequantizer, or the dequantizer of what the
-        quantizer made than was put in."""
-        if not isinstance(held, Matrix):
-            return False
-        rows = _sample(held, 16)
-        x = np.random.default_rng(0).standard_normal((PROBES, held.cols)).astype(np.float32)
-        wanted = x.astype(np.float64) @ rows.dequantize().astype(np.float64).T
-        if not np.isfinite(wanted).all():
-            return False  # what is wrong there is the weights
-        placed = self.ops.place(rows)
-        for some in (x, x[:1]):
-            made = self.ops.host(self.ops.linear(self.ops.upload(some), placed, "float"))
-            if not distance(made, wanted[: len(some)])[0] <= FLOOR:
-                return True
-        if held.fmt not in self._sound:
-            self._sound[held.fmt] = _sound(held.fmt)
-        return not self._sound[held.fmt]
-
-
-def _sound(fmt: str) -> bool:
-    """Whether normal weights come back from quantizer and dequantizer as the format allows; True if there is no
-    quantizer to ask."""
-    if fmt not in QUANTIZERS:
-        return True
-    x = np.random.default_rng(1).standard_normal((8, 1024)).astype(np.float32)
-    return distance(FORMATS[fmt].dequantize(quantize(fmt, x)), x)[0] <= HEAVY * FORMATS[fmt].loss + FLOOR
-
-
 def _reading(
-    models: tuple[_Tensors, _Tensors], layer: int, name: str, ours: Any, theirs: Any, tensors: Sequence[str]
+    one: Engine, other: Engine, layer: int, name: str, ours: np.ndarray, theirs: np.ndarray, tensors: Sequence[str]
 ) -> Reading:
-    a, b = models
     error, cosine = distance(ours, theirs)
-    found, stored, misread, square, loss, family = [], [], [], 0.0, 0.0, ""
+    found: dict[str, str] = {}
+    square, loss, family = 0.0, 0.0, ""
     row, worst, lost = ("", 0), 0.0, FLOOR
     for tensor in tensors:
         attr = tensor.replace(".", "_")
-        place = -1 if not hasattr(a.weights.layers[0], attr) else layer
-        one, other = a.held(place, attr), b.held(place, attr)
-        if one is None or other is None:
+        whole = not hasattr(one.model.weights.layers[0], attr)
+        x, y = (getattr(e.model.weights if whole else e.model.weights.layers[layer], attr, None) for e in (one, other))
+        if x is None or y is None:
             continue
-        full = _tensor_name(attr, place)
-        kept, fmt = a.fmt(full, one), b.fmt(full, other)
-        found.append(full)
-        stored.append(fmt)
-        misread += [full] if a.misread(one) or b.misread(other) else []
-        apart, own_loss = compared(one, other), HEAVY * (FORMATS[fmt].loss + FORMATS[kept].loss) + FLOOR
-        square += apart.error**2
-        loss += own_loss**2
-        if apart.worst / most_of_a_row(own_loss) > worst / lost:
-            row, worst, lost = (full, apart.row), apart.worst, most_of_a_row(own_loss)
-        family = family or family_of(
-            full, 3 if isinstance(one, Matrix) and one.experts else 1 + isinstance(one, Matrix)
-        )
+        full = f"{attr}.weight"
+        if not whole:
+            stem = attr.replace("indexer_attn_q_b", "indexer.attn_q_b").replace("indexer_proj", "indexer.proj")
+            full = f"blk.{layer}.{stem}.{'bias' if attr == 'exp_probs_b' else 'weight'}"
+        # a head that is the embedding has that one's format, and small tensors are held as float32
+        formats = [
+            e.source.tensors[full].fmt.name if full in e.source.tensors else getattr(held, "fmt", "F32")
+            for e, held in ((one, x), (other, y))
+        ]
+        found[full] = formats[1]
+        apart, furthest, number = _apart(x, y)
+        own_loss = HEAVY * sum(FORMATS[fmt].loss for fmt in formats) + FLOOR
+        square, loss = square + apart**2, loss + own_loss**2
+        of_a_row = min(ROW_SLACK * own_loss, max(LOST, own_loss))
+        if furthest / of_a_row > worst / lost:
+            row, worst, lost = (full, number), furthest, of_a_row
+        rank = 1 if not isinstance(x, Matrix) else 3 if x.experts else 2
+        family = family or family_of(full, rank)
     weights = square**0.5
-    return Reading(layer, name, tuple(found), tuple(stored), family, error, cosine, weights,
-                   FLOOR + SLACK * weights, loss**0.5 if found else FLOOR, tuple(misread),
-                   row, worst, lost)  # fmt: skip
+    return Reading(layer, name, tuple(found), tuple(found.values()), family, error, cosine, weights,
+                   FLOOR + SLACK * weights, loss**0.5 if found else FLOOR, row, worst, lost)  # fmt: skip
+
+
+def _apart(one: Any, other: Any) -> tuple[float, float, int]:
+    """Return the relative rms error of ``other`` against ``one``: of everything, of the worst row, and its number.
+
+    An array of rank 1 is a single row, which is not told apart.
+    """
+    if not isinstance(one, Matrix):
+        return distance(np.asarray(other), np.asarray(one))[0], 0.0, 0
+    if one.fmt == other.fmt and isinstance(one.data, np.ndarray) and np.array_equal(one.data, other.data):
+        return 0.0, 0.0, 0
+    count, most = int(np.prod(one.data.shape[:-1])), max(1, MOST_WEIGHTS // one.cols)
+    chosen = np.unique(np.linspace(0, count - 1, min(count, most)).astype(np.int64))
+    step = max(1, STEP // one.cols)
+    parts = []
+    for at in range(0, len(chosen), step):
+        a, b = (_rows(w, chosen[at : at + step]) for w in (one, other))
+        with np.errstate(invalid="ignore", over="ignore"):
+            parts.append([np.einsum("ij,ij->i", v, v, dtype=np.float64) for v in (b - a, a, b)])
+    miss, size, own = np.concatenate(parts, axis=1)
+    finite = np.isfinite(miss)
+    least = FAINT**2 * size[np.isfinite(size)].mean() if finite.any() else 0.0
+    with np.errstate(divide="ignore", invalid="ignore"):
+        errors = np.where(miss == 0, 0.0, np.sqrt(miss / np.maximum(size, least)))
+        errors[~finite] = np.inf
+        whole = np.inf if not size.sum() or not own.sum() else np.sqrt(miss.sum() / size.sum())
+    row = int(errors.argmax())
+    return float(whole) if miss.any() else 0.0, float(errors[row]), int(chosen[row])
+
+
+def _rows(w: Matrix, numbers: np.ndarray) -> np.ndarray:
+    """Dequantize rows of a matrix or stack, numbered through all of its matrices."""
+    data = w.data.numbered(numbers) if isinstance(w.data, ApartRows) else w.data.reshape(-1, w.row_bytes)[numbers]
+    return Matrix(w.fmt, data, len(numbers), w.cols).dequantize()
 
 
 def distance(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float]:
@@ -256,17 +227,6 @@ def distance(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float]:
         if size == 0 or own == 0:
             return (0.0 if miss == 0 else float("inf")), (1.0 if miss == 0 else 0.0)
         return float(miss / size), float(x @ y / (size * own))
-
-
-def _sample(w: Matrix, rows: int) -> Matrix:
-    """Rows spread over the matrix, or over some matrices of a stack."""
-    if not w.experts:
-        chosen = np.unique(np.linspace(0, w.rows - 1, min(rows, w.rows)).astype(int))
-        return Matrix(w.fmt, np.ascontiguousarray(w.data[chosen]), len(chosen), w.cols)
-    experts = np.unique(np.linspace(0, w.experts - 1, min(8, w.experts)).astype(int))
-    inner = np.unique(np.linspace(0, w.rows - 1, min(max(1, rows // 4), w.rows)).astype(int))
-    data = np.concatenate([w.data[int(expert)][inner] for expert in experts])
-    return Matrix(w.fmt, data, len(data), w.cols)
 
 
 def divergence(a: np.ndarray, b: np.ndarray) -> dict[str, float]:

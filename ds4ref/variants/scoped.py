@@ -1,7 +1,7 @@
 """Limit a fault to part of the model: some layers, or one half of a layer.
 
 where = scopes(engine.shape)                      every part that is tried, by name
-session.hooks = Scoped(LIBRARY["no_inverse_rope"], where["layers with ratio 4"])
+session.hooks = Scoped(LIBRARY["no_inverse_rope"], where["compressed layers"])
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class ScopedFault:
 
     @property
     def name(self) -> str:
-        """Return the name of the fault with its part: "no_sink [hash-routed layers]"."""
+        """Return the name of the fault with its part: "no_sink [compressed layers]"."""
         return f"{self.fault.name} [{self.part}]"
 
     @property
@@ -97,18 +97,12 @@ def scopes(shape: Any) -> dict[str, Where]:
     """Return the parts of a model that faults are limited to, by the names used in verdicts; none for a dense one."""
     if not isinstance(shape, ModelShape):
         return {}
-    hashed = shape.n_hash_layers
-    kinds = {
-        "layers without compression": lambda layer: shape.ratios[layer] == 0,
-        "compressed layers": lambda layer: shape.ratios[layer] != 0,
-        "layers with ratio 4": lambda layer: shape.ratios[layer] == 4,
-        "layers with ratio 128": lambda layer: shape.ratios[layer] == 128,
-        "hash-routed layers": lambda layer: layer < hashed,
-        "layers that are not hash-routed": lambda layer: layer >= hashed,
+    parts: dict[str, Where] = {
+        "layers without compression": lambda layer, half: shape.ratios[layer] == 0,
+        "compressed layers": lambda layer, half: shape.ratios[layer] != 0,
+        "attention halves": lambda layer, half: half == "attn",
+        "FFN halves": lambda layer, half: half == "ffn",
     }
-    parts: dict[str, Where] = {says: lambda layer, half, test=test: test(layer) for says, test in kinds.items()}  # type: ignore[misc]
-    for half, says in (("attn", "attention halves"), ("ffn", "FFN halves")):
-        parts[says] = lambda layer, part, half=half: part == half  # type: ignore[misc]
     for number in range(len(shape.ratios)):
         parts[f"layer {number}"] = lambda layer, half, number=number: layer == number  # type: ignore[misc]
     return parts

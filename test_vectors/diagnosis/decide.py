@@ -154,16 +154,15 @@ class _Judge:
         result.first_position = None
         mode = "exact" if c.mode in COMPUTING else c.mode  # which has no roundings of its own
         others = [o for o in self.posterior.candidates if o.mode == mode and o.kind in ("fault", "family", "outside")]
-        visible = detection_limit(self.case, c, others)
-        result.limit = visible.to_json()
-        result.notes += visible.sentences()
+        result.limit = limit = detection_limit(self.case, c, others)
+        result.notes += limit["says"]
         _note_tie(result, c)
         if c.fit.shift > np.log(3):
             result.notes.append(f"float noise is {np.exp(c.fit.shift):.0f} times ours: another summation order, or a "
                                 "mistake of that size")  # fmt: skip
-        if visible.hidden:
+        if limit["not_seen"]:
             result.next.append(_more(self.case.seen))
-        result.features = {"odds": -over, "misfit": c.fit.misfit, "hidden": float(len(visible.hidden))}
+        result.features = {"odds": -over, "misfit": c.fit.misfit, "hidden": float(len(limit["not_seen"]))}
         return result
 
     def open(self, base: Candidate, wrong: Candidate | None, over: float) -> Diagnosis:

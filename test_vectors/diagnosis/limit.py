@@ -7,7 +7,6 @@ as every fault of the library is put in the engine's place to see whether the ru
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,55 +17,17 @@ from .evidence import FOREIGN, LIMIT
 SHOWN = 12
 
 
-@dataclass(frozen=True)
-class DetectionLimit:
-    """Detection limit of a clean verdict.
-
-    noise      rms difference of a correct engine, nats
-    size       smallest uniform rms change that would have been refused, nats
-    seen       names of faults that would have been refused, smallest effect first
-    hidden     (name, rms in nats) of faults that would have been accepted, smallest first
-    smallest   (name, rms in nats) of the first of ``seen``
-    """
-
-    noise: float
-    size: float
-    seen: tuple[str, ...]
-    hidden: tuple[tuple[str, float], ...]
-    smallest: tuple[str, float] | None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the limit as a JSON object."""
-        return {
-            "noise": _short(self.noise), "size": _short(self.size), "seen": len(self.seen),
-            "smallest_seen": None if self.smallest is None else [self.smallest[0], _short(self.smallest[1])],
-            "not_seen": [[name, _short(rms)] for name, rms in self.hidden],
-            "says": self.sentences(),
-        }  # fmt: skip
-
-    def sentences(self) -> list[str]:
-        """Return the limit as human-readable lines."""
-        lines = [f"detection limit: a change of {self.size:.2g} nats (rms) at all positions; noise is {self.noise:.2g}"]
-        if self.smallest is not None:
-            lines.append(
-                f"{len(self.seen)} mistakes of the library would have been detected, the smallest {self.smallest[0]} "
-                f"({self.smallest[1]:.2g} nats)"
-            )
-        if self.hidden:
-            names = ", ".join(f"{name} ({rms:.1g})" for name, rms in reversed(self.hidden[-SHOWN:]))
-            more = f" and {len(self.hidden) - SHOWN} more" if len(self.hidden) > SHOWN else ""
-            lines.append(f"below the detection limit: {names}{more}")
-        return lines
-
-
-def _short(x: float) -> float:
-    return float(f"{x:.3g}")
-
-
-def detection_limit(case: Case, clean: Candidate, others: list[Candidate]) -> DetectionLimit:
+def detection_limit(case: Case, clean: Candidate, others: list[Candidate]) -> dict[str, Any]:
     """Measure the detection limit of the rounding set ``clean``; ``others`` are candidates with a mistake in that set.
 
-    What a run of the first tokens refused would have been seen; its effect is that at the first rows.
+    What a run of the first tokens refused would have been seen; its effect is that at the first rows. Returned is an
+    object for JSON, all effects in nats rms:
+
+    noise          difference of a correct engine
+    size           smallest uniform change that would have been refused
+    seen           number of faults that would have been refused; ``smallest_seen``: name and effect of the smallest
+    not_seen       [name, effect] of faults that would have been accepted, smallest first
+    says           the limit in words
     """
     ref = case.reference(clean.mode)
     mean, spread = ref.usual.whole()
@@ -83,16 +44,27 @@ def detection_limit(case: Case, clean: Candidate, others: list[Candidate]) -> De
     seen = list(case.refused.get(clean.mode, {}).items())
     hidden: list[tuple[str, float]] = []
     for c in others:
-        moved = ref.fit(c.rows)
         effect = float(np.sqrt(np.nanmean((c.rows - clean.rows) ** 2)))
-        if moved.misfit >= LIMIT:
-            seen.append((c.name, effect))
-        else:
-            hidden.append((c.name, effect))
+        (seen if ref.fit(c.rows).misfit >= LIMIT else hidden).append((c.name, effect))
     seen.sort(key=lambda item: item[1])
     hidden.sort(key=lambda item: item[1])
     # flips of steps hide more than the noise's size tells: no claim below what was in fact let pass
     size = max([size, *(effect for _, effect in hidden)])
-    return DetectionLimit(
-        noise, size, tuple(name for name, _ in seen), tuple(hidden), seen[0] if seen else None,
-    )  # fmt: skip
+    says = [f"detection limit: a change of {size:.2g} nats (rms) at all positions; noise is {noise:.2g}"]
+    if seen:
+        name, effect = seen[0]
+        says.append(f"{len(seen)} mistakes of the library would have been detected, the smallest {name} "
+                    f"({effect:.2g} nats)")  # fmt: skip
+    if hidden:
+        names = ", ".join(f"{name} ({rms:.1g})" for name, rms in reversed(hidden[-SHOWN:]))
+        more = f" and {len(hidden) - SHOWN} more" if len(hidden) > SHOWN else ""
+        says.append(f"below the detection limit: {names}{more}")
+    return {
+        "noise": _short(noise), "size": _short(size), "seen": len(seen),
+        "smallest_seen": [seen[0][0], _short(seen[0][1])] if seen else None,
+        "not_seen": [[name, _short(rms)] for name, rms in hidden], "says": says,
+    }  # fmt: skip
+
+
+def _short(x: float) -> float:
+    return float(f"{x:.3g}")

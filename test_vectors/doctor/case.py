@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from ds4ref.engine import Engine
-from ds4ref.errors import Ds4Error, TextError
+from ds4ref.errors import Ds4Error
 from ds4ref.targets import Ability, Completion, Prompt, Request, Target
 from ds4ref.text.tokenizer import Tokenizer
 from ds4ref.text.vocabulary import ids_by_bytes
 from ds4ref.variants import ROUNDING
 
+from ..elicit import tokenizer_of
 from .limits import Limit
 
 TOP = 20
@@ -68,10 +69,7 @@ class ExamContext:
     @cached_property
     def tokenizer(self) -> Tokenizer | None:
         """Return the model's tokenizer; None if its file has none."""
-        try:
-            return self.engine.tokenizer
-        except TextError:
-            return None
+        return tokenizer_of(self.engine)
 
     @cached_property
     def ids_by_bytes(self) -> dict[bytes, int]:

@@ -33,20 +33,18 @@ TIES = 4
 class Cause:
     """One explanation of wrong ops.
 
-    kind      "fault" or "file"
     names     names of the faults that explain equally many ops
     text      the explanation in a sentence
     explains  the wrong ops that it explains
     """
 
-    kind: str
     names: tuple[str, ...]
     text: str
     explains: tuple[Key, ...]
 
     def to_json(self) -> dict[str, Any]:
         """Return the cause in JSON types."""
-        return {"kind": self.kind, "names": list(self.names), "text": self.text,
+        return {"names": list(self.names), "text": self.text,
                 "explains": [list(key) for key in self.explains]}  # fmt: skip
 
 
@@ -57,17 +55,6 @@ def explain(case: Blaming, result: BlameResult, search: bool = True) -> None:
     if search:
         _search(case, result)
     settle(case, result)
-
-
-def blame_file(result: BlameResult, differences: Sequence[str], points: int) -> None:
-    """Give all wrong ops one cause: the file that the other engine reads, as our engine on it gives all its values.
-
-    points  number of points that are within their budgets on their file
-    """
-    text = f"{'; '.join(differences)}; with their file all {points} points are within their budgets"
-    result.causes.append(Cause("file", (), text, tuple(wrong.key for wrong in result.wrong)))
-    for wrong in result.wrong:
-        wrong.causes.append(text)
 
 
 def _search(case: Blaming, result: BlameResult) -> None:
@@ -242,7 +229,7 @@ def _best(
     more = f", or {len(chosen) - TIES} others that would do the same here" if len(chosen) > TIES else ""
     many = f"; explains {len(explains)} of {len(unexplained)} ops" if len(unexplained) > 1 else ""
     part = f", but not in all places: {-best[1]} other ops are right that it would spoil" if best[1] else ""
-    cause = Cause("fault", tuple(name for name, _ in named), f"{says}{more}{many}{part}", explains)
+    cause = Cause(tuple(name for name, _ in named), f"{says}{more}{many}{part}", explains)
     return _Scored(cause, best, len(explains) == len(unexplained) and not best[1])
 
 

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 
 import pytest
 
 from ds4ref.console import tool
+from ds4ref.engine import Engine
+from ds4ref.nano.diagnostic import diagnostic_path
 from ds4ref.test_vectors.diagnosis import search
+
+
+@pytest.fixture(scope="session")
+def engine(_model_cache) -> Iterator[Engine]:
+    """The diagnostic model."""
+    with Engine.open(diagnostic_path(), backend="cpu", numerics="exact") as opened:
+        yield opened
 
 
 @pytest.fixture

@@ -5,18 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ds4ref.engine import Engine
-from ds4ref.nano.diagnostic import PROMPTS, diagnostic_path
+from ds4ref.nano.diagnostic import PROMPTS
 from ds4ref.test_vectors.diagnosis import Signatures, fitting
 from ds4ref.test_vectors.diagnosis.case import Case
 from ds4ref.test_vectors.observation import from_logits
 from ds4ref.variants.families import FAMILIES
-
-
-@pytest.fixture(scope="module")
-def engine():
-    with Engine.open(diagnostic_path(), backend="cpu", numerics="exact") as engine:
-        yield engine
 
 
 def case(engine, family: str, value: float) -> Case:

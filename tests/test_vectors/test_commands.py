@@ -182,13 +182,13 @@ def test_ppl_of_the_embedded_model(nano_path, capsys) -> None:
     assert run(capsys, "ppl", "--target", f"command:ds4 -m {nano_path}")[0] == 2  # it cannot score
 
 
-def test_a_text_is_scored_from_its_second_token_on() -> None:
+def test_a_text_is_scored_by_an_endpoint() -> None:
     target = Scripted([], forced=())
     target.abilities = frozenset(Ability)
     target.score_text = lambda text, top: [Step(Token(b"x", value)) for value in (None, -0.5, None, -2.0)]
-    found = score(target, "text", None)
-    assert found.nll.tolist() == pytest.approx([0.5, math.nan, 2.0], nan_ok=True) and found.echo_agrees is None
-    assert (found.length, found.stopped, len(score(target, "text", 2).nll)) == (4, False, 1)
+    steps, length = score(target, "text", None)
+    assert [step.token.logprob for step in steps] == [None, -0.5, None, -2.0] and length == 4
+    assert len(score(target, "text", 2)[0]) == 2
 
 
 class Echo(Scripted):

@@ -73,7 +73,7 @@ TABLE: list[tuple[str, int, str]] = [
     ("doctor local:{model}?numerics=ds4 -m {model} --quick --their-model {model}", 0, "Nothing wrong was found"),
     ("trace record -m {model} --token-ids {ids} -o {folder}/r.safetensors", 1, V4_ONLY),
     ("trace blame {right} -m {model} --token-ids {ids}", 1, V4_ONLY),
-    ("trace blame {right} -m {model} --names hf --fast --their-model {q8}", 1, V4_ONLY),
+    ("trace blame {right} -m {model} --names hf", 1, V4_ONLY),
     ("damage {model} {q8} --token-ids {ids}", 0, "Q8_0"),
     ("damage {model} {model} --token-ids {ids} --json", 0, "{{"),
     ("diff {right} {doubled}", 0, "first_bad               1"),

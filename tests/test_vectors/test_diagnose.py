@@ -57,12 +57,6 @@ class Two(Signatures):
 
 
 @pytest.fixture(scope="module")
-def engine(_model_cache):
-    with Engine.open(diagnostic_path(), backend="cpu", numerics="exact") as opened:
-        yield opened
-
-
-@pytest.fixture(scope="module")
 def library(engine):
     return Signatures(engine, PROMPTS["mixed"]()[:60])
 

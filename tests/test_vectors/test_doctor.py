@@ -12,9 +12,7 @@ import numpy as np
 import pytest
 
 from ds4ref.archs.deepseek4.shape import FLASH
-from ds4ref.engine import Engine
 from ds4ref.errors import DataError
-from ds4ref.nano.diagnostic import diagnostic_path
 from ds4ref.targets import Prompt, Step, Token
 from ds4ref.test_vectors.doctor import numbers, preflight, repeat, yardstick
 from ds4ref.test_vectors.doctor.case import ExamContext
@@ -27,12 +25,6 @@ from .examined import diagnosis, examination
 from .scripted import Scripted, step
 
 pytestmark = pytest.mark.usefixtures("both")
-
-
-@pytest.fixture(scope="module")
-def engine(_model_cache):
-    with Engine.open(diagnostic_path(), backend="cpu", numerics="exact") as opened:
-        yield opened
 
 
 # ------------------------------------------------------------------------------------------------------ findings

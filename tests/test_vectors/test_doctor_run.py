@@ -10,7 +10,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from ds4ref.engine import Engine
 from ds4ref.nano.diagnostic import diagnostic_path
 from ds4ref.targets import Delta
 from ds4ref.test_vectors import cli
@@ -23,12 +22,6 @@ from .examined import diagnosis, examination
 from .scripted import Scripted, step
 
 pytestmark = pytest.mark.usefixtures("both")
-
-
-@pytest.fixture(scope="module")
-def engine(_model_cache):
-    with Engine.open(diagnostic_path(), backend="cpu", numerics="exact") as opened:
-        yield opened
 
 
 # ----------------------------------------------------------------------------------------------- the whole run

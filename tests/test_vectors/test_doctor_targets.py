@@ -24,13 +24,6 @@ from tests.marking import sampled
 from .endpoint import Endpoint
 from .scripted import Scripted, step
 
-
-@pytest.fixture(scope="module")
-def engine(_model_cache):
-    with Engine.open(diagnostic_path(), backend="cpu", numerics="exact") as opened:
-        yield opened
-
-
 pytestmark = pytest.mark.usefixtures("without_families", "both")
 
 

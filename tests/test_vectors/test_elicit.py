@@ -23,12 +23,6 @@ from .scripted import Scripted
 BY_NAME = {mistake.name: mistake for mistake in MISTAKES}
 
 
-@pytest.fixture(scope="module")
-def engine(_model_cache):
-    with Engine.open(diagnostic_path(), backend="cpu", numerics="exact") as opened:
-        yield opened
-
-
 pytestmark = pytest.mark.usefixtures("without_families")
 
 

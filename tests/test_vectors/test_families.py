@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ds4ref.engine import Engine
-from ds4ref.nano.diagnostic import PROMPTS, diagnostic_path
+from ds4ref.nano.diagnostic import PROMPTS
 from ds4ref.test_vectors.diagnosis import Signatures, fitting
 from ds4ref.test_vectors.diagnosis.case import Case
 from ds4ref.test_vectors.observation import from_logits
@@ -14,12 +13,6 @@ from ds4ref.variants import LIBRARY
 from ds4ref.variants.families import FAMILIES
 from ds4ref.variants.scoped import ScopedFault, scopes
 from tests.marking import sampled
-
-
-@pytest.fixture(scope="module")
-def engine(_model_cache):
-    with Engine.open(diagnostic_path(), backend="cpu", numerics="exact") as opened:
-        yield opened
 
 
 @pytest.fixture(scope="module")

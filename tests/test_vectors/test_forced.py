@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 
 from ds4ref.engine import Engine
-from ds4ref.errors import DataError, TargetError, UsageError
+from ds4ref.errors import TargetError
 from ds4ref.nano import embedded_path
 from ds4ref.targets import Completion, Prompt, Request, Step, Token
 from ds4ref.targets.local import LocalTarget
 from ds4ref.test_vectors import cli, forced
-from ds4ref.test_vectors.forced import Answer, ask, force, of_tokens, read
+from ds4ref.test_vectors.forced import Answer, ask, force, of_tokens
 from ds4ref.test_vectors.verdicts import CaseResult, StepResult, forced_case
 from ds4ref.test_vectors.verifier import ODDS, Judgement, weigh
 from tests.marking import sampled
 
-from .endpoint import Endpoint, runners_up
+from .endpoint import Endpoint
 from .scripted import Scripted, step
 
 FLOOR = 0.3
@@ -109,9 +109,8 @@ def test_a_text_is_cut_as_the_model_cut_it(local, monkeypatch) -> None:
     prompt = Prompt.chat("1 2 3")
     done = local.complete(Request(prompt, 12))
     ids, raws = [s.token.id for s in done.steps], [s.token.raw for s in done.steps]
-    by_ids = force(local, Answer("a", Prompt.tokens(local.encode(prompt)), ids=tuple(ids)))
-    assert [s.token.id for s in by_ids] == [s.top[0].id for s in by_ids] == ids
-    assert [s.token.raw for s in force(local, of_tokens("a", prompt, raws))] == raws
+    by_tokens = force(local, of_tokens("a", prompt, raws))
+    assert [s.token.id for s in by_tokens] == [s.top[0].id for s in by_tokens] == ids
     answer = Answer("a", prompt, b"".join(raws).decode())
     assert len(local.tokenize(answer.text)) > len(raws)
     assert [s.token.raw for s in force(local, answer)] == raws
@@ -121,8 +120,6 @@ def test_a_text_is_cut_as_the_model_cut_it(local, monkeypatch) -> None:
     # a wrong token that is no other cut is judged
     wrong = force(local, Answer("a", prompt, b"".join(raws[:1]).decode() + "zz"))
     assert wrong[1].token.raw != wrong[1].top[0].raw
-    with pytest.raises(DataError, match="outside the vocabulary of"):
-        force(local, Answer("a", prompt, ids=(local.engine.shape.vocab,)))
 
 
 def test_the_end_of_an_answer_is_judged_too(local) -> None:
@@ -131,53 +128,20 @@ def test_the_end_of_an_answer_is_judged_too(local) -> None:
     assert force(local, Answer("a", Prompt.chat("Hello"), "x"))[-1].token.id != local.tokenizer.eos
 
 
-def test_reading(tmp_path) -> None:
-    file = tmp_path / "a.jsonl"
-    lines = [
-        {"id": "one", "prompt": "Hm?", "system": "Be brief.", "answer": "Yes", "finish": "stop"},
-        {"text": "Once", "answer": "upon \ufffd a", "finish": "stop"},
-        {"id": "ids", "prompt_ids": [0, 5], "ids": [6, 7, 8], "finish": "stop"},
-    ]
-    file.write_text("\n\n".join(map(json.dumps, lines)))
-    assert read(str(file)) == [
-        Answer("one", Prompt.chat("Hm?", "Be brief."), "Yes", ended=True),
-        Answer("line 3", Prompt.plain("Once"), "upon "),  # what follows the lost character is unknown
-        Answer("ids", Prompt.tokens([0, 5]), ids=(6, 7, 8)),
-    ]
-
-
-GOOD = '{"id": "x", "prompt": "a", "answer": "b"}\n'
-
-
-@pytest.mark.parametrize("text, why", [
-    (GOOD + '{"prompt": "a"}', "line 2: give exactly one of answer, ids"),
-    (GOOD + '{"prompt": "a", "answer": "b", "ids": [1]}', "line 2: give exactly one of answer, ids"),
-    (GOOD + '{"answer": "b"}', "line 2: give exactly one of prompt, text, prompt_ids"),
-    (GOOD + '{"prompt": 1, "answer": "b"}', "line 2: .*str"), (GOOD + '{"prompt": "a", "ids": [-1]}', "line 2: .*>= 0"),
-    (GOOD + '{"prompt": "a", "ids": [true]}', "line 2: .*int"), (GOOD + "[1]", "line 2: .*object"),
-    (GOOD + '{"prompt"', "line 2: not JSON"), (GOOD + "[" * 100_000, "line 2: not JSON"),
-    ("\n", "no answer"), (GOOD * 2, "id 'x' is listed twice"),
-], ids=range(11))  # fmt: skip
-def test_files_that_say_nothing_are_named(tmp_path, text, why) -> None:
-    (tmp_path / "a.jsonl").write_text(text)
-    with pytest.raises(DataError, match=f"a.jsonl: {why}") as caught:
-        read(str(tmp_path / "a.jsonl"))
-    assert "\n" not in str(caught.value)
-
-
-def test_what_cannot_be_judged(monkeypatch) -> None:
+def test_what_cannot_be_judged(monkeypatch, local) -> None:
     engine = Scripted([])
     monkeypatch.setattr(engine, "complete", lambda request: Completion("x", finish="stop", reasoning="Hm."))
     with pytest.raises(TargetError, match="answered with reasoning"):
-        ask(engine, "a", Prompt.chat("?"), 4, None, False)
-    judge = Scripted([], forced=[step(b"A")])
-    cut = of_tokens("a", Prompt.chat("?"), [b"A", b"", b"B"])
-    assert cut.tokens == (b"A",) and len(force(judge, cut)) == 1
-    for answer in (Answer("a", Prompt.chat("?"), "text"), Answer("a", Prompt.plain("?"), ids=(1,))):
-        with pytest.raises(UsageError, match="use a local target"):
-            force(judge, answer)
-    with pytest.raises(UsageError, match="check --teacher-forced needs scoring"):
-        force(Scripted([]), of_tokens("a", Prompt.chat("?"), [b"A"]))
+        ask(engine, "a", Prompt.chat("?"), 4, None)
+    for text, finish, kept in (("Yes", "stop", ("Yes", True)), ("Yes", "length", ("Yes", False)),
+                               ("upon \ufffd a", "stop", ("upon ", False))):  # fmt: skip
+        done = Completion(text, finish=finish)
+        monkeypatch.setattr(engine, "complete", lambda request, done=done: done)
+        answer = ask(engine, "a", Prompt.chat("?"), 4, None)
+        assert (answer.text, answer.ended) == kept, "what follows a lost character is unknown"
+    raw = local.complete(Request(Prompt.chat("?"), 1)).steps[0].token.raw
+    cut = of_tokens("a", Prompt.chat("?"), [raw, b"", b"B"])
+    assert cut.tokens == (raw,) and len(force(local, cut)) == 1
 
 
 @pytest.mark.parametrize(("more", "compared"), [(0, True), (1, True), (-1, True), (2, False), (-2, False)])
@@ -207,33 +171,24 @@ def run(capsys, both):
 
 
 @pytest.mark.parametrize("wrong, verdict", [("verifier", "verifier"), ("", "right"), ("greedy", "elsewhere")])
-@pytest.mark.parametrize("judge, how", sampled([("ours", "chat"), ("ours", "plain"), ("itself", "plain")], 3))
-def test_a_server_is_asked_and_judged(run, tmp_path, trained, wrong, verdict, judge, how) -> None:
-    """By our engine, and by the log probabilities of its own echo."""
-    prompts = tmp_path / "prompts.jsonl"
+def test_a_server_is_asked_and_judged(run, tmp_path, trained, wrong, verdict) -> None:
+    prompts, out, junit = tmp_path / "prompts.jsonl", tmp_path / "out.json", tmp_path / "j.xml"
     texts = ("The miller counted the sacks, and", "Rain fell on the", "Ada likes the")
     prompts.write_text("\n".join(json.dumps({"id": f"p{i}", "prompt": text}) for i, text in enumerate(texts)))
-    with Endpoint(trained, wrong, echo=True) as server:
-        target = f"local:{trained.path}?numerics=exact&threads=1" if judge == "ours" else server.url
+    with Endpoint(trained, wrong) as server:
         code, found = run(
-            "--committed-by", server.url, "--target", target, "--prompts", str(prompts), "-n", "32", "--dialect",
-            "plain", *(["--plain-text"] if how == "plain" else []),
+            "--committed-by", server.url, "--target", f"local:{trained.path}?numerics=exact&threads=1", "--prompts",
+            str(prompts), "-n", "32", "--dialect", "plain", "-o", str(out), "--junit", str(junit),
         )  # fmt: skip
     assert found["verdict"] == verdict, found
     assert code == (verdict != "right") and found["passed"] == (verdict == "right")
-    assert found["floor"] == FLOOR and found["cases"] == 3
+    assert found["floor"] == FLOOR and found["cases"] == len(json.loads(out.read_text())["results"]) == 3
+    assert ("<failure" in junit.read_text()) == (verdict != "right")
 
 
-def test_a_file_of_ids_is_judged(run, tmp_path, trained) -> None:
-    prompt = [trained.tokenizer.bos, *trained.tokenizer.encode("The miller counted the sacks, and")]
-    file = tmp_path / "theirs.jsonl"
-    target = f"local:{trained.path}?numerics=exact&threads=1"
-    right = LocalTarget(trained).complete(Request(Prompt.tokens(prompt), 40))
-    for ids, verdict in (([s.token.id for s in right.steps], "right"), (runners_up(trained, prompt, 40), "verifier")):
-        file.write_text(json.dumps({"id": "a", "prompt_ids": prompt, "ids": ids}))
-        out, junit = tmp_path / "out.json", tmp_path / "j.xml"
-        code, found = run(str(file), "--target", target, "-o", str(out), "--junit", str(junit))
-        assert (found["verdict"], found["tokens"], code) == (verdict, 40, int(verdict != "right"))
-        assert ("<failure" in junit.read_text()) == (verdict != "right")
-        steps = json.loads(out.read_text())["results"][0]["steps"]
-        assert [bytes.fromhex(s["expected"]) for s in steps] == list(map(trained.tokenizer.token_bytes, ids))
+def test_recorded_vectors_are_judged(run, tmp_path, nano_path) -> None:
+    folder, target = str(tmp_path / "v"), f"local:{nano_path}?backend=cpu&numerics=exact"
+    assert cli.main(["capture", folder, "--target", target, "-n", "3", "--repeat", "1"]) == 0
+    code, found = run(folder, "--target", target)
+    assert (code, found["verdict"], found["tokens"]) == (0, "right", 12)
+    assert run(folder, "--target", "http://127.0.0.1:9/v1")[0] == 2

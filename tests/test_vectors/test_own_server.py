@@ -30,8 +30,6 @@ RUNS = {
     "check": [
         "check {dir}/v --target {url}",
         "check {dir}/v --target local:{model}",
-        "check --teacher-forced --plain-text --committed-by {url} --prompts {prompts} -n 12 --target {url}",
-        "check --teacher-forced --plain-text --committed-by {url} --prompts {prompts} -n 12 --target local:{model}",
         "check --teacher-forced --committed-by {url} --prompts {prompts} -n 12 --target local:{model}",
     ],
     "ppl": ["ppl --text {text} --depths 64,128 --target {url}"],

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 from ds4ref.console.common import Progress
 from ds4ref.console.flags import add
@@ -48,7 +51,7 @@ def start(
         raise UsageError(f"prompt ids must be unique and use only letters, digits and _.-: {bad[:1] or 'none given'}")
     new_manifest = Manifest(
         MANIFEST_SCHEMA,
-        _folder_name(folder),
+        Path(folder).resolve().name,
         target.identity(),
         max_tokens,
         top_logprobs,
@@ -68,16 +71,7 @@ def start(
     recorded = vectors.manifest
     if recorded.complete:
         raise UsageError(f"{folder} is complete and will not be overwritten; choose a new directory")
-    requested = (
-        max_tokens,
-        top_logprobs,
-        repetitions,
-        system,
-        [(e.id, e.prompt_sha256, e.ctx) for e in new_manifest.cases],
-    )
-    recorded_parameters = (recorded.max_tokens, recorded.top_logprobs, recorded.repetitions, recorded.system,
-                           [(e.id, e.prompt_sha256, e.ctx) for e in recorded.cases])  # fmt: skip
-    if requested != recorded_parameters or _fixed_identity(recorded.source) != _fixed_identity(new_manifest.source):
+    if _asked(recorded) != _asked(new_manifest):
         raise UsageError(f"{folder} holds a partial capture with other prompts, parameters or source")
     return vectors
 
@@ -88,7 +82,8 @@ def record_missing(vectors: Vectors, target: Target, progress: Callable[[int, in
     for at, entry in enumerate(manifest.cases):
         if progress is not None:
             progress(at, len(manifest.cases))
-        if entry.case_file is not None and _is_recorded(vectors, entry):
+        with suppress(DataError):
+            vectors.case(entry)
             continue
         prompt = Prompt.chat(vectors.prompt(entry), manifest.system)
         request = Request(prompt, manifest.max_tokens, top_logprobs=manifest.top_logprobs, ctx=entry.ctx)
@@ -99,8 +94,8 @@ def record_missing(vectors: Vectors, target: Target, progress: Callable[[int, in
                 raise TargetError(f"case {entry.id}: {target.name} returned no log probabilities")
             steps = [record(step) for step in answer.steps]
             used = answer.usage
-            counts = (used.prompt, used.completion, used.cached)
-            answers.append(Repetition(steps, answer.finish, answer.model, _now(), *counts))
+            answers.append(Repetition(steps, answer.finish, answer.model, _now(), used.prompt, used.completion,
+                                      used.cached))  # fmt: skip
         vectors.add_case(entry, RecordedCase(CASE_SCHEMA, entry.id, entry.prompt_sha256, answers))
         recorded += 1
     manifest.source = target.identity()
@@ -137,25 +132,15 @@ def forks(case: RecordedCase) -> int | None:
     return None
 
 
-def _is_recorded(vectors: Vectors, entry: CaseEntry) -> bool:
-    try:
-        vectors.case(entry)
-        return True
-    except DataError:
-        return False
-
-
-def _fixed_identity(identity: dict) -> dict:
-    """Return the part of the identity that must not change while a capture is resumed."""
-    return {key: value for key, value in identity.items() if key != "served"}
+def _asked(manifest: Manifest) -> tuple[Any, ...]:
+    """Return what must not change while a capture is resumed."""
+    source = {key: value for key, value in manifest.source.items() if key != "served"}
+    cases = [(entry.id, entry.prompt_sha256, entry.ctx) for entry in manifest.cases]
+    return manifest.max_tokens, manifest.top_logprobs, manifest.repetitions, manifest.system, source, cases
 
 
 def _encoded(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
-
-
-def _folder_name(folder: str) -> str:
-    return folder.rstrip("/").rpartition("/")[2] or folder
 
 
 def _now() -> str:

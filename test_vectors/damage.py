@@ -42,7 +42,7 @@ def run(argv: Sequence[str]) -> int:
         "--all", action="store_true", help="print every op of every layer instead of one line per family"
     )
     add(flags, "--json")
-    add_engine(flags, "steering", numerics={"default": "exact"})
+    add_engine(flags, numerics={"default": "exact"})
     args = parsed(flags, argv)
     if args is None:
         return 0

@@ -93,7 +93,6 @@ def run(argv: Sequence[str]) -> int:
 
     options = engine_options(args)
     options.pop("numerics", None)  # of the target
-    options.pop("steering", None)
     with Engine.open(args.model or diagnostic_path(), **options) as engine:
         if args.logits is not None:
             seen = read_given(args, engine, given)
@@ -238,25 +237,19 @@ def _of_their_file(
 
     from .diagnosis import Signatures
     from .diagnosis import diagnose as explain
-    from .diagnosis.files import differences
 
-    lines = differences(str(engine.path), path).lines
-    if not lines:
-        return None, ["their file and ours have the same contents, so the engine is wrong"]
-    for line in lines:
-        say("ds4-vectors", line)
     with Opened.open(path, backend=engine.backend, threads=1) as other:
         if other.shape.vocab != engine.shape.vocab:
             raise DataError(f"{path} has a vocabulary of {other.shape.vocab}, ours has {engine.shape.vocab}")
         there = Signatures(other, seen.ids.tolist())
         theirs = explain(there, seen, bos)
         if not theirs.clean:
-            return None, ["their engine is also wrong on its own file: " + (theirs.fault or theirs.verdict), *lines]
+            return None, ["their engine is also wrong on its own file: " + (theirs.fault or theirs.verdict)]
         if np.array_equal(there.get(theirs.verdict).logprobs, library.get(theirs.verdict).logprobs):
-            return None, lines  # what differs is not used
+            return None, ["their file and ours give the same numbers"]
     theirs.mode, theirs.verdict, theirs.limit = theirs.verdict, "file", None
     theirs.says = "their engine is right about the file it reads, which is not this one"
-    theirs.notes = [*lines, *theirs.notes]
+    theirs.next = [f"ds4-vectors damage {engine.path} {path} names the tensors that differ"]
     return theirs, []
 
 

@@ -17,16 +17,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from dataclasses import dataclass, field
+from typing import Any
 
 from ds4ref.errors import TargetError, UsageError
 from ds4ref.targets import Ability, Prompt, Request, Step, Target, Token
 
 from .capture import spread
 from .schema import ExpectedDivergence, RecordedCase, StepRecord, TokenRecord
-
-S = TypeVar("S", Step, StepRecord)
 
 FLOORS = {"exact": 1e-3, "qat": 0.05, "ds4": 0.3}
 """Margins in nats below which a mode's rounding may decide the order of two tokens. Set by hand; the noise of a random
@@ -37,6 +35,7 @@ _API_EOS, _EOS = (f"<{bar}end\u2581of\u2581sentence{bar}>".encode() for bar in (
 """The hosted API doubles the bars of the end token."""
 
 PROFILES = ("margin", "ds4")
+_SHOWN = ("verdict", "rank", "margin", "delta", "overlap", "kl", "why", "logprob")
 DS4_NATS = 4.0
 
 
@@ -99,15 +98,13 @@ class CaseResult:
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON object for the report."""
-        return {
-            "id": self.id, "verdict": self.verdict, "noise": self.noise, "forced": self.forced, "reason": self.reason,
-            "steps": [
-                {"step": s.index, "verdict": s.verdict, "expected": s.expected.hex(),
-                 "got": None if s.got is None else s.got.hex(), "rank": s.rank, "margin": s.margin, "delta": s.delta,
-                 "overlap": s.overlap, "kl": s.kl, "why": s.why, "logprob": s.logprob}
-                for s in self.steps
-            ],
-        }  # fmt: skip
+        steps = [
+            {"step": s.index, **{name: vars(s)[name] for name in _SHOWN}, "expected": s.expected.hex(),
+             "got": None if s.got is None else s.got.hex()}
+            for s in self.steps
+        ]  # fmt: skip
+        return {"id": self.id, "verdict": self.verdict, "noise": self.noise, "forced": self.forced,
+                "reason": self.reason, "steps": steps}  # fmt: skip
 
 
 def floor_of(target: Target) -> float:
@@ -122,7 +119,7 @@ def check_case(
     """Compare one case; an error of the target becomes the verdict "error", so that other cases are still checked."""
     if profile not in PROFILES:
         raise UsageError(f"unknown profile {profile!r}: choose from {', '.join(PROFILES)}")
-    expected_steps = [_plain_eos(step) for step in case.repetitions[0].steps]
+    expected_steps = case.repetitions[0].steps
     noise = max(spread(case) or 0.0, floor_of(target) if floor is None else floor)
     result = CaseResult(case.id, "match", noise=noise)
     top = min(top, target.max_top_logprobs)
@@ -135,7 +132,6 @@ def check_case(
     except TargetError as error:
         result.verdict, result.reason = "error", str(error)
         return result
-    steps = [_plain_eos(step) for step in steps]
     for index, expected in enumerate(expected_steps):
         if index < len(steps):
             judge = _ds4_step if profile == "ds4" else _margin_step
@@ -158,7 +154,7 @@ def check_case(
 def forced_case(name: str, steps: Sequence[Step], noise: float) -> CaseResult:
     """Judge the tokens of steps that a target was forced along: is each the best of its own step?"""
     judged = []
-    for index, step in enumerate(map(_plain_eos, steps)):
+    for index, step in enumerate(steps):
         expected = StepRecord(TokenRecord(list(step.token.raw)))
         judged.append(_margin_step(index, expected, step, noise, True))
     return CaseResult(name, _worst(judged), judged, noise)
@@ -176,7 +172,7 @@ def _answers(
     """Return the engine's steps, and whether it could be forced; unforced steps end with the first fork."""
     if target.can(Ability.SCORE):
         try:
-            return target.score(prompt, [step.token.raw for step in expected_steps], top), True
+            return target.score(prompt, [_raw(step.token) for step in expected_steps], top), True
         except TargetError as error:
             if not any(text in str(error) for text in ("cannot continue", "is not a token")):
                 raise
@@ -185,31 +181,21 @@ def _answers(
     steps: list[Step] = []
     for expected, step in zip(expected_steps, free, strict=False):
         steps.append(step)
-        if _plain_eos(step).token.raw != expected.token.raw:
+        if _raw(step.token) != _raw(expected.token):
             break
     return steps, False
 
 
-def _plain_eos(step: S) -> S:
-    """Return the step with the API's end token replaced by the vocabulary's."""
-    if not any(t.raw == _API_EOS for t in (step.token, *step.top)):
-        return step
-
-    def plain(token: Token | TokenRecord) -> Token | TokenRecord:
-        if token.raw != _API_EOS:
-            return token
-        if isinstance(token, Token):
-            return replace(token, raw=_EOS)
-        return TokenRecord(list(_EOS), token.logprob, token.id)
-
-    return type(step)(plain(step.token), type(step.top)(map(plain, step.top)))  # type: ignore[arg-type]
+def _raw(token: Token | TokenRecord) -> bytes:
+    """Return a token's bytes, with the vocabulary's end token for the API's."""
+    return _EOS if token.raw == _API_EOS else token.raw
 
 
 def _margin_step(index: int, expected: StepRecord, step: Step, noise: float, forced: bool) -> StepResult:
-    raw = expected.token.raw
-    values = {t.raw: t.logprob for t in step.top if t.logprob is not None}
+    raw = _raw(expected.token)
+    values = {_raw(t): t.logprob for t in step.top if t.logprob is not None}
     if not values:
-        if forced or step.token.raw == raw:
+        if forced or _raw(step.token) == raw:
             verdict = "incomparable" if forced else "match"
             return StepResult(index, verdict, raw, step.token.raw, why="no log probabilities")
         return StepResult(index, "mismatch", raw, step.token.raw, why="different token, no log probabilities")
@@ -236,7 +222,7 @@ def _margin_step(index: int, expected: StepRecord, step: Step, noise: float, for
 
 def _distribution(expected: StepRecord, values: dict[bytes, float]) -> tuple[float | None, float | None]:
     """Return (KL on the shared support, renormalised on it; share of expected alternatives that the engine lists)."""
-    known = {t.raw: t.logprob for t in expected.top if t.logprob is not None}
+    known = {_raw(t): t.logprob for t in expected.top if t.logprob is not None}
     if len(known) < 2:
         return None, None  # a single entry at 0 is the degenerate form, which holds no distribution
     shared = [raw for raw in known if raw in values]
@@ -250,17 +236,18 @@ def _distribution(expected: StepRecord, values: dict[bytes, float]) -> tuple[flo
 
 def _ds4_step(index: int, expected: StepRecord, step: Step, noise: float, forced: bool) -> StepResult:
     """Judge a step by ds4's rule, where ``got`` is the engine's best token."""
-    raw = expected.token.raw
-    values = {t.raw: t.logprob for t in step.top if t.logprob is not None}
-    best = max(values, key=lambda token: values[token]) if values else step.token.raw
+    raw = _raw(expected.token)
+    values = {_raw(t): t.logprob for t in step.top if t.logprob is not None}
+    best = max(values, key=lambda token: values[token]) if values else _raw(step.token)
     reasons = []
     if best != raw:
         reasons.append("different token")
     for token in expected.top:
-        if token.raw not in values:
-            reasons.append(f"{token.raw!r} is not among the {len(values)} best")
-        elif token.logprob is not None and abs(values[token.raw] - token.logprob) > DS4_NATS:
-            reasons.append(f"{token.raw!r} differs by {abs(values[token.raw] - token.logprob):.3g} nats")
+        listed = _raw(token)
+        if listed not in values:
+            reasons.append(f"{listed!r} is not among the {len(values)} best")
+        elif token.logprob is not None and abs(values[listed] - token.logprob) > DS4_NATS:
+            reasons.append(f"{listed!r} differs by {abs(values[listed] - token.logprob):.3g} nats")
     logprob = values.get(raw)
     delta = None if logprob is None or expected.token.logprob is None else logprob - expected.token.logprob
     verdict = "mismatch" if reasons else "match"

@@ -68,7 +68,7 @@ FLAGS: dict[str, Flag] = {
     "--dry-run": _on("print what would be done, then exit"),
     "--list": _on("list what is available, then exit"),
     "--limit": _value("N", "at most N", type=integer()),
-    "--their-model": _value("FILE", "file the other engine loaded, if not -m; checked for differences"),
+    "--their-model": _value("FILE", "file the other engine loaded, if not -m"),
     "--key": _value("NAME", "array of the .npz (logits)", default="logits"),
     "--depths": _value("LIST", "depths in tokens, separated by commas"),
     "--budget": _value("S", "time limit in seconds", type=number(1, 1e7)),

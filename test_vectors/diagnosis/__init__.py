@@ -15,7 +15,6 @@ posterior     prior times likelihood, and the rule that chooses the verdict
 decide        the verdict in words
 limit         detection limit of a verdict without a mistake
 verdict       fields of the result
-files         differences between two model files
 """
 
 from .decide import diagnose

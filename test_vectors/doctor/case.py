@@ -34,7 +34,6 @@ class ExamContext:
     budget      seconds for each stage
     progress    called with a line of text while a stage works
     spec        the target as written on the command line
-    their_model  file that the target has loaded, if it is not the engine's
     kinds       kinds of prompt that the target answered: "chat", "text", "ids"
     logprobs    whether answers came with log probabilities
     echo        whether the target returns the log probabilities of a given text
@@ -54,7 +53,6 @@ class ExamContext:
     budget: float = 300.0
     progress: Callable[[str], None] = lambda line: None
     spec: str = ""
-    their_model: str | None = None
     kinds: set[str] = field(default_factory=set)
     logprobs: bool = False
     echo: bool = False

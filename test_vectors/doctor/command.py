@@ -15,9 +15,9 @@ from ds4ref.console.page import line, without
 from ds4ref.console.tool import add_target, finish, parser, target_of
 from ds4ref.errors import UsageError
 from ds4ref.targets.local import LocalTarget
-from ds4ref.weights.gguf import GGUFFile
 
 from ..finding import OPEN
+from .examination import Examination
 
 PROG = "ds4-vectors doctor"
 SAYS = """Examine an engine: pre-flight, tokenizer, template, the numbers and their diagnosis, run to run, prefill
@@ -51,7 +51,6 @@ def run(argv: Sequence[str]) -> int:
     flags.add_argument("spec", nargs="*", metavar="TARGET",
                        help="local[:MODEL.gguf], http(s)://HOST/v1 or command:BINARY ARGS")  # fmt: skip
     add(flags, "--model", help="model the target has loaded (a local target's own, else the diagnostic model)")
-    add(flags, "--their-model", help="file the target has loaded, if not -m; checked for differences")
     add(
         flags,
         "--output",
@@ -78,17 +77,6 @@ def run(argv: Sequence[str]) -> int:
     args = parsed(flags, argv)
     if args is None:
         return 0
-    spec = _spec(args)
-    if args.quick and args.long:
-        raise UsageError("--quick and --long cannot be combined")
-    if args.out:
-        from .page import prepare
-
-        prepare(args.out)
-    return _examine(args, spec, shlex.join([*PROG.split(), *argv]))
-
-
-def _spec(args: Namespace) -> str:
     specs = [*args.spec, *([args.target] if args.target else [])]
     if not specs:
         raise UsageError(
@@ -98,45 +86,46 @@ def _spec(args: Namespace) -> str:
     if len(specs) > 1:
         raise UsageError(f"expected one target, not {len(specs)}; quote a command with its arguments: "
                          f"'command:./ds4 -m MODEL.gguf'")  # fmt: skip
-    return str(specs[0])
+    if args.quick and args.long:
+        raise UsageError("--quick and --long cannot be combined")
+    if args.out:
+        from .page import prepare
 
-
-def _examine(args: Namespace, spec: str, command: str) -> int:
-    from ds4ref.engine import Engine
-    from ds4ref.nano.diagnostic import diagnostic_path
-
-    from .case import ExamContext
-    from .page import write
-    from .run import examine
-
-    if args.their_model is not None:
-        GGUFFile.open(args.their_model).close()
+        prepare(args.out)
+    examination = _examined(args, specs[0], shlex.join([*PROG.split(), *argv]))
     secret = os.environ.get(args.key_env, "").strip()
-    with target_of(args, spec) as target:
-        own = target.engine.path if isinstance(target, LocalTarget) else diagnostic_path()
-        options = engine_options(args)
-        options.pop("numerics", None)  # of the target
-        with Engine.open(args.model or own, **options) as engine:
-            case = ExamContext(target, engine, quick=args.quick, long=args.long, budget=args.budget, spec=spec,
-                               their_model=args.their_model)  # fmt: skip
-            examination = examine(case, args.only, command)
-    written = write(examination, args.out, secret) if args.out else []
+    written = []
+    if args.out:
+        from .page import write
+
+        written = write(examination, args.out, secret)
     table = [(stage.title, stage.outcome.words, line(stage.says)) for stage in examination.stages]
-    lines = [examination.verdict, "", _left_aligned(("stage", "result", "finding"), table)]
-    lines += [
-        "",
-        *(
-            f"not tested   {stage.title}: {line(check.name)}: {line(check.says)}"
-            for stage, check in examination.checks(*OPEN)
-        ),
-    ]
-    lines += [f"next         {line(step)}" for step in examination.steps[:5]]
-    lines += [f"report       {path}" for path in written]
+    unseen = [f"not tested   {stage.title}: {line(check.name)}: {line(check.says)}"
+              for stage, check in examination.checks(*OPEN)]  # fmt: skip
+    lines = [examination.verdict, "", _left_aligned(("stage", "result", "finding"), table), "", *unseen,
+             *(f"next         {line(step)}" for step in examination.steps[:5]),
+             *(f"report       {path}" for path in written)]  # fmt: skip
     whole = json.dumps({**examination.summary(), "files": written}, ensure_ascii=False)
     finish(json.loads(without(whole, secret)), args.json, without("\n".join(lines), secret))
     if examination.signum:
         return 128 + examination.signum
     return 0 if examination.passed else 1
+
+
+def _examined(args: Namespace, spec: str, command: str) -> Examination:
+    from ds4ref.engine import Engine
+    from ds4ref.nano.diagnostic import diagnostic_path
+
+    from .case import ExamContext
+    from .run import examine
+
+    with target_of(args, spec) as target:
+        own = target.engine.path if isinstance(target, LocalTarget) else diagnostic_path()
+        options = engine_options(args)
+        options.pop("numerics", None)  # of the target
+        with Engine.open(args.model or own, **options) as engine:
+            case = ExamContext(target, engine, quick=args.quick, long=args.long, budget=args.budget, spec=spec)
+            return examine(case, args.only, command)
 
 
 def _left_aligned(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:

@@ -95,7 +95,7 @@ def _diagnose_prompt(case: ExamContext, stage: Stage, prompt: str, chat: bool) -
     cancel = case.limit
     try:
         observation = elicit(case.target, case.engine, None, prompt, chat, case.echo_early, cancel)
-        diagnosis = run_diagnosis(case.engine, observation, case.their_model, cancel)
+        diagnosis = run_diagnosis(case.engine, observation, cancel=cancel)
     except OtherModel:
         return stage.add(name, Outcome.IMPOSSIBLE, OTHER)
     except DataError as error:

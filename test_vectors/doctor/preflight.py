@@ -9,7 +9,6 @@ from ds4ref.errors import DataError, Ds4Error
 from ds4ref.nano.diagnostic import PROMPTS
 from ds4ref.targets import Ability, Completion, Prompt, Step
 
-from ..diagnosis.files import metadata
 from ..finding import Outcome, ShownToken, distinct, visible
 from ..observation import DEGENERATE, from_top
 from ..observation import preflight as defects
@@ -48,12 +47,8 @@ def preflight(case: ExamContext, stage: Stage) -> None:
 
 
 def _file(case: ExamContext, stage: Stage) -> None:
-    """Compare the model file with the target's, if that is at hand, and its constants with a published model's."""
+    """Compare the constants of the model file with a published model's."""
     shape = case.engine.shape
-    if case.their_model is not None:
-        lines = metadata(str(case.engine.path), case.their_model)
-        says = "; ".join(lines) or "the target's file has the metadata of ours"
-        stage.add("the target's file", Outcome.WRONG if lines else Outcome.OK, says)
     if not isinstance(shape, ModelShape):
         return
     model = nearest(shape)

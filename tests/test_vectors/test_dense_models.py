@@ -70,7 +70,7 @@ TABLE: list[tuple[str, int, str]] = [
     ("diagnose -m {model} --target local:{model} --token-ids {ids}", 0, "verdict      "),
     ("doctor local:{model} --quick", 0, "Nothing wrong was found"),
     ("doctor local:{model} --only numbers,ways,batch --long", 0, "Nothing wrong was found"),
-    ("doctor local:{model}?numerics=ds4 -m {model} --quick --their-model {model}", 0, "Nothing wrong was found"),
+    ("doctor local:{model}?numerics=ds4 -m {model} --quick", 0, "Nothing wrong was found"),
     ("trace record -m {model} --token-ids {ids} -o {folder}/r.safetensors", 1, V4_ONLY),
     ("trace blame {right} -m {model} --token-ids {ids}", 1, V4_ONLY),
     ("trace blame {right} -m {model} --names hf", 1, V4_ONLY),

@@ -10,14 +10,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from ds4ref.nano.diagnostic import diagnostic_path
 from ds4ref.targets import Delta
 from ds4ref.test_vectors import cli
 from ds4ref.test_vectors.doctor import command, limits, numbers, page, run
 from ds4ref.test_vectors.doctor.case import ExamContext
 from ds4ref.test_vectors.finding import Outcome, ShownToken
 
-from ..badfiles import Draft
 from .examined import diagnosis, examination
 from .scripted import Scripted, step
 
@@ -63,18 +61,6 @@ def test_time_that_ran_out_is_told(engine, quiet, monkeypatch) -> None:
 
 def doctored(monkeypatch, target) -> None:
     monkeypatch.setattr(command, "target_of", lambda args, spec: target)
-
-
-def test_a_key_of_the_targets_file_is_named(engine, quiet, monkeypatch, tmp_path, capsys) -> None:
-    draft = Draft(diagnostic_path())
-    draft.set("expert_weights_scale", 1.0)
-    draft.write(tmp_path / "theirs.gguf")
-    doctored(monkeypatch, Scripted([step(b"a", (b"b", -3.0))]))
-    given = ["doctor", "local", "--only", "determinism", "--their-model"]
-    assert cli.main([*given, str(tmp_path / "theirs.gguf")]) == 1
-    assert "the target's file: metadata deepseek4.expert_weights_scale: 1.5 here, 1 there" in capsys.readouterr().out
-    assert cli.main([*given, diagnostic_path()]) == 0
-    assert cli.main([*given, str(tmp_path / "none.gguf")]) == 1 and "none.gguf" in capsys.readouterr().err
 
 
 # ------------------------------------------------------------------------------------------------- time and signals
@@ -133,7 +119,7 @@ def test_a_request_ends_when_the_time_of_its_stage_is_up(engine, quiet, monkeypa
 def test_a_diagnosis_is_asked_to_end(engine, monkeypatch) -> None:
     """What it knows by then is its answer; the next prompt is not begun."""
 
-    def slow(engine, seen, their_model, cancel):
+    def slow(engine, seen, cancel):
         assert cancel.wait(60) and cancel(), "nobody ended it"
         return diagnosis("unknown")
 

@@ -13,6 +13,7 @@ import errno
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -82,20 +83,17 @@ def _signals_unwind() -> Iterator[None]:
     def stop(signum: int, frame: object) -> None:
         raise SystemExit(128 + signum)
 
-    names = ("SIGTERM", "SIGHUP")  # Windows has no SIGHUP
-    numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
-    before = {number: signal.getsignal(number) for number in numbers}
-    caught = [number for number in numbers if before[number] is not signal.SIG_IGN]
-    try:
-        for number in caught:
-            signal.signal(number, stop)
-    except ValueError:  # not the main thread: the embedding program decides
-        caught = []
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    caught = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}
+    if threading.current_thread() is not threading.main_thread():
+        caught = {}  # the embedding program decides
+    for number in caught:
+        signal.signal(number, stop)
     try:
         yield
     finally:
-        for number in caught:
-            signal.signal(number, before[number])
+        for number, handler in caught.items():
+            signal.signal(number, handler)
 
 
 def _fail(prog: str, error: BaseException, message: str, code: int | None = None) -> int:
@@ -167,11 +165,11 @@ def tint(text: str, colour: str, stream: Any) -> str:
 
 
 class Progress:
-    """Context manager of a one-line progress display on stderr: ``label: done/total (p.p%), rate, time left``.
+    """Context manager of a one-line progress display on stderr: ``label: done/total (p.p%), time left``.
 
     Call it with (done, total) any number of times: it redraws at most ten times a second, and never wraps. Work done
-    before the first call does not count in the rate. Leaving the ``with`` block erases the line. Silent unless stderr
-    is a terminal.
+    before the first call says nothing about the time left. Leaving the ``with`` block erases the line. Silent unless
+    stderr is a terminal.
     """
 
     def __init__(self, label: str):
@@ -188,10 +186,11 @@ class Progress:
             return
         self._drawn, self._visible = now, True
         begun, before = self._first
-        share, how = f"{100.0 * done / max(total, 1):.1f}%", pace(done - before, total - done, now - begun)
-        line, room = f"{self.label}: {done}/{total} ({share}){how}", columns(sys.stderr) - 1
-        if len(line) > room:
-            line = f"{self.label}: {share}{how}"[:room]  # a line that wraps could not be rewritten
+        left = ""
+        if before < done < total and now - begun >= 1:
+            left = f", {duration((total - done) * (now - begun) / (done - before))} left"
+        line = f"{self.label}: {done}/{total} ({100 * done / max(total, 1):.1f}%){left}"
+        line = line[: columns(sys.stderr) - 1]  # a line that wraps could not be rewritten
         sys.stderr.write("\r" + tint(line, CYAN, sys.stderr) + "\x1b[K")
         sys.stderr.flush()
 
@@ -207,16 +206,6 @@ class Progress:
 
     def __exit__(self, *exc: object) -> None:
         self.clear()
-
-
-def pace(done: int, remaining: int, seconds: float) -> str:
-    """Return ``, 3.2/min, 5 min left`` for ``done`` items in ``seconds`` and ``remaining`` ones; "" if too early."""
-    if done < 1 or seconds < 1:
-        return ""
-    rates = [(scale * done / seconds, unit) for unit, scale in (("s", 1), ("min", 60), ("h", 3600))]
-    rate, unit = next((entry for entry in rates if entry[0] >= 1), rates[-1])
-    digits = f"{rate:.3g}" if rate < 999.5 else f"{rate:.0f}"
-    return f", {digits}/{unit}" + (f", {duration(remaining * seconds / done)} left" if remaining else "")
 
 
 def duration(seconds: float) -> str:
@@ -284,17 +273,16 @@ def read_text(path: str, label: str) -> str:
 def check_output(path: str) -> None:
     """Raise DataError if ``path`` cannot be written; called before a long computation whose result goes there."""
     target = Path(path)
-    folder = target.resolve().parent
+    folder, special = target.resolve().parent, _is_special(target)
     if target.is_dir():
         reason = os.strerror(errno.EISDIR)
     elif not folder.is_dir():
         reason = f"no folder {folder}"
-    elif _is_special(target):
-        reason = "" if os.access(target, os.W_OK) else os.strerror(errno.EACCES)
+    elif not os.access(target if special else folder, os.W_OK):
+        reason = "no permission" + ("" if special else f" to write in {folder}")
     else:
-        reason = "" if os.access(folder, os.W_OK) else f"no permission to write in {folder}"
-    if reason:
-        raise DataError(f"cannot write {path}: {reason}")
+        return
+    raise DataError(f"cannot write {path}: {reason}")
 
 
 @contextmanager

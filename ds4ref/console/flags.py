@@ -11,7 +11,7 @@ What the same names mean:
 * ``-o``, ``--output``: where results go. A file or folder; where a command has results in several forms, the bare name
   of a form (csv, md, json, jsonl) means that form on stdout.
 * ``--json``: one line of JSON on stdout instead of readable text.
-* ``--fail``, ``--fail-above``, ``--fail-below``, ``--fail-on``: gates. A gate that is not passed exits 1.
+* ``--fail``, ``--fail-below``, ``--fail-on``: gates. A gate that is not passed exits 1.
 * ``-r``, ``--repeat``: number of repetitions; ``-n``, ``--tokens``: number of tokens to generate.
 """
 
@@ -53,7 +53,6 @@ FLAGS: dict[str, Flag] = {
     "--label": _value("TEXT", "name of the run in the store"),
     "--title": _value("TEXT", "heading"),
     "--fail": _on("exit 1 on any failure"),
-    "--fail-above": _value("X", "exit 1 above this", type=number(-1e6, 1e6)),
     "--fail-below": _value("X", "exit 1 below this", type=number(-1e6, 1e6)),
     # how much
     "--repeat": _value("N", "repetitions", "-r", type=integer(1, 10_000)),
@@ -62,7 +61,6 @@ FLAGS: dict[str, Flag] = {
     "--atol": _value("F", "largest difference allowed", type=number(0, 1e6)),
     "--pack": _value("NAME", "question pack"),
     "--only": _value("NAME", "only these"),
-    "--skip": _value("LIST", "leave these out", default=""),
     "--force": _on("overwrite existing output"),
     "--plot": _value("FILE", "write a plot: .svg, .png or .pdf"),
     "--dry-run": _on("print what would be done, then exit"),
@@ -101,7 +99,6 @@ FLAGS: dict[str, Flag] = {
     "--token-ids": _value("FILE", "JSON list of token ids"),
     # many at once
     "--concurrency": _value("N", "concurrent requests"),
-    "--scheduler": _value("WHERE", "Dask scheduler: address (tcp://HOST:PORT) or scheduler file"),
     "--workers": _value("N", "local worker processes (1)", type=integer(1, 1024)),
     "--resume": _value("RUN", "resume a stopped run"),
     # targets

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import time
@@ -57,18 +58,13 @@ def choose_model(prog: str, requested: str | None) -> ModelChoice:
         from ..nano import embedded_path
 
         choice = ModelChoice(Path(embedded_path()), "embedded")
+    folder = choice.path.is_dir()
     try:
-        if choice.path.is_dir():
-            if not (choice.path / "config.json").is_file():
-                raise ModelFileError(
-                    str(choice.path), "cannot open the model: a folder without config.json" + models_near(choice.path)
-                )
-        else:
-            with open(choice.path, "rb"):
-                pass
+        open(choice.path / "config.json" if folder else choice.path, "rb").close()
     except OSError as error:
+        why = "a folder without config.json" if folder else error.strerror
         near = models_near(choice.path) if isinstance(error, FileNotFoundError) else ""
-        raise ModelFileError(str(choice.path), f"cannot open the model: {error.strerror}{near}") from None
+        raise ModelFileError(str(choice.path), f"cannot open the model: {why}{near}") from None
     if choice.why != "given":
         say(prog, f"model: {choice}")
     return choice
@@ -84,23 +80,21 @@ def single_instance(prog: str) -> Iterator[None]:
     if not path:
         yield
         return
-    import fcntl  # not on every platform
-
     try:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        file = open(path, "a+", encoding="ascii", errors="replace")
     except OSError as error:
         raise UsageError(f"cannot open lock file {path}: {error.strerror}") from None
-    try:
+    with file:
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            holder = os.pread(fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
+            file.seek(0)
+            holder = file.read(32).strip() or "unknown"
             raise UsageError(f"another {prog} is running (pid {holder} holds {path})") from None
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
         yield
-    finally:
-        os.close(fd)
 
 
 def threads(prog: str, requested: int | None) -> int | None:

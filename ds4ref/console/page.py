@@ -16,7 +16,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from ..version import __version__
 from .common import atomic_output, check_output
@@ -39,7 +39,6 @@ class Table:
 
     headings: Sequence[str]
     rows: Sequence[Sequence[Text]]
-    kind: ClassVar[str] = "table"
 
     @property
     def numeric(self) -> list[bool]:
@@ -55,7 +54,6 @@ class Listing:
 
     items: Sequence[Text]
     ordered: bool = False
-    kind: ClassVar[str] = "listing"
 
 
 @dataclass(frozen=True)
@@ -69,7 +67,6 @@ class Picture:
     alt: str
     caption: str = ""
     file: str = ""
-    kind: ClassVar[str] = "picture"
 
 
 @dataclass(frozen=True)
@@ -77,7 +74,6 @@ class Code:
     """A text shown as it is, in lines."""
 
     text: str
-    kind: ClassVar[str] = "code"
 
 
 @dataclass(frozen=True)
@@ -86,7 +82,6 @@ class Tokens:
 
     label: str
     tokens: Sequence[Toned]
-    kind: ClassVar[str] = "tokens"
 
 
 @dataclass(frozen=True)
@@ -96,7 +91,6 @@ class Section:
     title: Text
     blocks: Sequence[Any]
     open: bool | None = None
-    kind: ClassVar[str] = "section"
 
 
 @dataclass(frozen=True)
@@ -126,7 +120,13 @@ def render(page: Page, suffix: str, by: str = "ds4ref") -> str:
         loader=PackageLoader("ds4ref.console"), autoescape=suffix == ".html", undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
     )  # fmt: skip
-    env.filters |= {"line": line, "cell": cell, "code": code, "printable": printable}
+    env.filters |= {
+        "kind": lambda block: type(block).__name__,
+        "line": line,
+        "cell": cell,
+        "code": code,
+        "printable": printable,
+    }
     return env.get_template(FORMS[suffix]).render(page=page, by=by, version=__version__)
 
 

@@ -78,10 +78,9 @@ def choose(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int)
         indices.remove(max(droppable, key=lambda i: (columns[i].rank, i)))
     widths = {i: natural[i] for i in indices}
     while room(list(widths.values())) < 0:
-        spare = {i: widths[i] - least(i) for i in indices if widths[i] > least(i)}
-        if not spare:  # narrower than the figures are: something has to go
-            spare = {i: widths[i] for i in indices if widths[i] > 1}
-            if not spare:
-                break
-        widths[max(spare, key=lambda i: (spare[i], i))] -= 1
+        # where most is to spare; in a terminal narrower than the figures are, where most is
+        widest = max(indices, key=lambda i: (widths[i] - least(i), widths[i], i))
+        if widths[widest] <= 1:
+            break
+        widths[widest] -= 1
     return indices, [widths[i] for i in indices]

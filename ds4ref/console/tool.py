@@ -109,8 +109,7 @@ def report_notes(prog: str, target: Target) -> list[str]:
 
 def finish(result: dict[str, Any], as_json: bool, table: str) -> None:
     """Print a result on stdout: ``table``, or ``result`` as one line of JSON."""
-    text = output_text(result, as_json, table)
-    if text:
+    if text := output_text(result, as_json, table):
         print(text)
     sys.stdout.flush()
 

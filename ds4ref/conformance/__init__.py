@@ -8,7 +8,7 @@ checks/    tests over plain HTTP, each with a name, an expectation, and the obse
 talk       requests to a server and their answers
 probes/    scripts that run in a client's own interpreter and import nothing of ours
 agents     terminal agents: configuration, task, outcome
-harnesses  evaluation harnesses as clients
+harnesses  lm-evaluation-harness as a client
 install    installs clients into the user's cache
 servers    runs ds4-server as a process
 results    outcomes as a table and as JSON

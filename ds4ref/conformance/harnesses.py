@@ -1,4 +1,4 @@
-"""Evaluation harnesses as clients: lm-evaluation-harness, which scores, and inspect_ai, which calls tools."""
+"""lm-evaluation-harness as a client: it scores choices, texts and generated answers."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from .agents import Done, Run, Setting, outcome, prepared, run
+from .agents import Done, Run, Setting, prepared, run
 from .clients import Kind
-from .results import Check, State
+from .results import Check
 
 DOCS = (
     {"q": "What is 2+2?", "choices": [" four", " five"], "gold": 0},
@@ -76,8 +76,9 @@ def lm_eval(kind: Kind, api: str, setting: Setting) -> Iterator[Check]:
         seconds = round(time.monotonic() - begun, 1)
         for suite in suites:
             got = _scores(folder, suite, done)
-            state: State = "fail" if got else "ok"
-            yield Check(f"lm-eval.{suite}.{name}", FEATURE[suite], state, True, WORDS[suite], got, "", seconds)
+            yield Check(
+                f"lm-eval.{suite}.{name}", FEATURE[suite], "fail" if got else "ok", True, WORDS[suite], got, "", seconds
+            )
             seconds = 0.0
 
 
@@ -95,39 +96,3 @@ def _scores(folder: Path, suite: str, done: Done) -> str:
     value = next(iter(numbers.values()))
     fine = value > 1 if suite == "rolling" else 0 <= value <= 1
     return "" if fine else f"results {json.dumps(scores)}"
-
-
-INSPECT = {"chat": "openai-api/smoke/{}", "responses": "openai/{}", "messages": "anthropic/{}"}
-
-
-def inspect_ai(kind: Kind, api: str, setting: Setting) -> Iterator[Check]:
-    """Run one inspect_ai sample that reads the secret word with a tool; yield the checks."""
-    job = prepared(setting)
-    source = (Path(__file__).parent / "probes" / "inspect_task.py").read_text()
-    (setting.folder / "secret.py").write_text(source)
-    key, base, root = setting.key, f"{setting.url}/v1", setting.url
-    env = {
-        "SMOKE_API_KEY": key, "SMOKE_BASE_URL": base, "OPENAI_API_KEY": key, "OPENAI_BASE_URL": base,
-        "ANTHROPIC_API_KEY": key, "ANTHROPIC_BASE_URL": root, "SMOKE_PROMPT": job.prompt, "SMOKE_WORD": job.word,
-    }  # fmt: skip
-    more = ["-M", "responses_api=true"] if api == "responses" else []
-    command = [
-        setting.place.python, "-m", "inspect_ai", "eval", "secret.py", "--model", INSPECT[api].format(setting.model),
-        *more, "--log-dir", str(setting.work / "logs"), "--log-format", "json", "--display", "plain",
-        "--max-retries", "1",
-    ]  # fmt: skip
-    begun = time.monotonic()
-    done = run(setting, Run(command, env), f"inspect-{api}")
-    seconds = round(time.monotonic() - begun, 1)
-    logs = [json.loads(path.read_text()) for path in sorted((setting.work / "logs").glob("*.json"))]
-    status = logs[-1].get("status") if logs else "no log"
-    good = done.code == 0 and status == "success"
-    name, expected = f"inspect.{api}", "the evaluation ends with status success"
-    got = "" if good else f"{done.ended}, {status}: {done.tail}"
-    yield Check(f"{name}.turn", "turn", "ok" if good else "fail", True, expected, got, "", seconds)
-    samples = (logs[-1].get("samples") or []) if logs else []
-    answers = " ".join(str((sample.get("output") or {}).get("completion")) for sample in samples)
-    yield from outcome(name, job, Done(0 if good else done.code, answers, done.err or done.out), setting.led)
-
-
-HARNESSES = {"lm-eval": lm_eval, "inspect": inspect_ai}

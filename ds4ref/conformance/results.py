@@ -13,21 +13,10 @@ from ..console.tables import Column, fitted
 
 State = Literal["ok", "fail", "skip"]
 
-FEATURES = {
-    "start": "it starts, and finds the server and its model",
-    "turn": "a question gets an answer, and the client ends well",
-    "stream": "the same as a stream",
-    "tools": "a tool is called, with arguments that fit its schema",
-    "answer": "the result of the call goes back, and an answer comes",
-    "thinking": "reasoning is switched on and off, shown, and sent back",
-    "format": "an answer that fits a JSON schema",
-    "usage": "token counts",
-    "limits": "limits of an answer, and of the context",
-    "errors": "what is wrong is said as clients know it",
-    "score": "log probabilities, echo, tokenizer",
-    "end": "the server ends, and had nothing to complain of",
-}
-"""Features that checks test, with their meaning: the columns of the table."""
+FEATURES = (
+    "start", "turn", "stream", "tools", "answer", "thinking", "format", "usage", "limits", "errors", "score", "end",
+)  # fmt: skip
+"""Features that checks test, the columns of the table (docs/evidence/clients.md says what each is)."""
 INTERRUPTED = "interrupted"
 """``Client.skipped`` of clients that did not run because of Ctrl-C."""
 

@@ -156,7 +156,7 @@ def _run(kind: Kind, o: Options, servers: Servers, tell: Callable[[str], None]) 
                 place, work, talk.url, talk.model, talk.ctx or DEFAULT_CTX, o.key or agents.DUMMY,
                 led=not o.url and kind.scripted, timeout=o.timeout,
             )  # fmt: skip
-            row.checks += harnesses.HARNESSES.get(kind.name, agents.agent)(kind, api, setting)
+            row.checks += (harnesses.lm_eval if kind.name == "lm-eval" else agents.agent)(kind, api, setting)
         row.seconds = round(time.monotonic() - begun, 1)
         yield row
 

@@ -12,11 +12,8 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Route, Router
 
 from . import refusals
 from .api import Api, Refused
@@ -45,7 +42,6 @@ UNKNOWN = "unknown endpoint"
 def create_app(service: Service) -> Front:
     """Build the ASGI application that serves ``service``."""
     plain = Plain(service)
-
     routes = [
         Route("/", plain.chat),
         Route("/health", plain.health),
@@ -56,33 +52,13 @@ def create_app(service: Service) -> Front:
         Route("/tokenize", plain.tokenize, methods=["POST"]),
         Route("/detokenize", plain.detokenize, methods=["POST"]),
         Route("/v1/messages/count_tokens", plain.count_tokens, methods=["POST"]),
+        *(Route(api.path, Generate(api, service), methods=["POST"]) for api in service.apis),
     ]
-    routes += [Route(api.path, Generate(api, service), methods=["POST"]) for api in service.apis]
-
-    async def refuse(request: Request, error: Exception) -> Response:
-        assert isinstance(error, Refused)
-        return _response(error, service, request)
-
-    async def unknown(request: Request, error: Exception) -> Response:
-        return _response(Refused(404, UNKNOWN, headers=getattr(error, "headers", None)), service, request)
-
-    async def left(request: Request, error: Exception) -> Response:
-        return Response(status_code=LEFT)  # the client disconnected: nobody reads it
-
-    async def broken(request: Request, error: Exception) -> Response:
-        log.error("%s %s", request.method, request.url.path, exc_info=error)
-        return _response(refusals.internal(), service, request)
-
-    inner = Starlette(
-        routes=routes,
-        exception_handlers={Refused: refuse, HTTPException: unknown, Disconnected: left, Exception: broken},
-    )
-    inner.router.redirect_slashes = False
-    return Front(inner, service)
+    return Front(Router(routes, redirect_slashes=False), service)
 
 
 class Front:
-    """ASGI middleware around every request: assigns a request id, checks access, counts and logs."""
+    """ASGI middleware around every request: assigns a request id, checks access, words errors, counts and logs."""
 
     def __init__(self, app: Any, service: Service):
         self.app, self.service = app, service
@@ -93,6 +69,7 @@ class Front:
             return
         service, access = self.service, self.service.access
         scope["path"] = path = scope["raw_path"].decode("latin-1")
+        scope["app"] = self  # by which routes raise HTTPException
         headers: dict[str, str] = {}
         for name, value in scope["headers"]:
             key, text = name.decode("latin-1"), value.decode("latin-1")
@@ -104,7 +81,7 @@ class Front:
         if service.draining:
             extra["connection"] = "close"
         more = [(key.encode(), value.encode("latin-1")) for key, value in extra.items()]
-        status = LEFT
+        status = 0
 
         async def answer(message: Any) -> None:
             nonlocal status
@@ -114,25 +91,31 @@ class Front:
             await send(message)
 
         try:
-            refused = self._refused(scope["method"], path, headers)
-            if refused is not None:
+            try:
+                refused = self._refused(scope["method"], path, headers)
+                if refused is None and scope["method"] == "OPTIONS":
+                    for message in whole(204, "", b"", {}):
+                        await answer(message)
+                elif refused is None:
+                    await self.app(scope, receive, answer)
+            except Refused as error:
+                refused = error
+            except HTTPException as error:
+                refused = Refused(404, UNKNOWN, headers=error.headers)
+            except Disconnected:
+                pass
+            except Exception as error:
+                log.error("%s %s", scope["method"], path, exc_info=error)
+                refused = refusals.internal()
+            if refused is not None and not status:
                 x.error = refused.message
                 await respond(answer, refused, name)
-            elif scope["method"] == "OPTIONS":
-                for message in whole(204, "", b"", {}):
-                    await answer(message)
-            else:
-                await self.app(scope, receive, answer)
-        except Exception:
-            log.debug("%s ended with an exception that was answered", x.id, exc_info=True)
         finally:
-            x.end(status)
+            x.end(status or LEFT)
             service.metrics.answered(name or "plain", x.status)
             if x.turn is None and x.status >= 400:
-                log.info(
-                    "%s %s %s %d %s", x.id, scope["method"], path, x.status, x.error,
-                    extra={"fields": {"request": x.id, "status": x.status, "client": x.client}},
-                )  # fmt: skip
+                fields = {"request": x.id, "status": x.status, "client": x.client}
+                log.info("%s %s %s %d %s", x.id, scope["method"], path, x.status, x.error, extra={"fields": fields})
 
     def _refused(self, method: str, path: str, headers: dict[str, str]) -> Refused | None:
         access = self.service.access
@@ -144,9 +127,3 @@ class Front:
         if method != "OPTIONS" and path not in OPEN and not access.has_key(headers):
             return Refused(401, "a valid API key is needed", headers={"www-authenticate": "Bearer"})
         return None
-
-
-def _response(refused: Refused, service: Service, request: Request) -> Response:
-    request.scope["state"]["exchange"].error = refused.message
-    body = refusals.document(refused, service.name_at(request.scope["path"]))
-    return Response(body, refused.status, headers={"content-type": "application/json", **refused.headers})

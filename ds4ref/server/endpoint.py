@@ -71,7 +71,7 @@ class Generate:
                 return
             x.shows = reply.shows
             try:
-                x.take_on(turn, job, reply.stream)
+                x.take_on(turn, job)
                 await _Answer(self.service, x, turn, reply, link, mail, send).run()
             finally:
                 if job.ended is None:

@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from ..targets.answer import Delta, Usage
-from .turn import Answered, Event, Failed, Prefill, Queued, Turn
+from .turn import Answered, Event, Failed, Prefill, Turn
 
 if TYPE_CHECKING:
     from .job import Job
@@ -54,13 +54,13 @@ class Exchange:
         self.shows: Callable[[Delta], bool] = attrgetter("shows")
         """Whether the client sees something of a delta (``Reply.shows``)."""
         self.body, self.finish, self.error, self.source = b"", "", "", ""
-        self.stream = self.thinking = False
-        self.ahead = self.tokens = self.cached = self.status = 0
+        self.thinking = False
+        self.tokens = self.cached = self.status = 0
         self.usage = Usage()
 
-    def take_on(self, turn: Turn, job: Job, stream: bool) -> None:
+    def take_on(self, turn: Turn, job: Job) -> None:
         """Record that the turn was submitted as ``job``."""
-        self.turn, self.job, self.stream = turn, job, stream
+        self.turn, self.job = turn, job
         self.thinking = turn.thinking != "none"
 
     def note(self, event: Event) -> None:
@@ -69,8 +69,6 @@ class Exchange:
         if self.first is None and isinstance(delta, Delta) and self.shows(delta):
             self.first = time.monotonic()
         match event:
-            case Queued(ahead):
-                self.ahead = ahead
             case Prefill():
                 self.prefill, self.cached, self.source = event, event.cached, event.source
             case Delta():

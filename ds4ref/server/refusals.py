@@ -22,17 +22,14 @@ PROMPT = {"chat": "messages", "completions": "prompt", "responses": "input"}
 NO_RETRY = {"x-should-retry": "false"}
 """The header that stops SDKs from retrying after 503, where a second try would be in vain."""
 
-TOO_LONG = "Prompt has {tokens} tokens, but the configured context size is {ctx} tokens"
-TOO_LONG_MESSAGES = "prompt is too long: {tokens} tokens > {ctx} maximum"
-
 
 def overflow(api: str, tokens: int, ctx: int) -> Refused:
     """Return the error for a prompt longer than the context, worded so that coding agents compact their history."""
     counts = {"n_prompt_tokens": tokens, "n_ctx": ctx}
     if api == "messages":
-        return Refused(400, TOO_LONG_MESSAGES.format(tokens=tokens, ctx=ctx), counts)
+        return Refused(400, f"prompt is too long: {tokens} tokens > {ctx} maximum", counts)
     extra = {"param": PROMPT.get(api), "code": "context_length_exceeded", **counts}
-    return Refused(400, TOO_LONG.format(tokens=tokens, ctx=ctx), extra)
+    return Refused(400, f"Prompt has {tokens} tokens, but the configured context size is {ctx} tokens", extra)
 
 
 def busy(error: Busy) -> Refused:

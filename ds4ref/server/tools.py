@@ -17,7 +17,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ..text.chat import Message
@@ -32,21 +32,13 @@ MOST_BYTES = 512 << 20
 _OVERHEAD = 96
 
 
+@dataclass(eq=False)
 class _Block:
-    """A block of calls as written, its ids (oldest first) and the names of its calls."""
+    """A block of calls as written, the names of its calls, and its ids (oldest first)."""
 
-    def __init__(self, text: str):
-        self.text = text
-        self.ids: dict[str, None] = {}
-        self.names = tuple(call.name for call in parse(text, False).calls)
-
-
-@dataclass
-class _Entry:
-    """An id: its block, and the index of its call in it (None: unknown)."""
-
-    block: _Block
-    place: int | None
+    text: str
+    names: tuple[str, ...]
+    ids: dict[str, None] = field(default_factory=dict)
 
 
 class Memory:
@@ -58,7 +50,7 @@ class Memory:
     def __init__(self, ids: int = MOST_IDS, nbytes: int = MOST_BYTES, store: Store | None = None):
         self.most_ids, self.most_bytes, self.store = ids, nbytes, store
         self.nbytes = 0
-        self._entries: OrderedDict[str, _Entry] = OrderedDict()
+        self._entries: OrderedDict[str, tuple[_Block, int | None]] = OrderedDict()
         self._blocks: dict[str, _Block] = {}
         self._lock = threading.Lock()
         if store is not None:
@@ -73,7 +65,7 @@ class Memory:
         """Return the messages; an assistant message whose call ids all belong to one block gets that block's markup."""
         messages = list(messages)
         ids = {call.id for message in messages if _rendered_anew(message) for call in message.calls if call.id}
-        missing = {call_id for call_id in ids if call_id not in self._entries}
+        missing = ids - self._entries.keys()
         if self.store is not None and missing:
             for call_id, block in self.store.find_calls(missing).items():
                 self.restore(call_id, block)
@@ -92,47 +84,43 @@ class Memory:
             self._keep([(call_id, None)], block)
 
     def _attached(self, message: Message) -> Message:
+        """Return a message with its block's markup if the client's calls are all those of one block, in order."""
         ids = [call.id for call in message.calls]
-        known = [entry for call_id in ids if (entry := self._entries.get(call_id)) is not None]
+        known = [self._entries[call_id] for call_id in ids if call_id in self._entries]
         for call_id in ids:
             if call_id in self._entries:
                 self._entries.move_to_end(call_id)
-        if not known or not self._same(message, ids, known):
+        if not known or len(ids) != len(set(ids)):
             return message
-        return replace(message, raw_dsml=known[0].block.text)
-
-    @staticmethod
-    def _same(message: Message, ids: Sequence[str], known: Sequence[_Entry]) -> bool:
-        """Return whether the client's calls are all those of one block, in order."""
-        block = known[0].block
-        return (
-            len(known) == len(ids) == len(set(ids)) == len(block.names)
-            and all(entry.block is block and entry.place in (None, i) for i, entry in enumerate(known))
-            and all(call.name == name for call, name in zip(message.calls, block.names, strict=True))
-        )
+        block = known[0][0]
+        same = [(one, place) for one, place in known if one is block]
+        places = all(place in (None, i) for i, (_, place) in enumerate(same))
+        whole = len(same) == len(ids) and tuple(call.name for call in message.calls) == block.names
+        return replace(message, raw_dsml=block.text) if whole and places else message
 
     def _keep(self, ids: Sequence[tuple[str, int | None]], text: str) -> None:
-        new = _Block(text)
+        """Store ids with the index of their call in the block ``text``, None where it is unknown."""
+        new = _Block(text, tuple(call.name for call in parse(text, False).calls))
         with self._lock:
             block = self._blocks.setdefault(text, new)
             self.nbytes += _weight(text) if block is new else 0
             for call_id, place in ids:
                 self._drop(call_id, spare=block)
-                self._entries[call_id] = _Entry(block, place)
+                self._entries[call_id] = block, place
                 block.ids[call_id] = None
                 self.nbytes += _weight(call_id)
             while self._entries and (len(self._entries) > self.most_ids or self.nbytes > self.most_bytes):
                 self._drop(next(iter(self._entries)))
 
     def _drop(self, call_id: str, spare: _Block | None = None) -> None:
-        entry = self._entries.pop(call_id, None)
-        if entry is None:
+        if call_id not in self._entries:
             return
+        block, _ = self._entries.pop(call_id)
         self.nbytes -= _weight(call_id)
-        del entry.block.ids[call_id]
-        if not entry.block.ids and entry.block is not spare:
-            del self._blocks[entry.block.text]
-            self.nbytes -= _weight(entry.block.text)
+        del block.ids[call_id]
+        if not block.ids and block is not spare:
+            del self._blocks[block.text]
+            self.nbytes -= _weight(block.text)
 
 
 def _rendered_anew(message: Message) -> bool:

@@ -46,7 +46,7 @@ class Trace(Watcher):
             assert turn is not None and job is not None
             answer = self._answers[x] = Collected()
             self._write(
-                "begin", x, client=x.client, model=turn.model, stream=x.stream, tools=len(turn.offered),
+                "begin", x, client=x.client, model=turn.model, tools=len(turn.offered),
                 tool_choice=turn.choice.kind, thinking=turn.thinking, max_tokens=turn.max_tokens,
                 sampling=asdict(turn.sampling), cached=x.cached, source=x.source, queue_s=x.queued,
                 prompt_tokens=x.prompt, prompt=job.parts[0].prompt.text or list(job.ids),

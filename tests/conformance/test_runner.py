@@ -269,14 +269,6 @@ def test_versions_in_this_interpreter_count_only_if_they_are_the_tables(monkeypa
     assert install.installed(clients.find("openai")) is None
 
 
-@pytest.mark.oracle
-@pytest.mark.skipif(os.environ.get("CI") == "true", reason="make smoke runs this")
-def test_the_sdks_come_through(capsys):
-    pytest.importorskip("openai", reason="the openai package is not installed")
-    code = server.main(["smoke", "--client", "openai,anthropic"])
-    assert code == 0, capsys.readouterr().out
-
-
 @pytest.mark.parametrize(("called", "told"), [("/home/me/models/a.gguf", "a.gguf"), ("org/a", "org/a")])
 def test_where_a_model_lies_is_not_told(called, told):
     class Asked:

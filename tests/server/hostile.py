@@ -120,13 +120,10 @@ LINES = {
 # ------------------------------------------------------------------------------------------------------- strange paths
 
 PATHS = [
-    b"//", b"/../../etc/passwd", b"/v1/../../../etc/passwd", b"/%2e%2e/%2e%2e/etc/passwd", b"/..%2f..%2fetc%2fpasswd",
-    b"/v1/models/../../../etc/passwd", b"/v1/models/%2e%2e%2f%2e%2e%2fetc%2fpasswd", b"/v1/models/..;/x",
-    b"/v1/models/", b"/V1/models", b"/v1//models", b"/./v1/models", b"/v1/models;x=1", b"/v1\\models",
-    b"/v1/%6dodels", b"/v1/models%00", b"/v1/models/deepseek-v4-flash%0d%0aX:1", b"/v1/models/%ff%fe", b"/%",
-    b"/v1/chat/completions/", b"/v1/chat/completions/../models", b"/status.html", b"/openapi.json/../status",
-    b"/.git/config",
-    b"http://evil.example/v1/models", b"/v1/models#fragment", b"/" + b"../" * 1000, b"/" + b"%2e" * 2000,
+    b"//", b"/../../etc/passwd", b"/v1/../../../etc/passwd", b"/..%2f..%2fetc%2fpasswd",
+    b"/v1/models/%2e%2e%2f%2e%2e%2fetc%2fpasswd", b"/v1/models/..;/x", b"/V1/models", b"/v1//models", b"/./v1/models",
+    b"/v1\\models", b"/v1/%6dodels", b"/v1/models%00", b"/v1/models/deepseek-v4-flash%0d%0aX:1", b"/v1/models/%ff%fe",
+    b"/%", b"/v1/chat/completions/", b"http://evil.example/v1/models", b"/v1/models#fragment", b"/" + b"../" * 1000,
 ]  # fmt: skip
 
 STRANGE = {
@@ -193,23 +190,15 @@ def doubled(path: str) -> Pieces:
 
 
 LARGE = {
-    name: found
-    for path in (CHAT,)
-    for name, found in {
-        f"100 MB, announced: {path}": case(head(path, "Content-Length: 100000000", "Expect: 100-continue"), wanted=413),
-        f"100 MB, sent: {path}": made(lambda: [head(CHAT, "Content-Length: 100000000"), *[bytes(MiB)] * 95], 413),
-        f"100 MB in chunks: {path}": made(sent_in_chunks(path, 100 * MiB), 413),
-        f"100 MB of zeros in gzip: {path}": made(packed(path, lambda: bomb("gzip", 100 * MiB), "gzip"), 413),
-        f"1 GB of zeros in deflate: {path}": made(packed(path, lambda: bomb("deflate", 1000 * MiB), "deflate"), 413),
-        f"1 GB of zeros in bare deflate: {path}": made(packed(path, lambda: bomb("raw", 1000 * MiB), "deflate"), 413),
-        f"60 MB of zeros in gzip: {path}": made(packed(path, lambda: bomb("gzip", 60 * MiB), "gzip"), 400),
-    }.items()
-} | {
+    "100 MB, announced": case(head(CHAT, "Content-Length: 100000000", "Expect: 100-continue"), wanted=413),
+    "100 MB, sent": made(lambda: [head(CHAT, "Content-Length: 100000000"), *[bytes(MiB)] * 95], 413),
+    "100 MB in chunks": made(sent_in_chunks(CHAT, 100 * MiB), 413),
+    "100 MB of zeros in gzip": made(packed(CHAT, lambda: bomb("gzip", 100 * MiB), "gzip"), 413),
+    "1 GB of zeros in deflate": made(packed(CHAT, lambda: bomb("deflate", 1000 * MiB), "deflate"), 413),
+    "60 MB of zeros in gzip": made(packed(CHAT, lambda: bomb("gzip", 60 * MiB), "gzip"), 400),
     "60 MB, mostly in a field that nobody knows": made(sized(CHAT, 60 * MiB), 200, 400),
     "60 MB of a coding that it is not": made(sized(CHAT, 60 * MiB, "gzip"), 400),
     "gzip in gzip": made(doubled(CHAT), 400),
-    "gzip that ends early": made(packed(CHAT, lambda: gzip.compress(asked(CHAT))[:-4], "gzip"), 400),
-    "gzip and more": made(packed(CHAT, lambda: gzip.compress(asked(CHAT)) * 2, "gzip"), 400),
     "an unknown coding": made(packed(CHAT, lambda: asked(CHAT), "br"), 415),
     "codings one upon the other": made(packed(CHAT, lambda: asked(CHAT), "gzip, gzip, gzip, gzip"), 415),
 }

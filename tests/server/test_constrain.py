@@ -42,22 +42,6 @@ def test_every_answer_fits_its_schema(schema, seed) -> None:
     validate(schema, json.loads(done.text))
 
 
-OTHERS = [
-    True,
-    {"type": "object"},
-    {"type": "object", "properties": {"a": {"type": "string"}}, "additionalProperties": {"type": "integer"}},
-    {"type": "object", "properties": {"x": {"$ref": "#"}}, "additionalProperties": False},
-    {"definitions": {"a~/b": {"type": "integer"}}, "type": "object", "required": ["x"],
-     "properties": {"x": {"$ref": "#/definitions/a~0~1b"}}},
-    {"$schema": "http://json-schema.org/draft-07/schema#", "type": "array", "minItems": 2,
-     "items": [{"type": "integer"}, {"type": "string", "maxLength": 3}], "additionalItems": False},
-    {"allOf": [{"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]},
-               {"type": "object", "properties": {"b": {"type": "null"}}, "required": ["b"]}]},
-    {"title": "T", "description": "d", "default": 1, "x-anything": {"not": {}}, "type": "boolean"},
-    {"x-guidance": {"whitespace_pattern": "x*"}, "type": "array", "items": {"type": "null"}, "maxItems": 3},
-]  # fmt: skip
-
-
 def test_what_fits_stands_as_the_model_says_it() -> None:
     schema = {"type": "object", "properties": {"city": {"type": "string"}, "n": {"type": "integer"}},
               "required": ["city", "n"], "additionalProperties": False}  # fmt: skip
@@ -179,9 +163,6 @@ def test_every_token_for_the_end_may_end_a_demanded_answer() -> None:
     made.tokens += tok.encode("12")
     masked = guide(made, logits)
     assert masked[tok.eos] == masked[tok.user] == 0 and masked[tok.assistant] == -np.inf
-
-
-# --- through the worker, on the embedded model
 
 
 # --- bounds that doubles do not keep

@@ -48,7 +48,7 @@ class Watched:
         self.clock.now = at
         x = Exchange("chat", {"x-request-id": f"t{at:g}"}, "10.0.0.9", (self.metrics, self.lines))
         job = Job(1, [Part(Turn("chat", **turn), Rendered(), [7] * ids)], lambda event: None, submitted=at + 1)
-        x.take_on(job.turn, job, stream=True)
+        x.take_on(job.turn, job)
         return x, job
 
     def note(self, at, x, *events):
@@ -79,7 +79,7 @@ def test_a_turn_from_its_arrival_to_its_end(watched, clock):
     x, job = watched.turn(100, thinking="high", tools=(Schema("{}", "ls"),))
     assert (x.queued, x.prefilling, x.decoding, x.lasted, x.ttft) == (-1, 0, 0, 0, None)
     watched.note(102, x, Queued(2))
-    assert (x.queued, x.ahead, x.prompt, x.cached, x.source) == (1, 2, 5, 0, "")
+    assert (x.queued, x.prompt, x.cached, x.source) == (1, 5, 0, "")
     watched.note(103, x, Queued(2), Queued(1), Queued(0))
     assert watched.said() == ["chat t100 waits, 2 ahead", "chat t100 waits, 1 ahead"]
     job.began = 104.0

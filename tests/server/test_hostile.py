@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import gzip
 import json
+import signal
 import socket
 import time
 from dataclasses import replace
 from typing import Any
 
+import httpx2
 import pytest
 
 from tests.marking import sampled
 from tests.system import open_files
 
 from .conftest import QUICK, post, read_all, read_one
-from .hostile import ASKS, LARGE, LINES, MALFORMED, STRANGE, TOLERATED, Case, demands, get
+from .hostile import ASKS, CHAT, LARGE, LINES, MALFORMED, STRANGE, TOLERATED, Case, asked, demands, get
+from .process import Process, process
 
 GET = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 OK = b'{"say":"hi"}'
@@ -192,14 +195,14 @@ def test_slowloris_does_not_keep_others_out(serving):
     assert read_all(slow[0]) == b""
     server = serving(limits=replace(QUICK, connections=4))
     server.engine.hold()
-    asked = [server.connect() for _ in range(4)]
-    for sock in asked:
+    waiting = [server.connect() for _ in range(4)]
+    for sock in waiting:
         sock.sendall(SAY)
     server.until(lambda: len(server.worker.queue) == 3)
     answer = server.raw(GET)
     assert status(answer) == 503 and b"retry-after" in answer.lower()
     server.engine.release()
-    assert all(read_one(sock)[0] == 200 for sock in asked)
+    assert all(read_one(sock)[0] == 200 for sock in waiting)
 
 
 @pytest.mark.parametrize(("sent", "wanted"), [(b"", 0), (GET, 200), (GET[:-2], 400), (SAY[:-1], 400), (SAY, 0)])
@@ -268,3 +271,35 @@ def test_nothing_is_left_behind(scripted):
     scripted.until(lambda: not scripted.seen.live)
     scripted.until(lambda: scripted.service.body_budget.bytes == 0)
     assert scripted.ask().status_code == 200
+
+
+def test_who_vanishes_leaves_nothing_and_a_restarted_server_goes_on_from_disk(nano_path, tmp_path):
+    """As a process of its own: open files and threads are what they were; the same answer after a restart."""
+    flags = ("-c", "2048", "--kv-disk-dir", str(tmp_path), "--kv-cache-min-tokens", "32")
+    history = [
+        {"role": "system", "content": "Keep to the rules of the house. " * 30},
+        {"role": "user", "content": "Hi"},
+    ]
+
+    def answer(server: Process) -> Any:
+        body = {"messages": history, "max_tokens": 8, "temperature": 0}
+        found = httpx2.post(server.url + CHAT, json=body, trust_env=False, timeout=60).json()
+        cached = found["usage"]["prompt_tokens_details"]["cached_tokens"]
+        return cached, found["choices"][0]["message"]
+
+    with process(nano_path, *flags) as first:
+        cached, said = answer(first)
+        assert cached == 0
+        before = first.held
+        for _ in range(8):
+            with first.connect() as sock:
+                sock.sendall(post(CHAT, asked(CHAT, messages=history, max_tokens=1000, stream=True, temperature=0)))
+                assert sock.recv(20).startswith(b"HTTP/1.1 200")
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")
+        held = first.settled(before.files)
+        assert held.threads <= before.threads + 3 and held.memory < before.memory + (64 << 20)
+        first.process.send_signal(signal.SIGTERM)
+        assert first.ends() == 0
+    with process(nano_path, *flags) as second:
+        cached, again = answer(second)
+        assert cached > 32 and again == said

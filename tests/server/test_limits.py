@@ -62,18 +62,19 @@ def deflated(data):
 PACK = {"gzip": gzip.compress, "x-gzip": gzip.compress, "deflate": zlib.compress, "raw deflate": deflated}
 
 
-@pytest.mark.parametrize("coding", PACK)
-@pytest.mark.parametrize("size", [0, 1, 999, 1000])
-def test_codings(coding, size):
-    data = bytes(i * 7 % 251 for i in range(size))
-    assert inflate(PACK[coding](data), coding.removeprefix("raw ").upper(), SMALL) == data
-
-
-@pytest.mark.parametrize("coding", PACK)
-def test_what_grows_too_large_is_refused(coding):
-    with pytest.raises(Refused) as refused:
-        inflate(PACK[coding](bytes(1001)), coding.removeprefix("raw "), SMALL)
-    assert refused.value.status == 413
+@pytest.mark.parametrize("name", PACK)
+def test_codings(name):
+    """Up to the limit and no further; what is damaged is a 400."""
+    pack, coding = PACK[name], name.removeprefix("raw ")
+    for size in (0, 1, 999, 1000):
+        data = bytes(i * 7 % 251 for i in range(size))
+        assert inflate(pack(data), coding.upper(), SMALL) == data
+    packed = pack(b"some text that is long enough to be cut" * 3)
+    wrong = [(pack(bytes(1001)), 413), (packed[:-3], 400), (packed + b"more", 400), (b"\xff\xff" + packed[2:], 400)]
+    for data, status in wrong:
+        with pytest.raises(Refused) as refused:
+            inflate(data, coding, SMALL)
+        assert refused.value.status == status
 
 
 def test_a_bomb_is_never_unpacked():
@@ -85,16 +86,6 @@ def test_a_bomb_is_never_unpacked():
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert refused.value.status == 413 and peak < 8 << 20
-
-
-@pytest.mark.parametrize("coding", PACK)
-@pytest.mark.parametrize("damage", [lambda d: d[:-3], lambda d: d + b"more", lambda d: b"\xff\xff" + d[2:]])
-def test_damaged_data_is_a_400(coding, damage):
-    with pytest.raises(Refused) as refused:
-        inflate(
-            damage(PACK[coding](b"some text that is long enough to be cut" * 3)), coding.removeprefix("raw "), SMALL
-        )
-    assert refused.value.status == 400
 
 
 # --- JSON, before it is parsed

@@ -38,16 +38,6 @@ def test_a_client_with_many_gets_no_more_than_one_with_one():
     assert found.pop("one") == 50 and set(found.values()) == {10}
 
 
-def test_who_comes_new_is_next_but_not_for_ever():
-    schedule = Schedule()
-    schedule.add("a", Entry("a"))
-    turns(schedule, 1000)
-    schedule.add("b", Entry("b"))
-    assert turns(schedule, 4) in (["b", "a", "b", "a"], ["b", "a", "a", "b"]), "the past does not count"
-    schedule.add("a", Entry("a2"))
-    assert "a2" in turns(schedule, 2)
-
-
 def test_who_leaves_and_comes_back_owes_what_it_used():
     """Many short requests, each with a long prompt, are no way to more than half."""
     schedule, used = Schedule(), Counter()

@@ -118,18 +118,6 @@ def _():
     expect(isinstance(reply.parsed, Weather), reply)
 
 
-@check("openai.chat.logprobs", "score", "logprobs with two alternatives each", required=False)
-def _():
-    reply = (
-        client.chat.completions.create(
-            messages=HELLO, logprobs=True, top_logprobs=2, reasoning_effort="none", **usual()
-        )
-        .choices[0]
-        .logprobs
-    )
-    expect(reply and reply.content and len(reply.content[0].top_logprobs) == 2, reply)
-
-
 @check("openai.completions", "score", "completions.create with echo and logprobs, and as a stream", required=False)
 def _():
     usual = {"model": MODEL, "prompt": "Once upon a time", "max_tokens": 8, "temperature": 0}

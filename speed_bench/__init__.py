@@ -4,7 +4,7 @@
 
 plan          what to measure: targets, depths, tests, load, repetitions
 runner        one run over all targets in turn, stored row by row
-sources       targets opened as sources of rows: the local engine and endpoints; binary: a ds4-bench binary
+sources       targets opened as sources of rows: the local engine and endpoints
 sweep         the timed windows of a session
 endpoint      requests timed by the client, and whether their figures can be true; load: rows made of them
 waiting       what a busy machine does to a measurement

@@ -1,10 +1,11 @@
 """``ds4-bench``: measures throughput against context depth; ``ds4-bench plot`` draws the results.
 
-``ds4-bench model`` and ``ds4-bench peaks`` give the best speeds that a machine allows. ``options`` parses the command
-line of a sweep, ``runner`` runs it, ``output`` writes the results.
+``ds4-bench model`` gives the best speeds that a machine allows. ``options`` parses the command line of a sweep,
+``runner`` runs it, ``output`` writes the results.
 
     ds4-bench -m model.gguf --prompt-file book.txt --ctx-start 2048 --ctx-max 65536 --csv m3.csv
-    ds4-bench --arm threads=1 --arm threads=2 --csv threads.csv
+    ds4-bench -t 1,2 --csv threads.csv
+    ds4-bench --target 'local?draft=off' --target 'local?draft=lookup'
     ds4-bench -p 512 -n 128 -d 0,8192 -t 1,2 -o md
     ds4-bench --target http://127.0.0.1:8000/v1 --concurrency 1-8*2 --csv served.csv
     ds4-bench --target http://127.0.0.1:8000/v1 --request-rate 1,2,4 --requests 64 --goodput ttft:500,tpot:50
@@ -13,7 +14,6 @@ line of a sweep, ``runner`` runs it, ``output`` writes the results.
 
 from __future__ import annotations
 
-import json
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 
 from ds4ref.console.common import Interrupt, Progress, check_output, run, say
 from ds4ref.console.flags import add
-from ds4ref.console.model import single_instance, threads
-from ds4ref.console.options import Parser, integer, parsed
+from ds4ref.console.model import single_instance
+from ds4ref.console.options import Parser, parsed
 from ds4ref.console.tool import parser
 from ds4ref.errors import DataError, UsageError
 
@@ -47,14 +47,14 @@ def bench(args: Namespace) -> int:
             resumed = build_parser().parse(first.facts["command"][1:])
             plan, places = read_plan(resumed)
             places = replace(places, store=args.store)
-            args.arm, args.argv, args.warm_weights = resumed.arm, first.facts["command"][1:], resumed.warm_weights
+            args.argv = first.facts["command"][1:]
         else:
             plan, places = read_plan(args)
         plan = choose_models(plan)
         if store is None and not args.no_store:
             store = open_store(stack, places.store)
         stack.enter_context(single_instance(PROG))
-        output, progress_line = Output(places, plan.targets, arms=bool(args.arm)), ProgressLine()
+        output, progress_line = Output(places, plan.targets), ProgressLine()
         measurement = Measurement(
             plan, store, label=output.label, say=progress_line.say, progress=progress_line.start, stopping=Interrupt,
             on_row=progress_line.aside(output.row), command=[PROG, *args.argv],
@@ -129,8 +129,6 @@ def plot_parser() -> Parser:
     add(made, "--output", action="append", default=[], help=".svg, .png or .pdf; may be repeated (<first CSV>_ts.svg)")
     made.add_argument("--load", action="store_true", help="endpoints: throughput and latency over streams or rate")
     add(made, "--title", help="(from the name of the first CSV)")
-    made.add_argument("--width", metavar="N", type=integer(200, 10_000), default=960, help="pixels (960)")
-    made.add_argument("--height", metavar="N", type=integer(150, 10_000), default=540, help="pixels (540)")
     return made
 
 
@@ -146,42 +144,8 @@ def draw(argv: Sequence[str]) -> int:
     for path in args.output:
         check_suffix(path)
         check_output(path)
-    for path in plot(args.csv, args.output, args.title, (args.width, args.height), args.load):
+    for path in plot(args.csv, args.output, args.title, args.load):
         print(path)
-    return 0
-
-
-def peaks_parser() -> Parser:
-    """Return the parser of ``ds4-bench peaks``."""
-    made = parser(PROG, "Bandwidth and arithmetic peaks of this machine, measured now and saved in the run store.",
-                  "peaks [-t N] [--json] [options]")  # fmt: skip
-    add(made, "--threads", help="threads (all usable cores)")
-    add(made, "--store")
-    add(made, "--json")
-    return made
-
-
-def peaks(argv: Sequence[str]) -> int:
-    """Run ``ds4-bench peaks``; return the exit code."""
-    args = parsed(peaks_parser(), argv)
-    if args is None:
-        return 0
-    from ds4ref.environment import machine
-    from ds4ref.runs.store import Store
-
-    from .peaks import machine_peaks
-
-    cores = machine()["cores"]
-    count = threads(PROG, args.threads) or cores
-    if count > cores:
-        say(PROG, f"{count} threads on {cores} core(s): measured with one thread per core")
-    with Store.open(args.store) as store:
-        measured = machine_peaks(store, count, again=True)
-    if args.json:
-        print(json.dumps(measured))
-        return 0
-    print(f"read {measured['read_gbs']:.1f} GB/s, int8 {measured['int8_gops']:.0f} GOP/s, float32 "
-          f"{measured['f32_gflops']:.0f} GFLOP/s with {measured['threads']} thread(s)")  # fmt: skip
     return 0
 
 
@@ -192,7 +156,7 @@ def model(argv: Sequence[str]) -> int:
     return model_command(argv)
 
 
-COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {"plot": draw, "peaks": peaks, "model": model}
+COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {"plot": draw, "model": model}
 
 
 def body(argv: Sequence[str]) -> int:

@@ -158,12 +158,11 @@ class Endpoint:
     """An endpoint, and the text for its prompts.
 
     chat    send the text as a user message after ``system``
-    exact   ask for answers of exactly the length wanted
     """
 
-    def __init__(self, target: Target, text: str, *, chat: bool = False, system: str = "", exact: bool = True):
+    def __init__(self, target: Target, text: str, *, chat: bool = False, system: str = ""):
         target.require(Ability.CHAT if chat else Ability.TEXT, Ability.STREAM, needed_for="the sweep")
-        self.target, self.text, self.chat, self.system, self.exact = target, text, chat, system, exact
+        self.target, self.text, self.chat, self.system = target, text, chat, system
         self.warnings: Warnings = {}
         self._short: list[tuple[int, float]] = []  # of short prompts: tokens, seconds to the first generated one
         self._points: dict[int, int] = {}  # characters of a prompt -> its tokens
@@ -226,7 +225,7 @@ class Endpoint:
     def _request(self, characters: int, tokens: int, cancel: Cancellation | None = None) -> Request:
         text = f"{secrets.token_hex(8)}\n{self.text[:characters]}"
         prompt = Prompt.chat(text, self.system) if self.chat else Prompt.plain(text)
-        return Request(prompt, tokens, cancel=cancel, exact=self.exact)
+        return Request(prompt, tokens, cancel=cancel, exact=True)
 
     def _expected(self, prompt: int) -> float:
         """Return the seconds to the first token after ``prompt`` tokens, by the calibrating requests."""

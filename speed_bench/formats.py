@@ -1,23 +1,21 @@
-"""Results as Markdown and JSON, laid out as by llama-bench, and as ds4's CSV.
+"""Results as Markdown, laid out as by llama-bench, and as ds4's CSV.
 
 Markdown has one line per test: ``pp2048 @ d4096`` is the prefill of 2048 tokens after 4096, ``tg128 @ d6144`` the
-decode of 128 tokens after 6144, both as mean and standard deviation over repetitions, with their warnings. JSON has one
-summary per depth.
+decode of 128 tokens after 6144, both as mean and standard deviation over repetitions, with their warnings.
 """
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ds4ref.runs.columns import COLUMNS, Row, csv_text, grouped, shown
 
 if TYPE_CHECKING:
     from .runner import MeasuredTarget
 
-FORMATS = ("csv", "md", "json")
+FORMATS = ("csv", "md")
 _SHOWN = ("warnings", "gen_tokens", "asked_tokens", "streams", "ttft_ms", "ttft_p95_ms", "tpot_p50_ms", "total_tps",
           "request_rps", "goodput_rps", "failed")  # fmt: skip
 SHOWN = sorted((column for column in COLUMNS if column.name in _SHOWN), key=lambda column: column.rank)
@@ -26,18 +24,7 @@ SHOWN = sorted((column for column in COLUMNS if column.name in _SHOWN), key=lamb
 
 def render(kind: str, targets: Sequence[MeasuredTarget]) -> str:
     """Return the results as text in format ``kind``, with a final newline."""
-    if kind == "csv":
-        return "".join(csv_text(target.rows) for target in targets)
-    if kind == "md":
-        return markdown(targets)
-    return json.dumps([_about(target) | row for target in targets for row in target.summary()], indent=1) + "\n"
-
-
-def _about(target: MeasuredTarget) -> dict[str, Any]:
-    facts = target.facts
-    engine_facts = {name: facts[name] for name in ("backend", "numerics", "threads", "created")}
-    model = {"model": facts["model"]["name"] or facts["model"]["file"]}
-    return {**model, **engine_facts, **({"target": target.name} if target.name else {})}
+    return markdown(targets) if kind == "md" else "".join(csv_text(target.rows) for target in targets)
 
 
 def markdown(targets: Sequence[MeasuredTarget]) -> str:
@@ -49,9 +36,13 @@ def markdown(targets: Sequence[MeasuredTarget]) -> str:
     text = ("model", "backend", *named) + (("test",) if named else ())
     lines = [heads, ["---" if head in text else "---:" for head in heads]]
     for target in targets:
-        about = _about(target)
-        threads = "" if about["threads"] is None else str(about["threads"])
-        first = [str(about["model"]), str(about["backend"]), threads, *([target.name] if named else [])]
+        model, threads = target.facts["model"], target.facts["threads"] or ""
+        first = [
+            model["name"] or model["file"],
+            target.facts["backend"],
+            str(threads),
+            *([target.name] if named else []),
+        ]
         for test, column, group in _tests(target.rows):
             values = [c.display({c.name: c.combine(c.name, group)}) for c in more]
             lines.append([cell.replace("|", "\\|") for cell in (*first, test, *values, _spread(group, column))])

@@ -9,17 +9,16 @@ import itertools
 import math
 import os
 import re
-from argparse import ArgumentTypeError, BooleanOptionalAction, Namespace
-from collections.abc import Callable
+from argparse import ArgumentTypeError, Namespace
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ds4ref.backends import BACKENDS, DEFAULT_BACKEND
 from ds4ref.console.common import check_output, read_text
 from ds4ref.console.flags import add
-from ds4ref.console.model import LOCAL_MODEL, add_engine, choose_model, engine_options, threads
+from ds4ref.console.model import LOCAL_MODEL, choose_model, engine_options, threads
 from ds4ref.console.options import Parser, choice, choices, integer, integers, number
-from ds4ref.engine_options import DRAFTS, FLAG_NAMES
+from ds4ref.console.tool import queried
 from ds4ref.errors import UsageError
 from ds4ref.numerics import DEFAULT_MODE, MODES
 from ds4ref.targets.dialects import KINDS
@@ -33,26 +32,16 @@ from .plan import (
     Plan,
     Probe,
     RequestShape,
-    parse_probes,
     sweep_depths,
 )
 
 PROG = "ds4-bench"
-ARM_OPTIONS: dict[str, Callable[[str], Any]] = {
-    "model": str,
-    "backend": choice(*BACKENDS),
-    "numerics": choice(*MODES),
-    "threads": integer(),
-    "draft": choice(*DRAFTS),
-    "mtp-draft": integer(1, 16),
-}
 BOUNDS = ("ttft", "tpot", "e2e")
 
 USAGE = """ds4-bench [options]                 sweep context depths; a table, or CSV into a pipe
        ds4-bench [options] --csv FILE      the same into a file; a table on stdout
        ds4-bench plot CSV... [options]     draw speed curves
        ds4-bench model [options]           roofline bound of a model on a machine
-       ds4-bench peaks [options]           measure this machine's bandwidth and arithmetic
        (each with --help)"""
 
 EPILOG = """\
@@ -64,20 +53,20 @@ Columns: ctx_tokens,prefill_tokens,prefill_tps,gen_tokens,gen_tps,kvcache_bytes 
 (kvcache_bytes is the size of a saved session), then first decode step, repetitions, spread,
 inter-token latency, memory, roofline shares, warnings: docs/reference/bench.md
 
-Repetitions: five sweeps, or as many as fit into --budget; the CSV has medians. Two --arm are
+Repetitions: five sweeps, or as many as fit into --budget; the CSV has medians. Two targets are
 measured in turn (A B, B A, ...), which is what shows small differences; the run ends with a verdict
 such as "decode: B is 1.23 x (1.20 to 1.26) as fast as A", or which difference so many rounds detect.
 
 Lists: 1,2,4 or ranges 1-4, 0-8192+2048, 1-64*2. Several values of -m, --backend, --numerics or -t
-are measured in turn. Tests: -p 512 -n 128 -d 0,8192 as in llama-bench, or by name, --test "pp512,
-tg128 @ d8192"; each has a session of its own.
+are measured in turn. Tests: -p 512 -n 128 -d 0,8192 as in llama-bench; each has a session of its own.
 
-Targets: http(s)://HOST/v1 sweeps an OpenAI-compatible endpoint: time to first token, inter-token
-and end-to-end latency, fairness between streams. Prompts are new each time (no prefix cache hits)
+Targets: local[:MODEL][?OPTION=VALUE&...] is this engine, with any of its options (draft=lookup,
+expert-cache=32GB, cluster=tcp://HOST:PORT, dir-steering-file=FILE, ...). http(s)://HOST/v1 sweeps an
+OpenAI-compatible endpoint: time to first token, inter-token and end-to-end latency, fairness between
+streams. Prompts are new each time (no prefix cache hits)
 and answers have exactly the length asked for, if the server takes ignore_eos and min_tokens.
 --requests N puts it under load: Poisson arrivals at --request-rate, or --concurrency streams that
 send the next request when one is answered; percentiles of TTFT, TPOT and ITL, and goodput.
-command:BINARY runs a ds4-bench binary. Two targets are measured in turn.
 
 Output: a table on a terminal, else CSV. FILE.json beside --csv FILE.csv has digests of model and
 prompt, machine, versions, command and all samples. Each row is saved to the run store (see
@@ -134,20 +123,15 @@ def build_parser() -> Parser:
         help="decode steps at each depth (128); with -p or -d a list")  # fmt: skip
     g.add_argument("-p", "--n-prompt", metavar="LIST", type=integers(0), help="tests: tokens to prefill")
     g.add_argument("-d", "--n-depth", metavar="LIST", type=integers(0), help="tests: depths to run them at (0)")
-    g.add_argument("--test", metavar="LIST", action="append", default=[], help='tests by name: "pp512, tg128 @ d8192"')
     g.add_argument("--no-warmup", action="store_true", help="no warm-up: the first row includes loading")
     add(g, "--repeat", "--reps", dest="reps",
         help=f"repetitions of the whole sweep ({MOST_REPS}, or as many as --budget allows)")  # fmt: skip
     add(g, "--budget", type=number(1, 1e7), default=DEFAULT_BUDGET,
         help=f"seconds for all repetitions, without -r ({DEFAULT_BUDGET:g})")  # fmt: skip
-    g.add_argument("--delay", metavar="S", type=number(0, 86400), default=0.0,
-                   help="seconds to wait between repetitions (0)")  # fmt: skip
-    g.add_argument("--arm", metavar="NAME=VALUE,...", action="append", default=[], help="given twice: A and B, "
-                   "measured in turn; model, backend, numerics, threads, draft, mtp-draft")  # fmt: skip
 
-    g = parser.add_argument_group("targets other than the local engine")
+    g = parser.add_argument_group("targets")
     add(g, "--target", action="append", default=[],
-        help="http(s)://HOST/v1 or command:BINARY ARGS; may be repeated (local)")  # fmt: skip
+        help="local[:MODEL][?OPTION=VALUE&...] or http(s)://HOST/v1; several are measured in turn (local)")  # fmt: skip
     add(g, "--concurrency", metavar="LIST", type=integers(1, 256), help="concurrent streams (1)")
     g.add_argument("--requests", metavar="N", type=integer(1, 1024), help="load test: number of "
                    "requests per level")  # fmt: skip
@@ -160,34 +144,27 @@ def build_parser() -> Parser:
     add(g, "--api", type=choice("completions", "chat"), default="completions",
         help="completions or chat (completions; chat with --chat-prompt-file)")  # fmt: skip
     add(g, "--dialect", type=choice(*KINDS), help=(f"request format of the server: {', '.join(KINDS)} (probe)"))
-    g.add_argument("--ignore-eos", action=BooleanOptionalAction, default=True, help="ask endpoints for "
-                   "answers of exactly --gen-tokens tokens; those that refuse are asked without (on)")  # fmt: skip
-    add(g, "--key-env", help="environment variable with the API key (DS4_API_KEY)")
     add(g, "--timeout", default=600.0, help="seconds to wait for the endpoint's next byte (600)")
 
     g = parser.add_argument_group("model and engine")
     add(g, "--model", help="GGUF file (./ds4flash.gguf if it exists, else the embedded model; stderr says which)")
-    add_engine(
-        parser, "steering", "cluster", "drafts", group=g,
-        backend={"type": choices(*BACKENDS), "help": f"{' or '.join(BACKENDS)} ({DEFAULT_BACKEND})"},
-        cpu={"const": ["cpu"]}, cuda={"const": ["cuda"]},
-        numerics={"type": choices(*MODES), "help": f"{', '.join(MODES)} ({DEFAULT_MODE})"},
-        threads={"type": integers()},
-        draft={"type": choices(*DRAFTS), "help": f"{', '.join(DRAFTS)}; a list is measured in turn (off)"},
-        mtp_draft={"type": integers(1, 16), "help": "tokens to draft at once, at most 7; a list is measured (7)"},
-    )  # fmt: skip
+    add(g, "--backend", type=choices(*BACKENDS), help=f"{' or '.join(BACKENDS)} ({DEFAULT_BACKEND})")
+    add(g, "--cpu", const=["cpu"])
+    add(g, "--cuda", const=["cuda"])
+    add(g, "--numerics", type=choices(*MODES), help=f"{', '.join(MODES)} ({DEFAULT_MODE})")
+    add(g, "--threads", type=integers())
+    add(g, "--warm-weights")
 
     g = parser.add_argument_group("results")
     g.add_argument("--csv", metavar="FILE", help="CSV file (stdout if that is not a terminal)")
     add(g, "--plot", action="append", default=[], help="plot of the sweep: .svg, .png or "
         ".pdf; may be repeated; needs --csv")  # fmt: skip
-    add(g, "--output", metavar="FORMAT", type=choice("csv", "md", "json"), help="format on stdout: csv, md, json")
+    add(g, "--output", metavar="FORMAT", type=choice("csv", "md"), help="format on stdout: csv, md")
     add(g, "--json", help="one line of JSON on stdout: facts, rows, files, verdict")
     add(g, "--resume", help="continue a stopped run of the store (its number, or latest)")
     add(g, "--label", help="name of the run in the store (name of the CSV)")
     add(g, "--store")
     add(g, "--no-store")
-    g.add_argument("--no-roofline", action="store_true", help="do not measure the machine's peak rates")
 
     g = parser.add_argument_group("help")
     add(g, "--help")
@@ -223,39 +200,23 @@ def bounds(text: str) -> dict[str, float]:
     return limits
 
 
-def parse_arm(text: str) -> dict[str, Any]:
-    """Parse the options of one arm, as ``backend=cpu,threads=1``; UsageError names the invalid part."""
-    options: dict[str, Any] = {}
-    for part in text.split(","):
-        name, equals, value = part.partition("=")
-        if name not in ARM_OPTIONS or not equals or name in options:
-            raise UsageError(f"invalid --arm {text}: NAME=VALUE[,...] with {', '.join(ARM_OPTIONS)}")
-        try:
-            options[name] = ARM_OPTIONS[name](value)
-        except ArgumentTypeError as error:
-            raise UsageError(f"invalid --arm {text}: {name}: {error}") from None
-    return options
-
-
 def read_plan(args: Namespace) -> tuple[Plan, OutputOptions]:
     """Return the plan and the output options; reads the prompt file, but does not look for model files."""
     kinds = {BenchTarget(spec).kind for spec in args.target} or {"local"}
-    remote = "local" not in kinds
     _refuse(
         (args.prompt_file and args.chat_prompt_file, "choose one of --prompt-file and --chat-prompt-file"),
-        ("local" in kinds and len(kinds) > 1,
-         "--target local cannot be mixed with others: compare two runs with ds4-report"),
+        (len(kinds) > 1, "--target local cannot be mixed with others: compare two runs with ds4-report"),
     )  # fmt: skip
-    walk = _walk(args, remote, "command" in kinds)
-    targets = _remote_targets(args) if remote else _local_targets(args)
-    places = _places(args, len(targets), bool(walk.get("probes")))
+    walk = _walk(args, kinds == {"http"})
+    targets = _remote_targets(args) if kinds == {"http"} else _local_targets(args)
+    places = _places(args, bool(walk.get("probes")))
     file = args.prompt_file if args.prompt_file is not None else args.chat_prompt_file
     plan = Plan(
-        targets=targets, reps=args.reps, budget=args.budget, delay=args.delay,
-        warmup=not args.no_warmup, warm_weights=args.warm_weights, roofline=not args.no_roofline, prompt_file=file,
-        chat=args.chat_prompt_file is not None, system=args.system, api=args.api, exact=args.ignore_eos, **walk,
+        targets=targets, reps=args.reps, budget=args.budget, warmup=not args.no_warmup, warm_weights=args.warm_weights,
+        prompt=None if file is None else read_text(file, "prompt"), chat=args.chat_prompt_file is not None,
+        system=args.system, api=args.api, **walk,
     )  # fmt: skip
-    return (replace(plan, prompt=read_text(file, "prompt")) if file is not None else plan), places
+    return plan, places
 
 
 def _refuse(*rules: tuple[Any, str]) -> None:
@@ -265,14 +226,13 @@ def _refuse(*rules: tuple[Any, str]) -> None:
             raise UsageError(message)
 
 
-def _walk(args: Namespace, remote: bool, binary: bool) -> dict[str, Any]:
+def _walk(args: Namespace, remote: bool) -> dict[str, Any]:
     """Return the fields of the plan that say what to measure: depths, probes or load."""
-    load, probes = _load(args, remote and not binary), _probes(args)
+    load, probes = _load(args, remote), _probes(args)
     _refuse(
-        (remote and probes, "--arm and --test are for the local engine; give --target twice for two targets"),
+        (remote and probes, "tests are for the local engine: -p and -d"),
         (probes and args.depths, "choose one of --depths and tests"),
         (not probes and len(args.gen_tokens or ()) > 1, "a list for -n needs tests: -p or -d"),
-        (args.depths and binary, "a binary takes --ctx-start, --ctx-max and steps, not --depths"),
         (not probes and not args.depths and args.ctx_start > args.ctx_max,
          f"--ctx-start {args.ctx_start} is beyond --ctx-max {args.ctx_max}"),
     )  # fmt: skip
@@ -287,37 +247,35 @@ def _walk(args: Namespace, remote: bool, binary: bool) -> dict[str, Any]:
         depths = tuple(sorted(set(args.depths or sweep_depths(*steps))))
         tokens = (args.gen_tokens or [128])[0]
         needed = depths[-1] + tokens
-        found = {"depths": depths, "walk": None if args.depths else steps}
+        found = {"depths": depths}
     rule = f"--ctx-alloc must be greater than --ctx-max + --gen-tokens ({needed}), not {args.ctx_alloc}"
     _refuse((args.ctx_alloc is not None and args.ctx_alloc <= needed, rule))
     return {**found, "gen_tokens": tokens, "ctx": args.ctx_alloc}
 
 
 def _probes(args: Namespace) -> list[Probe]:
-    """Return the requested tests, given by name or as a grid in llama-bench's order."""
-    named = [probe for text in args.test for probe in parse_probes(text)]
-    gridded = args.n_prompt is not None or args.n_depth is not None
-    _refuse((named and not gridded and args.gen_tokens,
-             "-n goes with -p or -d; the names of --test say how many tokens"))  # fmt: skip
-    probes = named
-    for depth in (args.n_depth or [0]) if gridded else ():
+    """Return the requested tests, in llama-bench's order."""
+    if args.n_prompt is None and args.n_depth is None:
+        return []
+    probes = []
+    for depth in args.n_depth or [0]:
         probes += [Probe(count, 0, depth) for count in args.n_prompt or () if count]
         probes += [Probe(0, count, depth) for count in args.gen_tokens or () if count]
     _refuse(
-        ((gridded or args.test) and not probes, "no test is left: -p or -n must be above 0"),
+        (not probes, "no test is left: -p or -n must be above 0"),
         (len({probe.name for probe in probes}) < len(probes), "the same test is named twice"),
     )
     return probes
 
 
-def _load(args: Namespace, endpoint: bool) -> Load | None:
+def _load(args: Namespace, remote: bool) -> Load | None:
     only = {"--request-rate": args.request_rate, "--mix": args.mix, "--goodput": args.goodput}
     alone = next((flag for flag, value in only.items() if value is not None), "")
     if args.requests is None:
         _refuse((alone, f"{alone} needs --requests N: how many are sent"))
         return None
     _refuse(
-        (not endpoint, "--requests is for endpoints: --target http(s)://HOST/v1"),
+        (not remote, "--requests is for endpoints: --target http(s)://HOST/v1"),
         (args.gen_tokens or args.depths, "--requests takes --mix PROMPT:ANSWER,..., no depths and no -n"),
         (args.request_rate and args.concurrency, "choose one of --request-rate and --concurrency"),
     )
@@ -325,24 +283,18 @@ def _load(args: Namespace, endpoint: bool) -> Load | None:
     return Load(args.requests, args.request_rate or (), streams, args.mix or Load.mix, args.goodput or {}, args.seed)
 
 
-LOCAL_ONLY = "model", "warm_weights", *FLAG_NAMES
-
-
 def _remote_targets(args: Namespace) -> tuple[BenchTarget, ...]:
     levels = [1] if args.requests is not None else args.concurrency or [1]
-    local = next((name.replace("_", "-") for name in LOCAL_ONLY if getattr(args, name, None)), "")
+    only = "model", "backend", "numerics", "threads", "warm_weights"
+    local = next((name.replace("_", "-") for name in only if getattr(args, name)), "")
     _refuse(
-        (args.arm, "--arm and --test are for the local engine; give --target twice for two targets"),
-        (local, f"--{local} is for the local engine, not for --target"),
+        (local, f"--{local} is for the local engine, not for an endpoint"),
         (len(set(levels)) < len(levels), "--concurrency names a number of streams twice"),
     )
-    options = {"model": args.model_name, "dialect": args.dialect, "key_env": args.key_env, "timeout": args.timeout}
+    options = {"model": args.model_name, "dialect": args.dialect, "timeout": args.timeout}
     targets = []
     for index, spec in enumerate(args.target):
         prefix = f"target {chr(ord('A') + index)}" if len(args.target) > 1 else ""
-        if BenchTarget(spec).kind == "command":
-            targets.append(BenchTarget(spec, prefix))
-            continue
         for streams in levels:
             level = f"{streams} stream{'s' if streams > 1 else ''}" if len(levels) > 1 else ""
             targets.append(BenchTarget(spec, ", ".join(filter(None, (prefix, level))), streams, options))
@@ -350,40 +302,29 @@ def _remote_targets(args: Namespace) -> tuple[BenchTarget, ...]:
 
 
 def _local_targets(args: Namespace) -> tuple[BenchTarget, ...]:
-    """Return a target for each --arm, or for each combination of lists; models are still names."""
-    arms = [parse_arm(text) for text in args.arm]
-    models = args.model if args.model is None or os.path.exists(args.model) else args.model.split(",")
-    values_of = {
-        "model": models, "backend": args.backend, "numerics": args.numerics, "threads": args.threads,
-        "draft": args.draft, "mtp-draft": args.mtp_draft,
-    }  # fmt: skip
-    lists = {name: values for name, values in values_of.items() if isinstance(values, list) and len(values) > 1}
-    _refuse(
-        (args.concurrency not in (None, [1]), "--concurrency is for endpoints: the local engine has one stream"),
-        (len(arms) not in (0, 2), f"--arm must be given twice, for A and for B, not {len(arms)} time(s)"),
-        (lists and arms, f"choose one of --arm and a list of --{next(iter(lists), '')}"),
-    )
-    names = list(args.arm)
-    if lists:
-        arms = [dict(zip(lists, values, strict=True)) for values in itertools.product(*lists.values())]
-        names = [",".join(f"{name}={value}" for name, value in options.items()) for options in arms]
-    common = {name: values[0] if isinstance(values, list) else values for name, values in values_of.items()}
-    chosen = [common | options for options in arms or [{}]]
-    _refuse((args.gpu_memory is not None and not any(options["backend"] == "cuda" for options in chosen),
-             "--gpu-memory is for --backend cuda"))  # fmt: skip
-    return tuple(_local_target(options, name, args) for name, options in zip(names or [""], chosen, strict=True))
+    """Return each --target in each combination of lists, named by what differs; models are still names."""
+    models = None if args.model is None else [args.model] if os.path.exists(args.model) else args.model.split(",")
+    given = {"model": models, "backend": args.backend, "numerics": args.numerics, "threads": args.threads}
+    given = {name: values for name, values in given.items() if values}
+    _refuse((args.concurrency not in (None, [1]), "--concurrency is for endpoints: the local engine has one stream"))
+    specs, targets = args.target or ["local"], []
+    for spec, values in itertools.product(specs, itertools.product(*given.values())):
+        options = dict(zip(given, values, strict=True))
+        differs = [f"{name}={value}" for name, value in options.items() if len(given[name]) > 1]
+        if len(specs) > 1:
+            differs.insert(0, spec.removeprefix("local").lstrip(":?") or "local")
+        targets.append(_local_target(spec, ",".join(differs), options))
+    return tuple(targets)
 
 
-def _local_target(options: dict[str, Any], name: str, args: Namespace) -> BenchTarget:
-    model = f":{options['model']}" if options["model"] else ""
-    given = Namespace(**{**vars(args), **{key.replace("-", "_"): value for key, value in options.items()}})
-    given.threads = threads(PROG, given.threads)
-    if given.backend != "cuda":
-        given.gpu_memory = None
-    embedded = not options["model"] and not os.path.lexists(LOCAL_MODEL)
+def _local_target(spec: str, name: str, options: dict[str, Any]) -> BenchTarget:
+    path, _, query = spec.partition("?")
+    model = path.partition(":")[2] or options.pop("model", "")
+    embedded = not model and not os.path.lexists(LOCAL_MODEL)
+    flags = Namespace(**{**options, "threads": threads(PROG, options.get("threads"))})
     chosen = {"backend": DEFAULT_BACKEND, "numerics": DEFAULT_MODE, "threads": None}
-    chosen |= engine_options(given, embedded)
-    return BenchTarget(f"local{model}", name, options=chosen)
+    chosen |= engine_options(flags) | engine_options(queried(query), embedded)
+    return BenchTarget(f"local:{model}" if model else "local", name, options=chosen)
 
 
 def choose_models(plan: Plan) -> Plan:
@@ -402,7 +343,7 @@ def choose_models(plan: Plan) -> Plan:
     return replace(plan, targets=tuple(chosen(t) if t.kind == "local" else t for t in plan.targets))
 
 
-def _places(args: Namespace, targets: int, tests: bool) -> OutputOptions:
+def _places(args: Namespace, tests: bool) -> OutputOptions:
     from .plot import check_suffix
 
     _refuse(
@@ -417,6 +358,6 @@ def _places(args: Namespace, targets: int, tests: bool) -> OutputOptions:
         if path is not None:
             check_output(path)
     form = args.output
-    if form is None and args.csv is None and not args.json and (tests or (targets > 1 and not args.arm)):
+    if form is None and args.csv is None and not args.json and tests:
         form = "md"
     return OutputOptions(args.csv, tuple(args.plot), form, args.json, args.label or "", args.store)

@@ -31,10 +31,10 @@ PROG = "ds4-bench"
 class Output:
     """Writes the results of one run where its output options say."""
 
-    def __init__(self, places: OutputOptions, targets: Sequence[BenchTarget], arms: bool = False):
+    def __init__(self, places: OutputOptions, targets: Sequence[BenchTarget]):
         self.places, self.several = places, len(targets) > 1
         parts = [re.sub(r"^target [A-Z]", lambda match: match[0][-1].lower(), target.name) for target in targets]
-        names = ["a", "b"] if arms else [re.sub(r"[^A-Za-z0-9._]+", "-", part).strip("-.") for part in parts]
+        names = [re.sub(r"[^A-Za-z0-9._]+", "-", part).strip("-.") for part in parts]
         unique = names if len(set(names)) == len(names) else [f"{i + 1}-{part}" for i, part in enumerate(names)]
         self.suffixes = {target.name: part for target, part in zip(targets, unique, strict=True)}
         self.run: Measurement | None = None

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ds4ref.console.options import INT_MAX
 from ds4ref.errors import UsageError
 
 DEFAULT_SYSTEM = "You are a helpful assistant."  # with the period, unlike ds4's
@@ -40,15 +38,13 @@ class BenchTarget:
 
     @property
     def kind(self) -> str:
-        """Return the kind of the target: "local", "http" or "command"; raises UsageError for any other spec."""
+        """Return the kind of the target: "local" or "http"; raises UsageError for any other spec."""
         kind = self.spec.partition(":")[0].partition("?")[0]
         if kind in ("http", "https"):
             return "http"
-        if kind in ("local", "command"):
+        if kind == "local":
             return kind
-        raise UsageError(
-            f"unknown target {self.spec!r}: local, http(s)://HOST/v1 or command:BINARY ARGS (a model file: -m)"
-        )
+        raise UsageError(f"unknown target {self.spec!r}: local[:MODEL] or http(s)://HOST/v1")
 
 
 @dataclass(frozen=True)
@@ -73,20 +69,6 @@ class Probe:
     def needed(self) -> int:
         """Number of prompt tokens that the test needs."""
         return self.depth + self.prefill if self.prefill else max(1, self.depth)
-
-
-def parse_probes(text: str) -> list[Probe]:
-    """Parse a comma-separated list of tests in llama-bench's notation; raises UsageError if it is malformed."""
-    probes = []
-    for part in text.split(","):
-        match = re.fullmatch(r"\s*(pp|tg)([0-9]{1,9})(?:\s*@\s*d([0-9]{1,9}))?\s*", part)
-        if match is None or not int(match[2]):
-            raise UsageError(f"invalid --test {part.strip()!r}: ppN, tgN, ppN @ dDEPTH or tgN @ dDEPTH")
-        count, depth = int(match[2]), int(match[3] or 0)
-        if count + depth > INT_MAX:
-            raise UsageError(f"invalid --test {part.strip()!r}: too deep")
-        probes.append(Probe(count, 0, depth) if match[1] == "pp" else Probe(0, count, depth))
-    return probes
 
 
 @dataclass(frozen=True)
@@ -122,41 +104,31 @@ class Load:
 class Plan:
     """The targets of a run, and what to measure on each: ``depths``, else ``probes`` (single tests), else ``load``.
 
-    walk         (start, last, step, factor) that generated ``depths``, for a binary that sweeps by itself
     gen_tokens   decode steps at each depth
     ctx          context length in tokens to allocate (None: as needed)
     reps         repetitions (None: ``MOST_REPS``, or as many as fit into ``budget``)
     budget       seconds for all repetitions, if their number is not given
-    delay        seconds of rest before each repetition but the first
     warmup       run a warm-up before the first row
     warm_weights local targets: read the whole model file before anything else
-    roofline     measure or load the machine's peaks, and report shares of the bound
     prompt       the text to prefill (None: generated prose)
-    prompt_file  the file that ``prompt`` was read from
     chat         use the text as one user message after the message ``system``
     api          of endpoints: "completions" or "chat"
-    exact        of endpoints: ask for answers of exactly ``gen_tokens`` tokens
     """
 
     targets: tuple[BenchTarget, ...]
     depths: tuple[int, ...] = ()
     probes: tuple[Probe, ...] = ()
     load: Load | None = None
-    walk: tuple[int, int, int, float] | None = None
     gen_tokens: int = 128
     ctx: int | None = None
     reps: int | None = None
     budget: float = DEFAULT_BUDGET
-    delay: float = 0.0
     warmup: bool = True
     warm_weights: bool = False
-    roofline: bool = True
     prompt: str | None = field(default=None, repr=False)
-    prompt_file: str | None = None
     chat: bool = False
     system: str = DEFAULT_SYSTEM
     api: str = "completions"
-    exact: bool = True
 
     def __post_init__(self) -> None:
         if bool(self.depths) + bool(self.probes) + (self.load is not None) != 1:
@@ -192,7 +164,7 @@ class Plan:
 
     def facts(self) -> dict[str, Any]:
         """Return the requested measurement as facts for the run's record."""
-        common: dict[str, Any] = {"reps": self.reps, "delay": self.delay, "warmup": self.warmup}
+        common: dict[str, Any] = {"reps": self.reps, "warmup": self.warmup}
         if self.probes:
             return {"tests": [probe.name for probe in self.probes], **common}
         if self.load is not None:

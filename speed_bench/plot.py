@@ -35,6 +35,8 @@ TITLE = 60
 """Characters of a title, above which it counts files instead of naming them."""
 NAMES = {word.lower(): word for word in ("AMD", "CPU", "DGX", "EPYC", "GPU", "GTX", "L40S", "MI300X", "NVIDIA", "RTX")}
 """Spelling of words in machines' names that have their own."""
+SIZE = 720, 405
+"""Size in points: 960 by 540 pixels, and in PNGs, for sharp screens, twice as many."""
 LATENCIES = {"ttft_ms": "median", "ttft_p95_ms": "95th percentile"}
 
 Paths = Sequence[str | os.PathLike[str]]
@@ -67,16 +69,10 @@ def _word(text: str) -> str:
     return NAMES.get(text.lower(), text if re.search("[A-Z]", text) else text.capitalize())
 
 
-def plot(
-    sources: Paths,
-    outputs: Paths = (),
-    title: str | None = None,
-    size: tuple[int, int] = (960, 540),
-    load: bool = False,
-) -> list[Path]:
+def plot(sources: Paths, outputs: Paths = (), title: str | None = None, load: bool = False) -> list[Path]:
     """Draw the CSVs ``sources`` into each file of ``outputs`` (default: an SVG beside the first CSV); return the files.
 
-    ``size`` in pixels (PNGs have twice as many, for sharp screens); ``load``: over levels of a load, not over depths.
+    ``load``: over levels of a load, not over depths.
     Raises DataError for bad data or a file that cannot be written, UsageError for an output of unknown suffix.
     """
     files = [Path(output) for output in outputs] or [Path(sources[0]).with_name(Path(sources[0]).stem + "_ts.svg")]
@@ -85,10 +81,10 @@ def plot(
     if load:
         common = os.path.commonprefix([Path(source).stem for source in sources]).strip(" _-.")
         heading = f"{words(common)} under load" if common else "Under load"
-        figure = draw_load([row for source in sources for row in read_rows(source)], title or heading, size)
+        figure = draw_load([row for source in sources for row in read_rows(source)], title or heading)
     else:
         curves = [(words(Path(source).stem), read_curve(source)) for source in sources]
-        figure = draw(curves, title or default_title(sources), size)
+        figure = draw(curves, title or default_title(sources))
     for file in files:
         save(figure, file)
     return files
@@ -102,17 +98,16 @@ def read_curve(path: str | os.PathLike[str]) -> list[Row]:
     return rows
 
 
-def draw(curves: Sequence[tuple[str, Sequence[Row]]], title: str, size: tuple[int, int]) -> Figure:
-    """Return the figure of speeds in named rows; ``size`` in pixels. Imports matplotlib, which takes half a second."""
+def draw(curves: Sequence[tuple[str, Sequence[Row]]], title: str) -> Figure:
+    """Return the figure of speeds in named rows. Imports matplotlib, which takes half a second."""
     names: list[str] = []
     for name, _ in curves:
         count = sum(other == name or other.startswith(f"{name} (") for other in names)
         names.append(f"{name} ({count + 1})" if count else name)
     named = list(zip(names, (rows for _, rows in curves), strict=True))
     prefill, decode = ([Curve.of(name, rows, column) for name, rows in named] for column in ("prefill_tps", "gen_tps"))
-    shape = (1, 2) if size[0] >= size[1] else (2, 1)
     with _style():
-        return speed_figure(prefill, decode, _points(size), *shape, title=printable(title))
+        return speed_figure(prefill, decode, SIZE, 1, 2, title=printable(title))
 
 
 def levels(rows: Sequence[Row]) -> tuple[str, dict[str, list[Row]]]:
@@ -128,8 +123,8 @@ def levels(rows: Sequence[Row]) -> tuple[str, dict[str, list[Row]]]:
     return column, curves
 
 
-def draw_load(rows: Sequence[Row], title: str, size: tuple[int, int]) -> Figure:
-    """Return the figure for the rows of all CSVs; ``size`` in pixels."""
+def draw_load(rows: Sequence[Row], title: str) -> Figure:
+    """Return the figure for the rows of all CSVs."""
     x, curves = levels(rows)
     latencies = [
         Curve.of(f"{label}, {name}" if len(curves) > 1 else label, curve, column, x)
@@ -154,11 +149,7 @@ def draw_load(rows: Sequence[Row], title: str, size: tuple[int, int]) -> Figure:
         axes.grid(axis="y", color=GRID, linewidth=0.8)
 
     with _style():
-        return panels_figure(panels, _points(size), 1, 2, printable(title), axis)
-
-
-def _points(size: tuple[int, int]) -> tuple[float, float]:
-    return size[0] * 72 / 96, size[1] * 72 / 96
+        return panels_figure(panels, SIZE, 1, 2, printable(title), axis)
 
 
 def _style() -> Any:

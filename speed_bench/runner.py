@@ -6,8 +6,8 @@
         print(row["ctx_tokens"], row["gen_tps"])
 
 A repetition is a whole sweep. Several targets take turns row by row, A B, then B A, and so on, with the order swapped
-from repetition to repetition (ABBA), so that slow changes of the machine affect all alike. A binary sweeps by itself,
-so if a target is a binary, whole sweeps take turns. Every row is stored as soon as it is measured.
+from repetition to repetition (ABBA), so that slow changes of the machine affect all alike. Every row is stored as
+soon as it is measured.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from __future__ import annotations
 import calendar
 import time
 import uuid
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
@@ -199,18 +198,13 @@ class Measurement:
         start, rep = time.perf_counter() - self._before, 0
         while rep < (self.reps or self._affordable(rep)):
             done = [sum(row["rep"] == rep for row in target.rows) for target in self.targets]
-            if rep and self.plan.delay and not all(done):
-                sleep_between(self.plan.delay, cancel)
             walks = []
             for number, (source, measured) in enumerate(zip(sources, done, strict=True)):
                 part = None if progress is None else self._part(progress, rep * len(sources) + number)
                 walks.append(source.walk(rep, measured, part, cancel))
-            for index in turns(len(walks), self.plan.rows, rep, done, all(source.pausable for source in sources)):
+            for index in turns(len(walks), self.plan.rows, rep, done):
                 row = next(walks[index])
                 yield self.targets[index], {**row, "rep": rep, "at": round(row["at"] - start, 6)}
-            for walk, measured in zip(walks, done, strict=True):
-                if measured < self.plan.rows:  # to the end of a binary, which may say that it failed
-                    deque(walk, maxlen=0)
             rep += 1
 
     def _part(self, progress: Progress, before: int) -> Progress:
@@ -262,13 +256,7 @@ class Measurement:
 
 def open_source(opening: Opening, planned: BenchTarget) -> Source:
     """Open the source of one target."""
-    if planned.kind == "local":
-        return LocalSource.open(opening, planned)
-    if planned.kind == "http":
-        return EndpointSource.open(opening, planned)
-    from .binary import BinarySource
-
-    return BinarySource.open(opening, planned)
+    return (LocalSource if planned.kind == "local" else EndpointSource).open(opening, planned)
 
 
 def run(plan: Plan, store: Store | None = None, **options: Any) -> Measurement:
@@ -292,17 +280,12 @@ def _require_same_setup(target: MeasuredTarget, facts: dict[str, Any]) -> None:
             raise DataError(f"run {target.run} cannot be resumed: it was measured with another {name}")
 
 
-def turns(targets: int, rows: int, rep: int, done: Sequence[int], pausable: bool = True) -> Iterator[int]:
+def turns(targets: int, rows: int, rep: int, done: Sequence[int]) -> Iterator[int]:
     """Yield the index of the target whose next row is measured, in repetition ``rep`` of so many ``rows``.
 
-    Forwards in even turns, backwards in odd ones; without ``pausable`` a turn is a whole repetition. ``done``: rows of
-    each target that are measured already.
+    Forwards in even turns, backwards in odd ones. ``done``: rows of each target that are measured already.
     """
     order = range(targets)
-    if not pausable:
-        for index in order if rep % 2 == 0 else reversed(order):
-            yield from [index] * (rows - done[index])
-        return
     for row in range(rows):
         for index in order if (rep + row) % 2 == 0 else reversed(order):
             if row >= done[index]:
@@ -317,10 +300,3 @@ def seconds(row: Row) -> float:
         return float(row["e2e_ms"]) / 1e3
     parts = ((row["prefill_tokens"], row["prefill_tps"]), (row["gen_tokens"], row["gen_tps"]))
     return sum(count / rate for count, rate in parts if rate)
-
-
-def sleep_between(seconds: float, cancel: Callable[[], bool]) -> None:
-    """Sleep for ``seconds``, ending early once ``cancel`` returns True."""
-    end = time.monotonic() + seconds
-    while not cancel() and (seconds_left := end - time.monotonic()) > 0:
-        time.sleep(min(seconds_left, 0.1))

@@ -2,7 +2,6 @@
 
 local       an engine in this process, timed here (``sweep``)
 http        an OpenAI-compatible endpoint, timed by the client (``endpoint``, ``load``)
-command     a ds4-bench binary, which sweeps by itself (``binary``)
 """
 
 from __future__ import annotations
@@ -57,11 +56,8 @@ class Opening:
         self.prompt = PromptText(self.plan)
 
     def target(self, planned: BenchTarget, **options: Any) -> Target:
-        """Open a target; it is closed with ``stack``. Raises UsageError if its spec is malformed."""
-        try:
-            return self.stack.enter_context(open_target(planned.spec, **{**options, **planned.options}))
-        except ValueError as error:  # a command line that shlex cannot split
-            raise UsageError(f"target {planned.spec!r}: {error}") from None
+        """Open a target; it is closed with ``stack``."""
+        return self.stack.enter_context(open_target(planned.spec, **{**options, **planned.options}))
 
     def once(self, key: Any, make: Callable[[], Any]) -> Any:
         """Return the result of ``make()``, computed once per ``key``."""
@@ -83,11 +79,9 @@ class Source(abc.ABC):
     """One target, ready to be measured.
 
     facts      about the target, for the run's record: engine, backend, model, numerics, threads
-    pausable   another target can be measured between two of its rows
     """
 
     facts: dict[str, Any]
-    pausable = True
 
     @abc.abstractmethod
     def walk(self, rep: int, done: int, progress: Progress | None, cancel: Cancellation) -> Iterator[Row]:
@@ -123,12 +117,12 @@ class LocalSource(Source):
         from ds4ref.runs.provenance import engine_facts
         from ds4ref.targets.local import LocalTarget
 
-        from .peaks import as_peaks, machine_peaks, remark
+        from .peaks import UNBOUNDED, as_peaks, machine_peaks
 
         plan = opening.plan
         if plan.load is not None:
             raise UsageError("--requests is for endpoints: the local engine has one stream")
-        path = planned.spec.partition(":")[2].partition("?")[0] or embedded_path()
+        path = planned.spec.partition(":")[2] or embedded_path()
         opening.prompt.use(path)
         target = opening.target(replace(planned, spec=f"local:{path}"))
         assert isinstance(target, LocalTarget)
@@ -141,11 +135,11 @@ class LocalSource(Source):
         costs, peaks = engine.costs(), None
         if "cluster" in facts:
             opening.once("cluster", lambda: opening.say("no roofline shares and no memory figures on a cluster"))
-        elif plan.roofline:
+        elif opening.store is not None:
             facts["peaks"] = machine_peaks(opening.store, facts["threads"])
             peaks = as_peaks(facts["peaks"], costs.weight_bytes())
-            if note := remark(facts["peaks"], peaks is not None):
-                opening.once(("peaks", note), lambda: opening.say(note))
+            if peaks is None:
+                opening.once("peaks", lambda: opening.say(UNBOUNDED))
         return cls(engine, plan, opening.prompt, facts, costs, peaks)
 
     def check(self, sources: int) -> str:
@@ -159,11 +153,10 @@ class LocalSource(Source):
                 f"a context of {plan.context:,} tokens needs {need / GIB:.1f} GiB, and there are {room / GIB:.1f} GiB "
                 f"of memory (--ctx-max, --ctx-alloc)"
             )
-        plain, compressed = engine.shape.cache_rows(plan.context)
+        chunk = min(engine.prefill_chunk, plan.context)
         return (
             f"context buffers {one / 2**20:.2f} MiB (ctx={plan.context}, backend={engine.backend}, "
-            f"prefill_chunk={min(engine.prefill_chunk, plan.context)}, raw_kv_rows={plain}, "
-            f"compressed_kv_rows={compressed})"
+            f"prefill_chunk={chunk})"
         )
 
     def warm_up(self) -> WarmUpSpeed:
@@ -211,7 +204,7 @@ class EndpointSource(Source):
             target = opening.target(planned, attempts=1)
             assert isinstance(target, HttpTarget)
             system = plan.system if chat else ""
-            opened = Endpoint(target, opening.prompt.text(), chat=chat, system=system, exact=plan.exact)
+            opened = Endpoint(target, opening.prompt.text(), chat=chat, system=system)
             opened.calibrate()
             if dropped := target.dialect.refused & set(EXACT):
                 opening.say(f"{target.name} refuses {', '.join(sorted(dropped))}: its answers may end early")

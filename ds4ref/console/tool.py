@@ -79,13 +79,13 @@ def target_of(args: Namespace, spec: str, **local: Any) -> Target:
         options = {k: v for k, v in (("timeout", args.timeout), ("ctx", args.ctx)) if v is not None}
     elif kind == "local":
         spec, _, query = spec.partition("?")
-        options = {**_local_options(args, spec), **local, **_local_options(_queried(query), spec)}
+        options = {**_local_options(args, spec), **local, **_local_options(queried(query), spec)}
     target = open_target(spec, **options)
     announce("ds4", getattr(target, "engine", None))
     return target
 
 
-def _queried(query: str) -> Namespace:
+def queried(query: str) -> Namespace:
     """Return the options in the spec of a local target: ``numerics=exact&draft=lookup``, flags without their dashes."""
     flags = parser("target local", "", "")
     add_engine(flags, *PARTS)

@@ -156,7 +156,7 @@ def test_every_flag_of_ds4_is_known():
 @pytest.mark.parametrize(
     ("command", "argv", "near"),
     [
-        ("ds4ref.speed_bench.cli", ["--drfat", "off"], "--draft"),
+        ("ds4ref.speed_bench.cli", ["--taget", "local"], "--target"),
         ("ds4ref.eval.cli", ["comprae"], "compare"),
         ("ds4ref.test_vectors.cli", ["docter"], "doctor"),
         ("ds4ref.test_vectors.cli", ["ppl", "--taget", "x"], "--target"),

@@ -30,7 +30,7 @@ def runs():
                 "decode_share": 0.84 - row["ctx_tokens"] / 1e5, "decode_binds": "bytes",
             }  # fmt: skip
         model = {"model": {"sha256": "a" * 64, "name": "DeepSeek V4 Flash slice, 4 layers"}}
-        command = {"command": ["ds4-bench", "--arm", name, "--csv", f"{name}.csv"]}
+        command = {"command": ["ds4-bench", "--label", name, "--csv", f"{name}.csv"]}
         samples.append(run(name, side.rows, facts=FACTS | side.run.facts | model | command))
     vectors = [
         {"id": f"vector {i}", "tokens": 64 * i, "nll": 80.0 * i, "top1": 1 - 0.01 * i, "max_abs": 0.01 * i,

@@ -71,7 +71,7 @@ def test_every_part_is_there(built):
         assert part in html and part in markdown
     assert "4 of 5 vectors pass" in html and "24.0 GiB" in html and "clock governor" not in html
     assert re.search(r"prefill: int8 scores, .* is 0\.9\d+ x \(0\.9\d+ to 0\.9\d+\) as fast as main: slower", html)
-    assert "ds4-bench --arm main --csv main.csv" in markdown and "(report.svg)" in markdown
+    assert "ds4-bench --label main --csv main.csv" in markdown and "(report.svg)" in markdown
 
 
 def test_the_same_runs_give_the_same_bytes(built, tmp_path):

@@ -24,7 +24,7 @@ from ..speed_bench.server import Endpoint, scripted
 
 ENDPOINT = ["--target", "http://fake/v1", "--depths", "300,900", "-n", "40"]
 LOAD = ["--target", "http://fake/v1", "--requests", "24", "--mix", "300:16,600:8", "--concurrency", "1,3"]
-LOCAL = ["--backend", "reference", "--depths", "16,32", "-n", "25", "--no-roofline"]
+LOCAL = ["--backend", "reference", "--depths", "16,32", "-n", "25"]
 
 
 class Uneven(Endpoint):

@@ -90,13 +90,6 @@ def test_predictions(capsys):
 def test_this_machine_and_a_file(capsys, nano_path, private_store):
     code, out, _ = call(capsys, "--machine", "here", "-m", nano_path, "--depths", "64,512")
     assert code == 0 and len(out.splitlines()) == 3 and private_store.exists()
-    assert cli.main(["peaks", "-t", "3"]) == 0
-    assert capsys.readouterr().out == "read 10.0 GB/s, int8 100 GOP/s, float32 50 GFLOP/s with 3 thread(s)\n"
-    assert cli.main(["peaks", "-t", "100000", "--json"]) == 0
-    out, err = capsys.readouterr()
-    found = json.loads(out)
-    assert (found["read_gbs"], found["threads"]) == (10.0, 32) and "32 threads is the maximum" in err
-    assert cli.main(["peaks", "-t", "32"]) == 0 and "32 threads on " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ds4ref.console.options import choices, integers
 from ds4ref.errors import UsageError
-from ds4ref.speed_bench.plan import BenchTarget, Plan, Probe, parse_probes, sweep_depths
+from ds4ref.speed_bench.plan import BenchTarget, Plan, Probe, sweep_depths
 
 
 @pytest.mark.parametrize("arguments, depths", [
@@ -41,20 +41,6 @@ def test_depths_rise_strictly_and_always_end_at_the_last(start, more, step, fact
 def test_plans_that_cannot_be(fields):
     with pytest.raises(UsageError):
         Plan((BenchTarget(),), **fields)
-
-
-@pytest.mark.parametrize("text, found", [
-    ("pp512", [Probe(512, 0, 0)]), ("tg128 @ d8192", [Probe(0, 128, 8192)]),
-    ("pp2048@d8192,tg1", [Probe(2048, 0, 8192), Probe(0, 1, 0)]),
-])  # fmt: skip
-def test_names_of_tests(text, found):
-    assert parse_probes(text) == found == parse_probes(", ".join(probe.name for probe in found))
-
-
-@pytest.mark.parametrize("text", ["", "pp", "pp0", "tg128 @ 8192", "pp512 d3", "xx5", "pp999999999@d999999999999"])
-def test_no_names(text):
-    with pytest.raises(UsageError, match="invalid --test"):
-        parse_probes(text)
 
 
 @pytest.mark.parametrize("text, found", [

@@ -43,7 +43,7 @@ def rows(*depths, prefill=300.0, gen=20.0, **more):
 
 
 def test_curves_hold_the_data(csv):
-    figure = draw([("m2_ultra", read_curve(csv))], "title", (960, 540))
+    figure = draw([("m2_ultra", read_curve(csv))], "title")
     left, right = figure.axes
     for axes, column in ((left, 1), (right, 2)):
         (line,) = axes.get_lines()
@@ -74,10 +74,10 @@ def machines(tmp_path):
     return paths
 
 
-@pytest.mark.parametrize("count, size", [(2, (960, 540)), (6, (960, 540))])
-def test_every_machine_has_a_colour_and_a_name(machines, count, size):
+@pytest.mark.parametrize("count", [2, 6])
+def test_every_machine_has_a_colour_and_a_name(machines, count):
     curves = [(path.stem, read_curve(path)) for path in machines[:count]]
-    figure = draw(curves, default_title(machines[:count]), size)
+    figure = draw(curves, default_title(machines[:count]))
     figure.draw_without_rendering()
     for axes in figure.axes:
         colours = {text.get_text(): to_hex(text.get_color()) for text in axes.get_legend().get_texts()}
@@ -86,7 +86,7 @@ def test_every_machine_has_a_colour_and_a_name(machines, count, size):
 
 
 def test_files_of_one_name_are_numbered(tmp_path):
-    figure = draw([("M3", rows(1000, 2000))] * 3, "t", (960, 540))
+    figure = draw([("M3", rows(1000, 2000))] * 3, "t")
     assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == ["M3", "M3 (2)", "M3 (3)"]
 
 
@@ -97,7 +97,7 @@ def test_files_of_one_name_are_numbered(tmp_path):
 def test_depths_that_span_decades_are_on_a_logarithmic_axis(depths, log):
     """From two decades on, or from one where the depths are multiplied."""
     assert logarithmic(list(depths)) == log
-    axes = draw([("x", rows(*depths))], "t", (960, 540)).axes[0]
+    axes = draw([("x", rows(*depths))], "t").axes[0]
     assert axes.get_xscale() == ("log" if log else "linear") and ("logarithmic" in axes.get_xlabel()) == log
     assert axes.get_xlim()[0] < min(depths) and axes.get_xlim()[1] > max(depths)
 
@@ -107,7 +107,7 @@ def test_points_with_warnings_are_crosses(csv):
     csv.write_text(
         "\n".join([text[0] + ",warnings", text[1] + ",count", text[2] + ",busy", *(f"{t}," for t in text[3:])])
     )
-    figure = draw([("m2", read_curve(csv))], "t", (960, 540))
+    figure = draw([("m2", read_curve(csv))], "t")
     crosses = [[list(found.get_offsets()[:, 0]) for found in axes.collections] for axes in figure.axes]
     assert crosses == [[[4096]], [[2048, 4096]]], "what a server miscounts is decode alone"
     assert "warnings: busy count" in figure._supxlabel.get_text()
@@ -144,25 +144,25 @@ def test_the_same_data_give_the_same_bytes(csv, tmp_path):
 
 
 def test_png_size(csv, tmp_path):
-    plot([csv], [tmp_path / "a.png"], size=(400, 300))
+    plot([csv], [tmp_path / "a.png"])
     data = (tmp_path / "a.png").read_bytes()
     assert data[:8] == b"\x89PNG\r\n\x1a\n"
-    assert struct.unpack(">II", data[16:24]) == (800, 600)
+    assert struct.unpack(">II", data[16:24]) == (1920, 1080)
 
 
 def test_flat_zero_curves_can_be_drawn():
-    figure = draw([("x", rows(1, 2, prefill=0.0, gen=0.0))], "t", (300, 200))
+    figure = draw([("x", rows(1, 2, prefill=0.0, gen=0.0))], "t")
     assert figure.axes[0].get_ylim() == (0, 1)
 
 
 def test_repetitions_are_a_band():
     points = rows(2048, 4096, prefill_tps_low=290.0, prefill_tps_high=310.0, gen_tps_low=19.0, gen_tps_high=22.0)
-    left, right = draw([("a", points)], "title", (960, 540)).axes
+    left, right = draw([("a", points)], "title").axes
     for axes, low, high in ((left, 290, 310), (right, 19, 22)):
         (band,) = axes.collections
         heights = band.get_paths()[0].vertices[:, 1]
         assert (heights.min(), heights.max()) == (low, high)
-    assert not draw([("a", rows(2048, 4096))], "t", (960, 540)).axes[0].collections
+    assert not draw([("a", rows(2048, 4096))], "t").axes[0].collections
 
 
 def test_bad_outputs(csv, tmp_path):
@@ -183,7 +183,7 @@ def test_a_load_has_curves_over_streams_or_rates_and_crosses():
     assert levels([{"ctx_tokens": 64, "offered_rps": r, "ttft_ms": 5.0} for r in (2.0, 1.0)])[0] == "offered_rps"
     with pytest.raises(DataError, match="two levels"):
         levels(load(4))
-    figure = draw_load([*load(1), *load(2, warnings="burst busy"), *load(4)], "t", (960, 720))
+    figure = draw_load([*load(1), *load(2, warnings="burst busy"), *load(4)], "t")
     crosses = [[list(found.get_offsets()[0]) for found in axes.collections] for axes in figure.axes]
     assert crosses == [[[2, 9.0]], [[2, 10.0]]] and "warnings: burst busy" in figure._supxlabel.get_text()
     assert [axes.get_xlabel() for axes in figure.axes] == ["streams at once"] * 2

@@ -14,7 +14,7 @@ from ds4ref.engine import Engine
 from ds4ref.errors import Cancelled, ContextError
 from ds4ref.nano.recipe import NANO
 from ds4ref.speed_bench import sweep as module
-from ds4ref.speed_bench.plan import BenchTarget, Plan, parse_probes
+from ds4ref.speed_bench.plan import BenchTarget, Plan, Probe
 from ds4ref.speed_bench.prompt import prose_tokens
 from ds4ref.speed_bench.runner import Measurement
 from ds4ref.speed_bench.sweep import SweepError, bounds, measured, run_probes, sweep, warm_up
@@ -144,7 +144,7 @@ def test_only_a_tests_own_part_is_timed(clock):
         sessions.append(FakeSession(clock, 60))
         return sessions[-1]
 
-    probes = parse_probes("pp10, pp10 @ d20, tg4, tg4 @ d20")
+    probes = [Probe(10, 0, 0), Probe(10, 0, 20), Probe(0, 4, 0), Probe(0, 4, 20)]
     rows = list(run_probes(fresh, TOKENS, probes, EOS, progress=lambda *pair: told.append(pair)))
     assert [row["test"] for row in rows] == [probe.name for probe in probes] and told == [(i, 4) for i in range(4)]
     assert [(row["ctx_tokens"], row["prefill_tokens"], row["gen_tokens"]) for row in rows] == [
@@ -174,7 +174,7 @@ def test_on_the_real_engine(nano_path):
         assert [row["kvcache_bytes"] for row in rows] == [engine.shape.payload_bytes(8), engine.shape.payload_bytes(20)]
 
 
-@pytest.mark.parametrize("what", [{"depths": (250, 380)}, {"probes": tuple(parse_probes("tg12 @ d250, tg12 @ d380"))}])
+@pytest.mark.parametrize("what", [{"depths": (250, 380)}, {"probes": (Probe(0, 12, 250), Probe(0, 12, 380))}])
 def test_a_measured_window_records_nothing(nano_path, monkeypatch, what):
     """From 250 to 262 windows of 4 close and the indexer begins to choose; at 255 and 383 windows of 128 close.
 
@@ -197,7 +197,7 @@ def test_a_measured_window_records_nothing(nano_path, monkeypatch, what):
     timed: list[bool] = []
     monkeypatch.setattr(decode, "recorded", counted)
     monkeypatch.setattr(module, "decode", window)
-    plan = Plan((BenchTarget(f"local:{nano_path}"),), gen_tokens=12, reps=2, roofline=False, **what)
+    plan = Plan((BenchTarget(f"local:{nano_path}"),), gen_tokens=12, reps=2, **what)
     measurement = Measurement(plan)
     with ExitStack() as stack:
         (source,) = measurement.open(stack)

@@ -1,7 +1,7 @@
 """A folder of checkpoints shared by several processes: found by key, written atomically, evicted to a byte budget.
 
     NAME.kv                    a checkpoint (``kvc``)
-    NAME.kv.bad                a damaged checkpoint: the first to be deleted when space is needed
+    NAME.kv.bad                a checkpoint whose damage a reader met: the first to be deleted when space is needed
     NAME.kv.tmp.PID.RANDOM     a checkpoint being written, locked by its writer; without a lock it is abandoned
     .lock                      locked while files appear, vanish or change names
 
@@ -44,9 +44,6 @@ SETTLED_SECONDS = 2.0
 
 FOREIGN_SECONDS = 3600.0
 """Age in seconds above which an unfinished file without a lock counts as abandoned."""
-
-YOUNG_SECONDS = 10.0
-"""Age in seconds below which a malformed file may still be in the middle of being copied here."""
 
 HALF_LIFE = 6 * 3600.0
 """Seconds after which a hit counts half in the eviction score."""
@@ -210,7 +207,6 @@ class Directory:
         )
         if young or unread:
             self._scan()
-            self._put_aside()
 
     def _scan(self) -> Files:
         looked, changed = time.time(), -1
@@ -340,27 +336,12 @@ class Directory:
             (self.path / name).unlink(missing_ok=True)
 
     def sweep(self) -> list[str]:
-        """Remove abandoned temporary files and rename damaged checkpoints; return their names.
-
-        Raise OSError if the folder cannot be written.
-        """
-        gone = []
+        """Remove abandoned temporary files; return their names. Raise OSError if the folder cannot be written."""
         with self.locked():
-            for name, about in self._scan().items():
-                match = TEMPORARY.fullmatch(name)
-                if match and self._left_behind(name, about, match["ours"] is not None):
-                    (self.path / name).unlink(missing_ok=True)
-                    gone.append(name)
-            gone += self._put_aside()
+            gone = [name for name, why in self.expendable() if why == "left behind"]
+            for name in gone:
+                (self.path / name).unlink(missing_ok=True)
         return gone
-
-    def _put_aside(self) -> list[str]:
-        """Rename damaged files that no one is still writing: a copy made by hand is not renamed into place."""
-        damaged = [entry for entry in self._entries.values() if entry.damaged and self._sound(entry)]
-        settled = [entry for entry in damaged if time.time() - entry.state[2] / 1e9 > YOUNG_SECONDS]
-        for entry in settled:
-            self.quarantine(entry.name, entry.state[:2], entry.why)
-        return [entry.name for entry in settled]
 
     def _left_behind(self, name: str, about: os.stat_result, ours: bool) -> bool:
         old = time.time() - about.st_mtime > FOREIGN_SECONDS

@@ -286,13 +286,6 @@ def test_left_over_files_go_when_nobody_holds_them(folder: Directory) -> None:
     assert names(folder) == {theirs, kvc.key_name(b"being written")}
 
 
-def test_damaged_files_are_put_aside_when_they_are_met(folder: Directory) -> None:
-    name = kvc.key_name(b"text")
-    (folder.path / name).write_bytes(b"what")
-    os.utime(folder.path / name, (1, 1))
-    assert found(folder, b"text") == [] and names(folder) == {f"{name}.bad"}
-
-
 def test_a_damaged_file_is_put_aside_but_not_what_took_its_place(folder: Directory) -> None:
     name = put(folder, b"text")
     old = folder.get(name)

@@ -63,31 +63,6 @@ def test_same_bits_token_by_token(engine: Engine, monkeypatch: pytest.MonkeyPatc
         assert len(seen) >= 3
 
 
-def test_the_oldest_recordings_make_room(nano_path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decode, "MOST", 2)
-    with Engine.open(nano_path, numerics="ds4") as engine:
-        fast, slow = pair(engine, 200)
-        for number, token in enumerate(tokens(engine, 140)):
-            step(fast, slow, token)
-            assert len(fast._decoder._recordings) == min(2, 1 + number // 3)
-        assert fast._decoder.last in [recording for recording, _ in fast._decoder._recordings.values()]
-
-
-@pytest.mark.thorough
-def test_same_bits_when_the_ring_grows(engine: Engine) -> None:
-    """A chunk larger than the ring of raw rows moves it, while the indexer already selects."""
-    ids = tokens(engine, 1500)
-    fast, slow = pair(engine, 1600)
-    for session in (fast, slow):
-        session.sync(ids[:700])
-    for token in ids[700:710]:
-        step(fast, slow, token)
-    for session in (fast, slow):
-        session.extend(ids[710:1410], chunk=700)
-    for token in ids[1410:1430]:
-        step(fast, slow, token)
-
-
 @pytest.mark.thorough
 def test_thread_count_may_change(engine: Engine) -> None:
     ids, ops = tokens(engine, 50), engine.model.ops
@@ -172,20 +147,6 @@ def test_prompts_of_any_length_share_recordings(nano_path: str, monkeypatch: pyt
             for token in ids[:6]:
                 step(fast, slow, token)
             assert fast.prepare(range(length, length + 6)) == 0
-
-
-def test_a_session_that_ranks_more_tokens_records_anew(engine: Engine) -> None:
-    """Top-k sampling in one conversation, greedy in another: each gets as many ranked tokens as it asked for."""
-    ids = tokens(engine, 4)
-    for wanted in (2, 7, 40, 7):
-        session = engine.session(600)
-        session.ranked(wanted)
-        for token in ids:
-            logits = session.eval(token)
-            found = session.ranked(wanted)
-            assert found is not None
-            assert found[0].tolist() == np.argsort(-logits, kind="stable")[:wanted].tolist()
-            np.testing.assert_array_equal(found[1], logits[found[0]])
 
 
 @pytest.mark.parametrize("engine", sampled(MODES, ["ds4"]), indirect=True)

@@ -87,13 +87,6 @@ def test_memory_that_is_left_to_a_control_group(monkeypatch, tmp_path):
     assert environment.available_bytes() == environment.memory_bytes()
 
 
-def test_a_host_is_told_apart_without_its_name(monkeypatch):
-    names = iter(["alpha", "beta", "alpha"])
-    monkeypatch.setattr(environment.platform, "node", lambda: next(names))
-    first, second, third = (environment.host() for _ in range(3))
-    assert first == third != second and "alpha" not in first and len(first) == 12
-
-
 def test_threads_waits_are_read_where_they_are_counted(tmp_path):
     assert (
         environment.threads_waited(str(tmp_path / "absent")) is None

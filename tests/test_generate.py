@@ -77,12 +77,6 @@ def test_one_context_slot_stays_free():
     assert session.pos == 7
 
 
-def test_no_room_no_answer():
-    run = generation(start(b"Hello.", ctx=4))
-    assert list(run) == []
-    assert run.finish == "length"
-
-
 def test_think_state_follows_token_ids_not_text():
     answer = [*b"a</think>", TOK.think_close, *b"b<think>", TOK.think_open, *b"c", TOK.think_close, *b"d"]
     run = generation(start(answer), thinking=True)

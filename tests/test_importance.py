@@ -11,7 +11,6 @@ from ds4ref.engine import Engine
 from ds4ref.importance import collect, prompts
 from ds4ref.residency.hotlist import read_hot_list
 from ds4ref.weights.quantize.imatrix import read_imatrix
-from tests.archs.dense import draw_shape, draw_tensors, write
 
 IDS = np.random.default_rng(4).integers(0, 2048, 24).tolist()
 
@@ -76,22 +75,6 @@ def test_what_was_measured_until_a_stop_is_kept(engine):
     turns = iter([False, False, True])
     found = collect(engine, [IDS[:4], IDS[4:8], IDS[8:]], cancel=lambda: next(turns))
     assert found.chunks == 8 and found.entries["blk.0.attn_kv.weight"].counts.tolist() == [8]
-
-
-def test_a_dense_family(tmp_path):
-    from ds4ref.archs.dense.families import QWEN3
-
-    shape = draw_shape(3, QWEN3.family)
-    write(tmp_path / "q.gguf", shape, draw_tensors(shape, 3, False))
-    with Engine.open(tmp_path / "q.gguf", numerics="exact") as engine:
-        found = collect(engine, [[1, 2, 3, 4, 5]])
-        matrices = {
-            name for name, info in engine.source.tensors.items() if name.startswith("blk.") and len(info.dims) > 1
-        }
-        assert set(found.entries) == matrices
-        for name in matrices:
-            assert found.entries[name].means.shape == (1, engine.source.tensors[name].dims[0])
-            assert found.entries[name].means.any() and found.entries[name].counts.tolist() == [5]
 
 
 @pytest.mark.parametrize("kind", ["gguf", "dat"])

@@ -33,23 +33,6 @@ def draws(count, logits=LOGITS, **settings):
     return [sampler.pick(logits) for _ in range(count)]
 
 
-class FixedRng(Rng):
-    """A generator that always draws the same number."""
-
-    def __init__(self, value):
-        super().__init__(1)
-        self.value = np.float32(value)
-
-    def uniform(self):
-        return self.value
-
-
-def pick_with(u, logits, **settings):
-    sampler = Sampler(seed=1, **settings)
-    sampler.rng = FixedRng(u)
-    return sampler.pick(logits)
-
-
 # --- golden
 
 

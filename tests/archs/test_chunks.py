@@ -12,7 +12,6 @@ import pytest
 
 from ds4ref.archs.deepseek4.hooks import NAMES, Recorder
 from ds4ref.engine import Engine
-from ds4ref.kernels.cpu import gemm
 from ds4ref.nano import random_path
 from tests.marking import sampled
 
@@ -38,24 +37,6 @@ def ids(exact: Engine) -> np.ndarray:
 @pytest.fixture(scope="module")
 def whole(cpu: Engine, ids: np.ndarray) -> np.ndarray:
     return cpu.session(CTX).extend(ids, chunk=10_000)
-
-
-@pytest.fixture
-def rows_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No prefill GEMM, as with DS4_GEMM=0."""
-    monkeypatch.setattr(gemm, "parts_for", lambda *_: None)
-    monkeypatch.setattr(gemm, "expert_parts_for", lambda *_: None)
-
-
-def random_cuts(engine: Engine, ids: np.ndarray, seed: int) -> np.ndarray:
-    """Logits from chunks of 1 to 89 tokens."""
-    rng = np.random.default_rng(seed)
-    session, parts, at = engine.session(CTX), [], 0
-    while at < len(ids):
-        n = int(rng.integers(1, 90))
-        parts.append(session.extend(ids[at : at + n], chunk=10_000))
-        at += n
-    return np.concatenate(parts)
 
 
 @pytest.mark.parametrize("chunk", sampled([127, 128, 129], [129]))

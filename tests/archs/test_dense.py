@@ -247,5 +247,4 @@ def test_tensors_that_do_not_fit(name: str, values, says: str, tmp_path: Path) -
     assert says in str(found.value) and "\n" not in str(found.value)
 
 
-FACTOR = ("llama.rope.scaling.factor", "f32", 2.0)
 OLD = ("llama.rope.scale_linear", "f32", 2.0)

@@ -111,9 +111,6 @@ def test_what_a_config_says_of_the_model(case: str, tmp_path: Path) -> None:
             assert replace(found, name="odd") == replace(SHAPE, scaling=scaling, rope_theta=theta)
 
 
-LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "high_freq_factor": 4.0, "low_freq_factor": 1.5, "rope_theta": 9e4}
-
-
 CONFIGS = {
     "no head, not tied": (True, {"tie_word_embeddings": False}, "lm_head.weight is missing"),
     "biases of attention": (False, {"attention_bias": True}, "attention_bias is true"),

@@ -40,10 +40,6 @@ PRODUCT = [(family, *rest) for family, roles in FAMILIES.items() for rest in pro
 IDS = [3, 14, 15, 9, 26, 5, 35, 8]
 
 
-NO_INTEGER_KERNEL = [("output", "Q6_K"), ("shared", "Q4_0"), ("experts", "Q6_K")]
-"""Their inputs are rounded in mode ds4, and multiplied as floats."""
-
-
 def drawn() -> list[tuple[str, str, str, str]]:
     """Each format once in DeepSeek V4, some in each dense family; roles and modes take turns."""
     return [
@@ -118,11 +114,6 @@ def check(path: Path, family: str, role: str, fmt: str, mode: str) -> None:
 @pytest.mark.parametrize(("family", "role", "fmt", "mode"), drawn())
 def test_a_drawn_format_role_and_mode(tmp_path, family, role, fmt, mode):
     check(tmp_path, family, role, fmt, mode)
-
-
-@pytest.mark.parametrize(("role", "fmt"), NO_INTEGER_KERNEL)
-def test_formats_without_integer_kernels_run_in_mode_ds4(tmp_path, role, fmt):
-    check(tmp_path, "deepseek4", role, fmt, "ds4")
 
 
 @pytest.mark.parametrize(

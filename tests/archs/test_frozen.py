@@ -55,13 +55,6 @@ def test_exact_equals_hugging_face(backend: str, how: dict[str, object]) -> None
     assert ((wanted + d).argmax(1) == wanted.argmax(1)).all()
 
 
-def test_token_program_equals_hugging_face() -> None:
-    ids, rows, wanted = frozen()
-    session = engine("cpu").session(len(ids) + 1)
-    got = np.array([session.eval(int(token)).copy() for token in ids])[rows]
-    assert np.abs(got - wanted).max() <= BAR
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", [f.name for f in FAULTS.values() if not f.quiet])
 def test_every_known_mistake_is_noticed(name: str) -> None:

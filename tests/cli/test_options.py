@@ -173,13 +173,6 @@ def test_every_command_guesses_what_was_meant(command, argv, near, tmp_path, mon
     assert f"(did you mean {near}?)" in told.err and told.err.count("\n") == 1 and not told.out
 
 
-def test_a_file_named_like_a_command_is_that_file(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "splcie").write_text("no model")
-    assert importlib.import_module("ds4ref.cli.quantize").main(["splcie", "-o", "out.gguf", "--recipe", "q4"]) != 0
-    assert "did you mean" not in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("model", "told"),
     [

@@ -1,15 +1,10 @@
-"""Sessions without a model, for tests of files and folders: a token is a byte, a payload follows from the tokens.
-
-python -m tests.session.fake_kv DIR SEED        saves one checkpoint after the other and says which, for ever
-"""
+"""Sessions without a model, for tests of files and folders: a token is a byte, a payload follows from the tokens."""
 
 from __future__ import annotations
 
 import hashlib
-import itertools
 import random
 import struct
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -122,24 +117,3 @@ def store(path: Any, budget: int = 1 << 30, facts: dict[str, str] | None = None,
     directory.open()
     identity = Identity({"model": "fake"} if facts is None else facts, 2, {"backend": "none"})
     return Store(directory, identity, FakeTokenizer(), options.pop("policy", POLICY), **options)  # type: ignore[arg-type]
-
-
-def main(path: str, seed: str) -> None:
-    """Save and save; killing it is up to others."""
-    draw = random.Random(int(seed))
-    model = FakeModel(fixed=6 << 20)
-    kept = store(path, budget=64 << 20)
-    for number in itertools.count():
-        tokens = draw.randbytes(40 + number % 7)
-        session = FakeSession(tokens, model=model)
-        print(f"saving {number}", flush=True)
-        kept.save(session, (), "cold")  # type: ignore[arg-type]
-        found = FakeSession(model=model)
-        # another process may have deleted it meanwhile
-        loaded = kept.load(found, tokens + b"more")  # type: ignore[arg-type]
-        if loaded is not None and (not found.right or bytes(found.tokens) != tokens):
-            print("wrong", flush=True)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

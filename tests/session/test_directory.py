@@ -90,19 +90,6 @@ def test_names_in_capitals_count_and_others_do_not(folder: Directory) -> None:
     assert [entry.name for entry in folder.entries()] == [name[:40].upper() + ".kv"]
 
 
-def test_files_are_looked_at_once(folder: Directory, monkeypatch) -> None:
-    put(folder, b"text")
-    looked = []
-    examine = kvc.examine
-    monkeypatch.setattr(kvc, "examine", lambda file: looked.append(1) or examine(file))
-    for _ in range(5):
-        assert found(folder, b"text more") == [4]
-    assert len(looked) == 1
-    folder.touch(kvc.key_name(b"text"), hit=True)
-    folder.entries()
-    assert len(looked) == 2, "its counts are others now"
-
-
 def test_a_settled_folder_is_not_listed_again(folder: Directory, monkeypatch) -> None:
     put(folder, b"text")
     long_ago = os.stat(folder.path).st_mtime_ns - 3600 * 10**9

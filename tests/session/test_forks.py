@@ -30,10 +30,6 @@ def on(session: Session, tokens: list[int]) -> np.ndarray:
     return np.array([session.eval(token).copy() for token in tokens])
 
 
-def sharing(one: Session, other: Session) -> bool:
-    return one._cache._store is other._cache._store
-
-
 # ---- into other contexts
 
 
@@ -84,25 +80,6 @@ def test_a_snapshot_keeps_its_logits(engine: Engine, ids: list[int]) -> None:
 
 
 # ---- who copies
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("engine", ["exact", "ds4"], indirect=True)
-def test_one_of_two_sequences_goes_on_in_place(engine: Engine, ids: list[int]) -> None:
-    first, second = engine.session(CTX), engine.session(CTX)
-    first.sync(ids[:200])
-    snapshot = first.snapshot()
-    second.restore(snapshot)
-    assert sharing(first, second)
-    on(second, ids[200:208])
-    assert sharing(first, second), "nobody had gone on"
-    on(first, ids[300:308])
-    assert not sharing(first, second), "rows of the second were there"
-    for session, more in ((first, ids[300:308]), (second, ids[200:208])):
-        wanted = engine.session(CTX)
-        wanted.sync(ids[:200])
-        on(wanted, more)
-        np.testing.assert_array_equal(on(session, ids[:30]), on(wanted, ids[:30]))
 
 
 @pytest.mark.thorough
@@ -215,20 +192,3 @@ def test_a_saved_session_of_one_token_less_than_the_context(engine: Engine, ids:
         else:
             with pytest.raises(PayloadError, match="takes 1 to 39"):
                 other.load(stream)
-
-
-def test_a_loaded_session_goes_on_in_place(engine: Engine, ids: list[int]) -> None:
-    """It claims the rows it loaded, so that a snapshot of it costs no copy."""
-    session, loaded, other = engine.session(CTX), engine.session(CTX), engine.session(CTX)
-    session.sync(ids[:130])
-    stream = io.BytesIO()
-    session.save(stream)
-    stream.seek(0)
-    loaded.load(stream)
-    store = loaded._cache._store
-    other.restore(loaded.snapshot())
-    on(loaded, ids[130:138])
-    assert loaded._cache._store is store
-    on(other, ids[200:208])
-    assert other._cache._store is not store
-    np.testing.assert_array_equal(on(loaded, ids[138:150]), on(session, ids[130:150])[8:])

@@ -53,20 +53,6 @@ def test_as_far_back_as_both_windows_that_a_row_is_made_of(
         np.testing.assert_array_equal(session.eval(token), alone[session.pos])
 
 
-@pytest.mark.parametrize("back", [1, 2, 7, 30])
-def test_back_into_a_chunk(engine: Engine, ids: list[int], back: int) -> None:
-    """Of a short chunk all streams are kept, so that logits cost no token; of a long one those of the last token."""
-    short, wanted = engine.session(CTX), engine.session(CTX)
-    short.extend(ids[:100])
-    out = short.extend(ids[100:132])
-    short.rewind(132 - back)
-    np.testing.assert_allclose(short.logits, out[31 - back], atol=2e-4)
-    wanted.extend(ids[:100])
-    wanted.extend(ids[100:132])
-    wanted.rewind(132 - back)
-    np.testing.assert_array_equal(short.eval(7), wanted.eval(7))
-
-
 def test_no_further_than_a_restored_frontier(engine: Engine, ids: list[int], alone: dict) -> None:
     first = decoded(engine, ids[:130])
     stream = io.BytesIO()
@@ -88,20 +74,6 @@ def test_no_further_than_a_restored_frontier(engine: Engine, ids: list[int], alo
         for token in ids[131:140]:
             session.eval(token)
         np.testing.assert_array_equal(session.logits, alone[140])
-
-
-@pytest.mark.parametrize("end", [131, 133])
-def test_snapshots_outlive_a_draft_taken_back(engine: Engine, ids: list[int], alone: dict, end: int) -> None:
-    """What was computed after the place gone back to belongs to the snapshot, too, also where the very next token
-    closes windows of both ratios."""
-    session = decoded(engine, ids[:126])
-    session.extend(ids[126:end])
-    late = session.snapshot()
-    session.rewind(127)
-    session.eval(ids[127] ^ 1)
-    session.restore(late)
-    for token in ids[end : end + 7]:
-        np.testing.assert_array_equal(session.eval(token), alone[session.pos])
 
 
 def test_back_after_a_growing_ring(engine: Engine, ids: list[int]) -> None:

@@ -7,8 +7,6 @@ import io
 import numpy as np
 import pytest
 
-from ds4ref.archs.deepseek4 import payload
-from ds4ref.archs.deepseek4.shape import FLASH
 from ds4ref.engine import Engine
 from ds4ref.errors import Cancelled, ContextError, PayloadError, SessionError, TokenError
 from ds4ref.kernels.cpu import reuse
@@ -44,14 +42,6 @@ def test_sync_extends_reuses_and_rebuilds(engine: Engine, ids: list[int]) -> Non
     session.invalidate()
     assert session.common_prefix(ids) == 0
     assert not session.valid
-
-
-def test_payload_size_at_flash_dimensions() -> None:
-    for n in (128, 256, 2048, 65536, 1 << 20):
-        assert payload.size(FLASH, n) == 23_995_788 + 13_764 * n
-    assert payload.size(FLASH, 2048) == 52_184_460
-    for n, wanted in ((512, 31_042_956), (30_000, 436_900_428), (100_000, 1_400_385_548)):
-        assert payload.size(FLASH, n) == wanted
 
 
 def test_payload_on_disk(engine: Engine, ids: list[int], tmp_path) -> None:

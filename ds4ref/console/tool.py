@@ -8,12 +8,13 @@ from argparse import Namespace
 from collections.abc import Sequence
 from typing import Any
 
+from ..engine_options import KINDS, flags
 from ..errors import UsageError
 from ..targets import Target, open_target
 from ..targets.dialects import PREFILLS
 from .common import columns, is_tty, say
 from .flags import add
-from .model import PARTS, add_engine, announce, engine_options
+from .model import announce, engine_options
 from .options import Parser, choice, integer, number
 from .tables import Column, fitted
 
@@ -87,11 +88,12 @@ def target_of(args: Namespace, spec: str, **local: Any) -> Target:
 
 def queried(query: str) -> Namespace:
     """Return the options in the spec of a local target: ``numerics=exact&draft=lookup``, flags without their dashes."""
-    flags = parser("target local", "", "")
-    add_engine(flags, *PARTS)
-    add(flags, "--ctx")
-    flags.add_argument("--sessions", type=integer())
-    return flags.parse([f"--{part}" for part in query.split("&") if part])
+    options = parser("target local", "", "")
+    for each in flags(*KINDS):
+        add(options, each.metadata["flag"], default=None)
+    add(options, "--ctx")
+    options.add_argument("--sessions", type=integer())
+    return options.parse([f"--{part}" for part in query.split("&") if part])
 
 
 def _local_options(args: Namespace, spec: str) -> dict[str, Any]:

@@ -99,13 +99,14 @@ def read_check(path: str | os.PathLike[str]) -> Measured:
 
 def read_eval(path: str | os.PathLike[str]) -> Measured:
     """Read a log of ds4-eval as a run with one row per sample."""
-    from ds4ref.runs import evals, scored
+    from ds4ref.eval.keep import about, rows_of
+    from ds4ref.eval.log import read
+    from ds4ref.eval.scores import summary
+    from ds4ref.runs.evals import status_of
 
-    facts, rows = evals.read_log(path)
-    interval = scored.share(scored.answered(rows).values())
-    if interval is not None:
-        facts["summary"] = {"score": interval.estimate, "ci95": [interval.low, interval.high], "n": interval.n}
-    return _from_file(Path(path), "eval", facts, rows, evals.status_of(facts, rows))
+    log = read(path)
+    facts, rows = {**about(log), "summary": summary(log)}, rows_of(log)
+    return _from_file(Path(path), "eval", facts, rows, status_of(facts, rows))
 
 
 def _from_file(

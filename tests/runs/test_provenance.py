@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -11,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from ds4ref.engine import Engine
-from ds4ref.runs import evals, provenance
+from ds4ref.runs import provenance
 from ds4ref.weights import open_source
 
 
@@ -92,22 +91,3 @@ def test_a_long_header_is_read_to_its_end(tmp_path):
     assert provenance.header_digest(source) == hashlib.sha256(data[: (1 << 20) + 7]).hexdigest()
     source.tensors = {}
     assert provenance.header_digest(source) == hashlib.sha256(data).hexdigest()
-
-
-@pytest.mark.parametrize(
-    ("epochs", "stated", "whole"),
-    [([1, 1], 1, "complete"), ([1, 2], 1, "stopped"), ([1, 1], 2, "stopped"), ([1], 1, "stopped")],
-)
-def test_epochs_of_a_log_are_those_asked_for_and_those_there(tmp_path, epochs, stated, whole):
-    """A log resumed with more epochs than its header says; one that was to have more than it has is not complete."""
-    question = {"source": "s", "domain": "d", "difficulty": "", "kind": "integer", "question": "?", "choices": [],
-                "answer": "5"}  # fmt: skip
-    header = {
-        "schema": "ds4-eval-log-v1", "pack": {"pack": "p"}, "epochs": stated, "settings": {}, "target": {}, "facts": {},
-        "questions": [question | {"id": f"q{i}"} for i in range(2)],
-    }  # fmt: skip
-    samples = [{"id": f"q{i}", "epoch": epoch, "status": "done", "expected": "5", "grade": {"outcome": "right"},
-                "seconds": 1.0} for i, epoch in enumerate(epochs)]  # fmt: skip
-    (tmp_path / "log.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in (header, *samples)))
-    facts, rows = evals.read_log(tmp_path / "log.jsonl")
-    assert facts["epochs"] == max(stated, *epochs) and evals.status_of(facts, rows) == whole

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib import import_module
 
 from ..backends import BACKENDS
@@ -136,28 +136,28 @@ def build_parser() -> Parser:
     return parser
 
 
+PROMPTS = "--prompt", "--prompt-file", "--token-ids"
+RUNS = {
+    "--dump-tokens": ("dump", "dump_tokens"),
+    "--inspect": ("inspect", "inspect"),
+    "--perplexity-file": ("dump", "perplexity"),
+    "--dump-logits": ("dump", "dump_logits"),
+    "--dump-logprobs": ("dump", "dump_logprobs"),
+    "one-shot": ("oneshot", "oneshot"),
+    "chat": ("chat", "chat"),
+}
+"""Module and function of each mode, imported when chosen; the first ones are flags."""
+
+
+def _given(args: Namespace, flags: Iterable[str]) -> list[str]:
+    """Return the flags that the command line has."""
+    values = {flag: getattr(args, flag.lstrip("-").replace("-", "_"), None) for flag in flags}
+    return [flag for flag, value in values.items() if value not in (None, False)]
+
+
 def pick_mode(args: Namespace) -> str:
     """Return the name of the mode that the flags select; UsageError if they contradict each other. Imports no mode."""
-    sources = [
-        flag
-        for flag, value in (
-            ("--prompt", args.prompt),
-            ("--prompt-file", args.prompt_file),
-            ("--token-ids", args.token_ids),
-        )
-        if value is not None
-    ]
-    modes = [
-        flag
-        for flag, on in (
-            ("--dump-tokens", args.dump_tokens),
-            ("--inspect", args.inspect is not None),
-            ("--perplexity-file", args.perplexity_file is not None),
-            ("--dump-logits", args.dump_logits is not None),
-            ("--dump-logprobs", args.dump_logprobs is not None),
-        )
-        if on
-    ]
+    sources, modes = _given(args, PROMPTS), _given(args, RUNS)
     if len(modes) > 1:
         raise UsageError(f"choose one of {' and '.join(modes)}")
     if len(sources) > 1:
@@ -191,26 +191,9 @@ def body(argv: Sequence[str]) -> int:
     for path in (args.dump_logprobs, args.dump_logits):
         if path is not None:
             check_output(path)
-    if mode == "--inspect":
-        from .inspect import inspect
-
-        return inspect(args)
-    if mode == "chat":
-        from .chat import chat
-
-        return chat(args)
-    if mode == "one-shot":
-        from .oneshot import oneshot
-
-        return oneshot(args)
-    from . import dump
-
-    return {
-        "--dump-tokens": dump.dump_tokens,
-        "--dump-logprobs": dump.dump_logprobs,
-        "--dump-logits": dump.dump_logits,
-        "--perplexity-file": dump.perplexity,
-    }[mode](args)
+    module, function = RUNS[mode]
+    code: int = getattr(import_module(f".{module}", __package__), function)(args)
+    return code
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -14,7 +14,7 @@ import os
 import sys
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any
 
 from ..console.common import Interrupt, Progress, check_output, run, say
@@ -155,10 +155,10 @@ def quantize(argv: Sequence[str]) -> int:
     from ..weights.quantize.splice import Spliced, splice_plan
 
     with ExitStack() as stack:
-        source: Any = _opened(stack, _mtp_block(path) if args.mtp_block else open_source(path))
-        template = _opened(stack, open_source(args.template)) if args.template else None
+        source: Any = stack.enter_context(closing(_mtp_block(path) if args.mtp_block else open_source(path)))
+        template = stack.enter_context(closing(open_source(args.template))) if args.template else None
         if args.donor is not None:
-            donor = _opened(stack, open_source(args.donor))
+            donor = stack.enter_context(closing(open_source(args.donor)))
             plan, taken = splice_plan(source, donor, args.layers)
             source = Spliced(source, donor, taken)
             plan.notes += [f"{len(taken)} tensors of {args.donor}"]
@@ -179,7 +179,7 @@ def quantize(argv: Sequence[str]) -> int:
         for note in plan.notes if args.json else ():
             say(PROG, note)
         if not args.dry_run:
-            _run(args, plan, source, table, plan.digest([path, *_present_paths(args.imatrix, args.donor)]))
+            _run(args, plan, source, table, plan.digest(list(filter(None, (path, args.imatrix, args.donor)))))
     return 0
 
 
@@ -218,11 +218,6 @@ def _stop(interrupt: Interrupt) -> None:
         raise KeyboardInterrupt
 
 
-def _opened(stack: ExitStack, source: TensorSource) -> TensorSource:
-    stack.callback(source.close)
-    return source
-
-
 def _mtp_block(path: str) -> TensorSource:
     """Open the block for multi-token prediction of a published folder."""
     from ..weights.published import PublishedSource
@@ -232,12 +227,8 @@ def _mtp_block(path: str) -> TensorSource:
     return PublishedSource.open(path, mtp=True)
 
 
-def _present_paths(*paths: str | None) -> list[str]:
-    return [path for path in paths if path is not None]
-
-
 def _source(args: Namespace) -> str:
-    models = [*args.source, *_present_paths(args.hf)]
+    models = [*args.source, *([args.hf] if args.hf else [])]
     if len(models) != 1:
         raise UsageError("one model is needed: a GGUF file, or a folder of safetensors" if not models
                          else f"only one model is taken, also got {models[1]}")  # fmt: skip

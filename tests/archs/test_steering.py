@@ -12,7 +12,7 @@ import pytest
 from ds4ref.archs.deepseek4.shape import FLASH
 from ds4ref.archs.steering import read_directions, write_directions
 from ds4ref.engine import Engine
-from ds4ref.engine_options import Drafting, Steering
+from ds4ref.engine_options import Steering
 from ds4ref.errors import DataError, SessionError, UsageError
 from ds4ref.runs.provenance import identity
 from ds4ref.session.identity import Identity
@@ -73,22 +73,6 @@ def test_the_pass_is_the_formula(engine: Engine, attn: float, ffn: float) -> Non
     close(decoded, wanted[-10:], plain[-10:])
 
 
-def test_rows_of_several_sessions_are_those_of_one(engine: Engine) -> None:
-    steered = engine.steered(Steering(drawn(engine), 0.3, 1.0))
-    alone, beside = [], []
-    for start in (0, 30):
-        session = steered.session(100)
-        session.sync(IDS[start : start + 30])
-        alone.append(session.eval(7).copy())
-        session = steered.session(100)
-        session.sync(IDS[start : start + 30])
-        beside.append(session)
-    steered.together().look_ahead([(session, 7) for session in beside])
-    for session, wanted in zip(beside, alone, strict=True):
-        session.append(7)
-        np.testing.assert_array_equal(session.logits, wanted)
-
-
 def test_no_scale_and_no_direction_are_no_op(engine: Engine) -> None:
     plain = engine.session(60)
     wanted = plain.extend(IDS[:40]), plain.eval(3)
@@ -111,16 +95,6 @@ def test_other_families(family: str, tmp_path: Path) -> None:
         by_hand.hooks = ByHand(rows, 0.5, -1.0)
         wanted, plain = by_hand.extend(ids), engine.session(20).extend(ids)
         close(engine.steered(Steering(rows, 0.5, -1.0)).logits(ids), wanted, plain)
-
-
-def test_drafts_do_not_change_what_a_steered_engine_says(engine: Engine, nano_path: str) -> None:
-    """The block that drafts is not steered: only how many drafts are accepted may differ."""
-    steering = Steering(drawn(engine), 0.0, 3.0)
-    texts = []
-    for drafts in (None, Drafting("lookup")):
-        with Engine.open(nano_path, drafts=drafts, steering=steering) as steered:
-            texts.append([piece.token for piece in steered.stream(IDS[:20] * 3, max_tokens=30)])
-    assert texts[0] == texts[1]
 
 
 # --- files

@@ -55,15 +55,6 @@ def test_dumped_logits_are_those_of_hugging_face(capsys, tmp_path, flags):
     assert np.abs(got[rows] - want).max() < 2e-4
 
 
-@needs_golden
-def test_dump_tokens_of_the_golden_texts(capsys):
-    for case in json.loads((GOLDEN / "tokenizer.json").read_text()):
-        lines = ds4(capsys, "-m", str(GOLDEN / "tiny.gguf"), "--dump-tokens", "-p", case["text"]).split("\n")
-        assert lines[0] == str(case["ids"])
-        assert [int(line[:6]) for line in lines[1:-1]] == case["ids"]
-        assert all(line[6:8] == "  " for line in lines[1:-1])
-
-
 def test_embedded_model_is_the_default_and_is_named(tmp_path, trained_path):
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     argv = [*COMMAND, "-p", "Hi", "-n", "2", "--seed", "1"]

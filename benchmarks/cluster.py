@@ -1,6 +1,6 @@
 """What it costs to have a model's layers on several workers: bytes and time of a hop, prefill in a pipeline.
 
-    python -m benchmarks.cluster -m SLICE [--workers 2] [--tokens 24] [--prompt 1024] [--chunk 128] [--rounds 3]
+    python -m benchmarks.cluster -m SLICE [--rounds 3] [--json]
 
 Workers are processes of this machine. Taking turns, in rounds:
 
@@ -15,11 +15,10 @@ counts as travelling: the least is nearer to what a hop costs.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,10 +29,12 @@ from ds4ref.cluster.open import layer_bytes
 from ds4ref.engine import Engine
 from ds4ref.engine_options import ClusterSettings
 from ds4ref.environment import usable_cores
-from ds4ref.runs.provenance import stamp
 from ds4ref.weights import open_source
 
+from .harness import Row, add_json, ratios, row, show
+
 PATIENCE = 120.0
+WORKERS, TOKENS, PROMPT, CHUNK = 2, 24, 1024, 128
 
 
 def layouts(path: str, workers: int) -> dict[str, str]:
@@ -45,7 +46,7 @@ def layouts(path: str, workers: int) -> dict[str, str]:
     return {"one": f"0-{shape.n_layers - 1}@0", "several": several}
 
 
-def decode(engine: Engine, tokens: int) -> dict[str, Any]:
+def decode(engine: Engine) -> dict[str, Any]:
     """Return ms of tokens: in all, computing and travelling."""
     session = engine.session(256)
     session.sync([1, 2, 3])
@@ -53,7 +54,7 @@ def decode(engine: Engine, tokens: int) -> dict[str, Any]:
         session.append(token)
     times = engine.model.times  # type: ignore[attr-defined]
     times.clear()
-    for token in range(tokens):
+    for token in range(TOKENS):
         session.append(token)
     travel = [1e3 * (seconds - compute) for seconds, compute in times]
     return {
@@ -64,75 +65,60 @@ def decode(engine: Engine, tokens: int) -> dict[str, Any]:
     }
 
 
-def prefill(engine: Engine, prompt: int, chunk: int) -> float:
+def prefill(engine: Engine, prompt: int) -> float:
     """Return seconds of a prompt."""
     ids = np.random.default_rng(1).integers(0, engine.shape.vocab, prompt).tolist()
     session = engine.session(prompt + 1)
     started = time.perf_counter()
-    session.sync(ids, chunk=chunk)
+    session.sync(ids, chunk=CHUNK)
     return time.perf_counter() - started
 
 
-def measured(path: str, args: argparse.Namespace) -> dict[str, Any]:
-    """Return the rows of all rounds."""
+def measured(path: str, rounds: int) -> dict[str, list[Any]]:
+    """Return the figures of all rounds."""
     import distributed
 
     cores = usable_cores()
-    rows: dict[str, list[Any]] = {}
+    found: dict[str, list[Any]] = {}
     with distributed.LocalCluster(
-        n_workers=args.workers, threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0", silence_logs=50,
+        n_workers=WORKERS, threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0", silence_logs=50,
         memory_limit=0,
     ) as cluster:  # fmt: skip
-        for what in ("decode", "prefill"):
-            for _ in range(args.rounds):
-                for name, layers in layouts(path, args.workers).items():
+        for what, threads in (("decode", cores), ("prefill", max(1, cores // WORKERS))):
+            for _ in range(rounds):
+                for name, layers in layouts(path, WORKERS).items():
                     settings = ClusterSettings(cluster.scheduler_address, layers, patience=PATIENCE)
-                    threads = cores if what == "decode" else max(1, cores // args.workers)
                     with Engine.open(path, numerics="ds4", threads=threads, cluster=settings) as engine:
-                        prefill(engine, 2 * args.chunk, args.chunk)  # pages of the file, recordings
-                        row: Any = decode(engine, args.tokens) if what == "decode" else None
-                        row = prefill(engine, args.prompt, args.chunk) if row is None else row
-                    rows.setdefault(f"{what} {name}", []).append(row)
-    return rows
+                        prefill(engine, 2 * CHUNK)  # pages of the file, recordings
+                        figure = decode(engine) if what == "decode" else prefill(engine, PROMPT)
+                    found.setdefault(f"{what} {name}", []).append(figure)
+    return found
 
 
-def report(rows: dict[str, list[Any]], workers: int) -> str:
-    """Return the table."""
-    lines = []
-    for name in ("decode one", "decode several"):
-        middle = {key: statistics.median(row[key] for row in rows[name]) for key in rows[name][0]}
-        lines.append(
-            f"{name:16} token {middle['token']:.2f} ms, computes {middle['compute']:.2f}, travels "
-            f"{middle['travel']:.2f} (least {min(row['travel_least'] for row in rows[name]):.2f})"
-        )
-    for quantity, of in (("travel", statistics.median), ("travel_least", min)):
-        one, several = (of(row[quantity] for row in rows[f"decode {name}"]) for name in ("one", "several"))
-        lines.append(f"{quantity:16} {(several - one) / (workers - 1):.2f} ms a hop more than one worker's")
-    one, several = rows["prefill one"], rows["prefill several"]
-    quotients = [a / b for a, b in zip(one, several, strict=True)]
-    lines.append(
-        f"prefill          {statistics.median(one):.1f} s by one, {statistics.median(several):.1f} s by {workers}: "
-        f"{statistics.median(quotients):.2f} x ({', '.join(f'{q:.2f}' for q in quotients)})"
-    )
-    return "\n".join(lines)
+def rows(found: dict[str, list[Any]]) -> Iterator[Row]:
+    """Yield the rows of the table."""
+    for name in ("one", "several"):
+        tokens = found[f"decode {name}"]
+        for what, key in (("token", "token"), ("computing", "compute"), ("travelling", "travel")):
+            samples = [token[key] for token in tokens]
+            yield row(f"decode by {name}: {what}", samples, "ms", better="lower")
+    pairs = zip(found["decode several"], found["decode one"], strict=True)
+    hops = [(several["travel_least"] - one["travel_least"]) / (WORKERS - 1) for several, one in pairs]
+    yield row("a hop more than one worker's, at least", hops, "ms", better="lower")
+    for name in ("one", "several"):
+        yield row(f"prefill of {PROMPT} by {name}", found[f"prefill {name}"], "s", better="lower")
+    yield row(f"speed of prefill by {WORKERS} / by one", ratios(found["prefill one"], found["prefill several"]))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("-m", "--model", required=True)
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--tokens", type=int, default=24)
-    parser.add_argument("--prompt", type=int, default=1024)
-    parser.add_argument("--chunk", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("-o", "--output")
+    add_json(parser)
     args = parser.parse_args(argv)
-    rows = measured(args.model, args)
-    print(report(rows, args.workers))
-    if args.output:
-        with open(args.output, "w") as file:
-            json.dump({"rows": rows, "stamp": stamp()}, file, default=str)
+    found = list(rows(measured(args.model, args.rounds)))
+    show(found, f"layers over {WORKERS} workers", args.json, model=args.model, workers=WORKERS)
     return 0
 
 

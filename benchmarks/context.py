@@ -1,30 +1,23 @@
-"""Settings and results shared by the sections of ``benchmarks.cpu``."""
+"""Settings of one run of ``benchmarks.cpu``, which its sections share."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 from ds4ref.engine import Engine
 
-from .goals import GOALS
-from .report import Row, row
-from .timing import Budget
+from .harness import Budget
 
 
 @dataclass
 class Context:
-    """Settings of one run, and the rows measured so far.
-
-    quick   small sizes and few rounds
-    model   path of the model slice to measure
-    """
+    """``quick``: small sizes and few rounds; ``model``: path of the model slice to measure."""
 
     quick: bool
     threads: int
     model: str
     budget: Budget
-    rows: dict[str, Row] = field(default_factory=dict)
 
     @property
     def rounds(self) -> int:
@@ -41,11 +34,3 @@ class Context:
         for _ in engine.source.touch():
             pass
         return engine
-
-    def add(self, name: str, samples: list[float], note: str = "") -> None:
-        """Add the row of a figure in ``GOALS`` with one sample per round."""
-        self.rows[name] = row(GOALS[name], samples, note)
-
-    def skip(self, name: str, why: str) -> None:
-        """Add the row of a figure that was not measured, with the reason."""
-        self.rows.setdefault(name, row(GOALS[name], [], why))

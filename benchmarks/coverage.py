@@ -30,8 +30,6 @@ from . import asked
 SIZES = (3, 4, 5, 8, 10, 20, 30, 50, 100)
 SEED = 20261122
 
-EPOCHS = (1, 4, 16)
-
 Rng = np.random.Generator
 Draw = Callable[[Rng, int], tuple[tuple[Any, ...], float]]
 """Type of a function of (random generator, n) that returns (arguments of the interval for n values, the truth)."""
@@ -71,54 +69,39 @@ def coverage(case: Case, n: int, trials: int, seed: int = SEED) -> tuple[float, 
 
 Noise = Callable[[Rng, Any], np.ndarray]
 
-
-def normal(rng: Rng, shape: Any) -> np.ndarray:
-    """Draw standard normal values."""
-    return rng.normal(size=shape)
-
-
-def lognormal(rng: Rng, shape: Any) -> np.ndarray:
-    """Draw differences of two log-normal times (sigma 1): heavy tails on both sides."""
-    return rng.lognormal(size=shape) - rng.lognormal(size=shape)
+NOISE: dict[str, Noise] = {
+    "normal": lambda rng, shape: rng.normal(size=shape),
+    # differences of two log-normal times (sigma 1): heavy tails on both sides
+    "lognormal": lambda rng, shape: rng.lognormal(size=shape) - rng.lognormal(size=shape),
+    # Student's t with three degrees of freedom
+    "heavy": lambda rng, shape: rng.standard_t(3, size=shape),
+    # rounded to half a deviation, like times of a coarse clock; zero lies between two ticks
+    "rounded": lambda rng, shape: np.round((rng.normal(size=shape) + 0.3) / 0.5) * 0.5 - 0.3,
+    # rounded to a whole deviation, so that most values are tied
+    "tied": lambda rng, shape: np.round(rng.normal(size=shape) + 0.3) - 0.3,
+    # log-normal values (sigma 1/2) minus their mean: outliers on one side only
+    "skewed": lambda rng, shape: rng.lognormal(0, 0.5, shape) - np.exp(0.125),
+    # exponential values minus their mean: skewness 2
+    "exponential": lambda rng, shape: rng.exponential(size=shape) - 1,
+}
 
 
 def disturbed(rng: Rng, shape: Any) -> np.ndarray:
-    """Draw normal values, one in ten of them three to eight deviations off on either side, like an interrupted arm."""
+    """Draw normal values, one in ten of them three to eight deviations off on either side, like an interrupted run."""
     hit = np.where(rng.random(shape) < 0.1, rng.uniform(3, 8, shape), 0) * rng.choice([-1, 1], shape)
     return rng.normal(size=shape) + hit
 
 
-def rounded(rng: Rng, shape: Any) -> np.ndarray:
-    """Draw normal values rounded to half a deviation, like times of a coarse clock; zero lies between two ticks."""
-    return np.round((rng.normal(size=shape) + 0.3) / 0.5) * 0.5 - 0.3
-
-
-def tied(rng: Rng, shape: Any) -> np.ndarray:
-    """Draw normal values rounded to a whole deviation, so that most values are tied."""
-    return np.round(rng.normal(size=shape) + 0.3) - 0.3
-
-
-def heavy(rng: Rng, shape: Any) -> np.ndarray:
-    """Draw from Student's t with three degrees of freedom."""
-    return rng.standard_t(3, size=shape)
-
-
-def skewed(rng: Rng, shape: Any) -> np.ndarray:
-    """Draw log-normal values (sigma 1/2) minus their mean: outliers on one side only."""
-    return rng.lognormal(0, 0.5, shape) - np.exp(0.125)
-
-
-def exponential(rng: Rng, shape: Any) -> np.ndarray:
-    """Draw exponential values minus their mean: skewness 2."""
-    return rng.exponential(size=shape) - 1
+NOISE["disturbed"] = disturbed
 
 
 # --- what the intervals are used for
 
 
-def _centre(noise: Noise) -> Draw:
-    truth = _hodges_lehmann(noise(np.random.default_rng(1), (2, 400_000)))
-    return lambda rng, n: ((noise(rng, n),), 0.0 if noise in (rounded, tied) else truth)
+def _centre(name: str) -> Draw:
+    noise = NOISE[name]
+    truth = 0.0 if name in ("rounded", "tied") else _hodges_lehmann(noise(np.random.default_rng(1), (2, 400_000)))
+    return lambda rng, n: ((noise(rng, n),), truth)
 
 
 def _hodges_lehmann(pairs: np.ndarray) -> float:
@@ -126,11 +109,11 @@ def _hodges_lehmann(pairs: np.ndarray) -> float:
     return float(np.median(pairs.mean(axis=0)))
 
 
-def _rounds(noise: Noise, depths: int = 8) -> Draw:
+def _rounds(name: str, depths: int = 8) -> Draw:
     """Draw rounds of eight depths with errors common to a round, so that rows are not independent."""
 
     def cells(rng: Rng, n: int) -> np.ndarray:
-        return 0.01 * rng.normal(size=(n, 1)) + 0.02 * noise(rng, (n, depths))
+        return 0.01 * rng.normal(size=(n, 1)) + 0.02 * NOISE[name](rng, (n, depths))
 
     cut = int(stats.TRIM * depths)
     draws = np.sort(cells(np.random.default_rng(1), 200_000))[:, cut : depths - cut].mean(axis=1)
@@ -138,11 +121,11 @@ def _rounds(noise: Noise, depths: int = 8) -> Draw:
     return lambda rng, n: ((cells(rng, n),), truth)
 
 
-def _two(one: Noise, other: Noise, times: float = 1.0) -> Draw:
-    return lambda rng, n: ((one(rng, n), 0.5 + times * other(rng, n)), 0.5)
+def _two(one: str, other: str, times: float = 1.0) -> Draw:
+    return lambda rng, n: ((NOISE[one](rng, n), 0.5 + times * NOISE[other](rng, n)), 0.5)
 
 
-def _texts(noise: Noise, lengths: str) -> Draw:
+def _texts(name: str, lengths: str) -> Draw:
     """Draw NLL differences of texts: a difference of each text, and noise of its tokens."""
 
     def draw(rng: Rng, n: int) -> tuple[tuple[Any, ...], float]:
@@ -152,7 +135,7 @@ def _texts(noise: Noise, lengths: str) -> Draw:
             tokens = rng.integers(20, 200, n).astype(float)
         else:
             tokens = np.maximum(4, rng.lognormal(4, 0.8, n).round())
-        difference = 0.02 * noise(rng, n) + 0.1 * rng.normal(size=n) / np.sqrt(tokens)
+        difference = 0.02 * NOISE[name](rng, n) + 0.1 * rng.normal(size=n) / np.sqrt(tokens)
         return (((0.01 + difference) * tokens, tokens), 0.01)
 
     return draw
@@ -203,30 +186,31 @@ def _shares(low: float, high: float, levels: int = 1) -> Draw:
     return draw
 
 
-def times(epochs: int) -> str:
-    """Return "once", "twice" and so on for a number of epochs, for names of cases."""
-    return {1: "once", 4: "four times", 16: "16 times"}[epochs]
-
+TIMES = {1: "once", 4: "four times", 16: "16 times"}
+"""Epochs, for names of cases."""
 
 CASES = (
     *(
-        Case("centre", noise.__name__, stats.centre_interval, _centre(noise))
-        for noise in (normal, lognormal, disturbed, heavy, rounded, tied, skewed, exponential)
+        Case("centre", name, stats.centre_interval, _centre(name))
+        for name in ("normal", "lognormal", "disturbed", "heavy", "rounded", "tied", "skewed", "exponential")
     ),
     *(
-        Case("rounds in turn", noise.__name__, stats.rounds_interval, _rounds(noise))
-        for noise in (normal, lognormal, disturbed, rounded, skewed)
+        Case("rounds in turn", name, stats.rounds_interval, _rounds(name))
+        for name in ("normal", "lognormal", "disturbed", "rounded", "skewed")
     ),
-    Case("two runs", "normal", stats.welch_interval, _two(normal, normal)),
-    Case("two runs", "one spreads four times as far", stats.welch_interval, _two(normal, normal, 4.0)),
-    Case("two runs", "exponential", stats.welch_interval, _two(exponential, exponential)),
-    Case("two runs", "one exponential", stats.welch_interval, _two(normal, exponential)),
-    Case("two runs", "tied", stats.welch_interval, _two(tied, tied)),
     *(
-        Case("texts", f"{noise.__name__}, lengths {lengths}", stats.weighted_interval, _texts(noise, lengths))
-        for noise, lengths in (
-            (normal, "like"), (normal, "1 to 10"), (normal, "log-normal"), (heavy, "1 to 10"), (heavy, "log-normal"),
-            (skewed, "1 to 10"), (exponential, "1 to 10"),
+        Case("two runs", data, stats.welch_interval, _two(*spread))
+        for data, spread in {
+            "normal": ("normal", "normal"), "one spreads four times as far": ("normal", "normal", 4.0),
+            "exponential": ("exponential", "exponential"), "one exponential": ("normal", "exponential"),
+            "tied": ("tied", "tied"),
+        }.items()
+    ),
+    *(
+        Case("texts", f"{name}, lengths {lengths}", stats.weighted_interval, _texts(name, lengths))
+        for name, lengths in (
+            ("normal", "like"), ("normal", "1 to 10"), ("normal", "log-normal"), ("heavy", "1 to 10"),
+            ("heavy", "log-normal"), ("skewed", "1 to 10"), ("exponential", "1 to 10"),
         )
     ),
     Case("grades", "half of the answers new", stats.graded_interval, _changes(0.5)),
@@ -236,16 +220,16 @@ CASES = (
     Case("score", "mostly right", stats.share_interval, _shares(0.8, 1.0)),
     Case("score", "in quarters", stats.share_interval, _shares(0.1, 0.9, 4)),
     *(
-        Case("score", f"{what}, {times(epochs)}", stats.share_interval, _asked(epochs, again))
+        Case("score", f"{what}, {said}", stats.share_interval, _asked(epochs, again))
         for what, again in (("questions like these", False), ("these very ones", True))
-        for epochs in EPOCHS
+        for epochs, said in TIMES.items()
     ),
     *(
-        Case("grades", f"{what}, {times(epochs)}", stats.change_interval, _lost(kind, size, epochs))
+        Case("grades", f"{what}, {said}", stats.change_interval, _lost(kind, size, epochs))
         for what, kind, size in (
             ("nothing lost", "some", 0.0), ("lost everywhere", "everywhere", 0.7), ("some lost", "some", 0.12),
         )
-        for epochs in EPOCHS
+        for epochs, said in TIMES.items()
     ),
 )  # fmt: skip
 

@@ -1,9 +1,8 @@
-"""How often ``ds4-vectors diagnose`` is right: mistakes injected one by one, in pairs, unknown ones, and none at all.
+"""How often ``ds4-vectors diagnose`` is right: mistakes injected one by one, unknown ones, and none at all.
 
     python -m benchmarks.diagnosis faults               every mistake it can name, from full logits and from top-20
     python -m benchmarks.diagnosis faults --mode ds4    the same inside a mode that rounds (no bar: some hide in noise)
     python -m benchmarks.diagnosis clean --trials 200   clean engines on random prompts, in all modes
-    python -m benchmarks.diagnosis pairs --trials 60    two mistakes at once
     python -m benchmarks.diagnosis held-out             mistakes that its library lacks, in every set
 
 Every diagnosed engine has float noise of its own (a few units in the last place on every block input), so that it is as
@@ -67,14 +66,9 @@ class Tally:
         if not good:
             self.remarks.append(remark)
 
-    @property
-    def total(self) -> int:
-        """Number of trials."""
-        return sum(self.counts.values())
-
     def share(self, outcome: str) -> float:
         """Return the share of trials with this outcome; 0 without trials."""
-        return self.counts[outcome] / self.total if self.total else 0.0
+        return self.counts[outcome] / max(1, self.counts.total())
 
 
 def says(diagnosis: Diagnosis) -> str:
@@ -171,34 +165,7 @@ def clean(engine: Engine, trials: range, modes: tuple[str, ...] = tuple(ROUNDING
     return tally
 
 
-# ------------------------------------------------------------------------------------------- pairs, unknown mistakes
-
-
-def _classify(tally: Tally, label: str, diagnosis: Diagnosis, among: tuple[str, ...]) -> None:
-    """Tally the verdict on two mistakes at once: both names, one of them, or none of these are fine; another name or
-    "clean" is not. ``among`` are the true names."""
-    if diagnosis.verdict == "fault":
-        true = set(diagnosis.faults) <= set(among)
-        kind = "both named" if set(diagnosis.faults) == set(among) else "one of them named"
-        tally.add(kind if true else "wrong name", f"{label}: {says(diagnosis)}", true)
-    elif diagnosis.clean:
-        tally.add("called clean", f"{label}: {says(diagnosis)}", False)
-    else:
-        first = (diagnosis.agrees_with or "").partition("@")[0].partition("=")[0]
-        tally.add(diagnosis.verdict + (", agrees with one until the other begins" if first in among else ""))
-
-
-def pairs(engine: Engine, trials: range, mode: str = "exact", top: int | None = None) -> Tally:
-    """Diagnose engines with two different mistakes inside the model, drawn by trial number."""
-    library, tally = Signatures(engine, PROMPTS["mixed"]()), Tally()
-    names = [f.name for f in library.faults(mode) if not f.quiet]
-    for trial in trials:
-        pick = np.random.default_rng([trial, 3]).choice(len(names), 2, replace=False)
-        both = (names[pick[0]], names[pick[1]])
-        observation = from_logits(library.ids, library.run(mode, [LIBRARY[name] for name in both], seed=trial))
-        diagnosis = diagnose(library, observation if top is None else observation.top(top), engine.tokenizer.bos)
-        _classify(tally, " + ".join(both), diagnosis, both)
-    return tally
+# ---------------------------------------------------------------------------------------------------- unknown mistakes
 
 
 def held_out(engine: Engine, trials: range) -> Tally:
@@ -211,7 +178,7 @@ def held_out(engine: Engine, trials: range) -> Tally:
     for trial in trials:
         patient = draw(engine, trial, ("outside",))
         diagnosis = diagnose(patient.library, patient.seen, engine.tokenizer.bos)
-        kind = "wrong name" if diagnosis.fault else "clean, below sight" if diagnosis.clean else diagnosis.verdict
+        kind = "wrong name" if diagnosis.fault else "clean, below the limit" if diagnosis.clean else diagnosis.verdict
         bad = diagnosis.fault is not None or (diagnosis.clean and not right(patient, diagnosis))
         tally.add("acquitted" if bad and diagnosis.clean else kind, f"{patient}: {says(diagnosis)}", not bad)
     return tally
@@ -221,7 +188,7 @@ def held_out(engine: Engine, trials: range) -> Tally:
 
 
 def _show(name: str, tally: Tally, begun: float) -> None:
-    print(f"{name}: {tally.total} trials in {time.monotonic() - begun:.0f} s")
+    print(f"{name}: {tally.counts.total()} trials in {time.monotonic() - begun:.0f} s")
     for kind, n in tally.counts.most_common():
         print(f"  {n:4}  {kind}")
     for remark in tally.remarks:
@@ -232,31 +199,23 @@ def _show(name: str, tally: Tally, begun: float) -> None:
 def main() -> int:
     """Run the measurement named on the command line and print it; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.diagnosis", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("what", choices=("faults", "clean", "pairs", "held-out"))
-    parser.add_argument("--trials", type=int, default=None, help="of clean (200), pairs and held-out (60)")
+    parser.add_argument("what", choices=("faults", "clean", "held-out"))
+    parser.add_argument("--trials", type=int, default=60, help="of clean and held-out (60)")
     parser.add_argument("--first", type=int, default=0, help="number of the first trial")
-    parser.add_argument("--mode", choices=tuple(MODES), default="exact", help="of faults and pairs")
+    parser.add_argument("--mode", choices=tuple(MODES), default="exact", help="of faults")
     args = parser.parse_args()
-    count = args.trials or {"clean": 200}.get(args.what, 60)
-    trials = range(args.first, args.first + count)
+    trials, met = range(args.first, args.first + args.trials), True
     result: dict[str, Any] = {"what": args.what, "mode": args.mode}
-    met = True
     with Engine.open(diagnostic_path(), backend="cpu", numerics="exact") as engine:
-        for top in TOPS if args.what not in ("clean", "held-out") else (None,):
+        for top in TOPS if args.what == "faults" else (None,):
             begun = time.monotonic()
-            if args.what == "clean":
-                tally = clean(engine, trials)
-                met = not tally.counts["accused"]
-            elif args.what == "held-out":
-                tally = held_out(engine, trials)
-                met = not (tally.counts["wrong name"] or tally.counts["acquitted"])
-            elif args.what == "faults":
+            if args.what == "faults":
                 tally = faults(engine, args.mode, top=top)
                 met &= args.mode != "exact" or tally.share("right") >= BARS[top]
             else:
-                tally = pairs(engine, trials, args.mode, top)
-                met &= not (tally.counts["wrong name"] or tally.counts["called clean"])
-            name = args.what if args.what in ("clean", "held-out") else f"top {top}" if top else "full"
+                tally = (clean if args.what == "clean" else held_out)(engine, trials)
+                met = not tally.counts.keys() & {"accused", "wrong name", "acquitted"}
+            name = f"top {top}" if top else "full"
             _show(f"{args.what}, {name}", tally, begun)
             result[name] = dict(tally.counts)
     print(json.dumps(result | {"met": met}))

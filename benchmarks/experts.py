@@ -1,15 +1,14 @@
-"""A model larger than memory: decode with a cache of experts, against plain mapping and against what the disk allows.
+"""A model larger than memory: decode with a cache of experts, against plain mapping and against computing alone.
 
     python -m ds4ref.cli.ds4 nano slice slice.gguf && python -m benchmarks.experts slice.gguf
 
 Every run is a process of its own in a control group with a memory limit, and starts with the file out of the page
-cache; arms take turns. Arms:
+cache; targets take turns:
 
     plain      the mapped file, no advice
     advised    the same, chosen experts asked for
     cached     a cache of experts
     memory     the same with everything in it, without a limit: computing alone
-    disk       no model: experts read at random by the cache's own threads, bytes a second
 """
 
 from __future__ import annotations
@@ -20,16 +19,17 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .timing import interleave
+from .harness import Row, add_json, interleave, ratios, row, show
 
-ARMS = "plain", "advised", "cached", "memory", "disk"
+TARGETS = "plain", "advised", "cached", "memory"
 TOKENS, WARM = 24, 24
 ROOT = Path("/sys/fs/cgroup")
 
@@ -56,30 +56,27 @@ def _bytes_read() -> int:
     return next((int(line.split()[1]) for line in lines if line.startswith("read_bytes:")), 0)
 
 
-def child(model: str, arm: str, group: str, readers: int, decoded: int) -> dict[str, Any]:
-    """Return, in the child, what an arm measured."""
+def child(model: str, target: str, group: str) -> dict[str, Any]:
+    """Return, in the child, what a target measured."""
     if group:
         Path(group, "cgroup.procs").write_text(str(os.getpid()))
     handle = os.open(model, os.O_RDONLY)
     with suppress(AttributeError):
         os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
     from ds4ref.engine import Engine
-    from ds4ref.residency import resident
 
-    resident.READERS = readers
-    if arm == "disk":
-        return {"rate": disk_rate(model, readers)}
     options: dict[str, Any] = {"expert_cache": "auto"}
-    if arm in ("plain", "advised"):
-        options = {"expert_cache": "off", "advise": arm == "advised"}
-    elif arm == "memory":
+    if target in ("plain", "advised"):
+        options = {"expert_cache": "off", "advise": target == "advised"}
+    elif target == "memory":
         options = {"expert_cache": 1 << 40}
     with Engine.open(model, numerics="ds4", **options) as engine:
         session = engine.session(256)
-        ids = drawn(engine.shape.vocab, decoded)
+        # a prompt of 2 tokens, those of the warm-up, and those that are timed
+        ids = np.random.default_rng(6).integers(3, engine.shape.vocab, 2 + WARM + TOKENS).tolist()
         session.sync(ids[:2])
         cache = engine.model.experts.resident
-        if arm == "memory":
+        if target == "memory":
             shape = cache.contents.place.shape
             cache.preload([(layer, expert) for layer in range(shape[0]) for expert in range(shape[1])])
             while cache._jobs and not cache.failed:
@@ -96,101 +93,55 @@ def child(model: str, arm: str, group: str, readers: int, decoded: int) -> dict[
         uses = after.get("uses", 0) - before.get("uses", 0)
         return {
             "ms": 1e3 * float(np.median(seconds)),
-            "mb": (_bytes_read() - read) / decoded / 1e6,
+            "mb": (_bytes_read() - read) / TOKENS / 1e6,
             "hits": (after["hits"] - before["hits"]) / uses if uses else None,
-            "waited_ms": 1e3 * (after["seconds_waited"] - before["seconds_waited"]) / decoded if uses else None,
+            "waited_ms": 1e3 * (after["seconds_waited"] - before["seconds_waited"]) / TOKENS if uses else None,
             "cache_gb": after.get("bytes", 0) / 1e9,
         }
 
 
-def drawn(vocab: int, decoded: int) -> list[int]:
-    """Return a prompt of 2 tokens, those of the warm-up, and those that are timed."""
-    return [int(i) for i in np.random.default_rng(6).integers(3, vocab, WARM + decoded + 2)]
-
-
-def disk_rate(model: str, threads: int, seconds: float = 2.0, size: int = 2 << 20) -> float:
-    """Return the bytes a second that as many threads as the cache has read of a file, in random pieces."""
-    from ds4ref.residency.readers import NOW, Job, Readers, read_pages
-    from ds4ref.residency.resident import Memory
-
-    whole, rng = os.stat(model).st_size, np.random.default_rng(int(time.time() * 1e3))
-    memory, done = Memory(size * threads * 2), [0]
-    memory.view[:] = b"\1" * len(memory.view)
-    readers, end = Readers(model, whole, threads), time.perf_counter() + seconds
-    offsets = iter(rng.integers(0, whole // size - 1, 1 << 20).tolist())
-
-    def work(slot: int, handle: int) -> None:
-        while time.perf_counter() < end:
-            place = memory.view[slot * size : (slot + 1) * size]
-            read_pages(handle, model, place, next(offsets) * size, size)
-            done[0] += size
-
-    jobs = [Job(lambda handle, slot=slot: work(slot, handle), NOW) for slot in range(threads)]
-    begun = time.perf_counter()
-    readers.submit(jobs)
-    readers.wait(jobs)
-    rate = done[0] / (time.perf_counter() - begun)
-    readers.close()
-    return rate
-
-
-def measure(model: str, arms: Sequence[str], rounds: int, limit: int, readers: int, tokens: int) -> None:
-    """Run the arms in turn and print a line for each, and the ratios within rounds."""
-    results: dict[str, list[dict[str, Any]]] = {name: [] for name in arms}
+def measure(model: str, rounds: int, limit: int) -> Iterator[Row]:
+    """Run the targets in turn; yield their figures."""
+    results: dict[str, list[dict[str, Any]]] = {name: [] for name in TARGETS}
     with memory_group(limit) as group:
 
-        def arm(name: str) -> float:
+        def target(name: str) -> float:
             inside = "" if name == "memory" else str(group)
             command = [sys.executable, "-m", "benchmarks.experts", model, "--child", name, "--group", inside]
-            command += ["--readers", str(readers), "-n", str(tokens)]
             done = subprocess.run(command, capture_output=True, text=True, check=True)
             results[name].append(json.loads(done.stdout))
-            print(name, done.stdout.strip(), file=sys.stderr, flush=True)
             return results[name][-1].get("ms", 0.0)
 
-        samples = interleave({name: lambda name=name: arm(name) for name in arms}, rounds, warm=False)
+        samples = interleave({name: partial(target, name) for name in TARGETS}, rounds, warm=False)
 
     def median(name: str, key: str) -> float:
         return float(np.median([found[key] for found in results[name] if found[key] is not None]))
 
-    for name in arms:
-        if name != "disk":
-            cached = name not in ("plain", "advised")
-            more = (
-                f", hits {100 * median(name, 'hits'):.0f} %, waited {median(name, 'waited_ms'):.0f} ms"
-                if cached
-                else ""
-            )
-            size = f", cache {median(name, 'cache_gb'):.2f} GB" if cached else ""
-            print(f"{name:8} {median(name, 'ms'):7.1f} ms a token, {median(name, 'mb'):6.1f} MB read{more}{size}")
-    if "disk" in arms:
-        print(f"disk     {median('disk', 'rate') / 1e6:7.0f} MB/s with {readers} threads")
-    if {"cached", "plain"} <= set(arms):
-        ratios = np.array(samples["plain"]) / np.array(samples["cached"])
-        print(f"cached against plain: {np.median(ratios):.2f} times ({ratios.min():.2f} to {ratios.max():.2f})")
-    if {"cached", "disk", "memory"} <= set(arms):
-        reading = 1e9 * median("cached", "mb") / median("disk", "rate")
-        alone, took = median("memory", "ms"), median("cached", "ms")
-        shares = f"{max(reading, alone) / took:.2f}, of both in turn {(reading + alone) / took:.2f}"
-        print(f"cached: reading alone {reading:.0f} ms, computing {alone:.0f} ms; of the longer one's speed {shares}")
+    for name in TARGETS:
+        note = f"{median(name, 'mb'):.1f} MB read"
+        if name in ("cached", "memory"):
+            note += f", hits {100 * median(name, 'hits'):.0f} %, waited {median(name, 'waited_ms'):.0f} ms"
+            note += f", cache {median(name, 'cache_gb'):.2f} GB"
+        yield row(f"a token, {name}", samples[name], "ms", better="lower", note=note)
+    yield row("speed of cached / plain", ratios(samples["plain"], samples["cached"]))
+    yield row("speed of cached / memory", ratios(samples["memory"], samples["cached"]))
 
 
 def main() -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description="decode of a model larger than memory")
     parser.add_argument("model")
-    parser.add_argument("--arms", default=",".join(ARMS), help="in turn")
     parser.add_argument("-r", "--rounds", type=int, default=5)
     parser.add_argument("--limit", type=float, default=3.2, help="memory of the control group, 1e9 bytes")
-    parser.add_argument("--readers", type=int, default=4)
-    parser.add_argument("-n", "--tokens", type=int, default=TOKENS)
-    parser.add_argument("--child")
-    parser.add_argument("--group", default="")
+    add_json(parser)
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    parser.add_argument("--group", default="", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
-        print(json.dumps(child(args.model, args.child, args.group, args.readers, args.tokens)))
-    else:
-        measure(args.model, args.arms.split(","), args.rounds, int(args.limit * 1e9), args.readers, args.tokens)
+        print(json.dumps(child(args.model, args.child, args.group)))
+        return
+    rows = list(measure(args.model, args.rounds, int(args.limit * 1e9)))
+    show(rows, f"a model in {args.limit:g} GB", args.json, model=args.model, limit=args.limit)
 
 
 if __name__ == "__main__":

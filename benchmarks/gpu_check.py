@@ -37,8 +37,7 @@ from typing import Any
 from ds4ref.files import atomic_write
 from ds4ref.runs.provenance import stamp
 
-from .report import Row, print_table
-from .timing import Budget, OutOfTime
+from .harness import Budget, OutOfTime, Row, print_table
 
 ROOT = Path(__file__).resolve().parents[1]
 SECONDS = 470.0
@@ -71,7 +70,7 @@ class Check:
         if timed and self.rehearsal:
             value, bar, note = None, None, "a rehearsal has no speed"
         value = None if value is None else float(value)
-        self.tell({"row": asdict(Row(item, value, bar, None, unit, better, n=1, note=note))})
+        self.tell({"row": asdict(Row(item, value, unit, bar, better, note=note))})
 
     def need(self, seconds: float) -> None:
         """Raise OutOfTime unless the part has ``seconds`` left."""
@@ -244,7 +243,7 @@ def main(
         code = 0 if record.good() else 1
     except KeyboardInterrupt:
         code = 130
-    print_table([row for _, row in record.rows], title="GPU")
+    print_table([row for _, row in record.rows], "GPU")
     for name, part in record.parts.items():
         if part["state"] != "done":
             print(f"{name}: {part['state']}")

@@ -1,8 +1,8 @@
 """Matrix products on a GPU: GB/s of decode, format by format, and T/s of prefill, beside copies and launches.
 
-Every product is launched many times in one captured graph, over consecutive matrices in a buffer far larger than the L2
-cache, so that weights come from memory and the time includes gaps between launches. Weights are random bytes. The copy
-is the driver's, within device memory, counting bytes read and written. Tests check the results, not this benchmark.
+Every product is recorded many times in one graph, over consecutive matrices in a buffer far larger than the L2 cache,
+so that weights come from memory and the time includes gaps between launches. Weights are random bytes. The copy is the
+driver's, within device memory, counting bytes read and written. Tests check the results, not this benchmark.
 """
 
 from __future__ import annotations
@@ -15,10 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ds4ref.kernels.cuda.driver import arrays, gpu
+from ds4ref.kernels.cuda import CUDA
 from ds4ref.kernels.cuda.driver.devices import nothing
-from ds4ref.kernels.cuda.graph.branches import Schedule
-from ds4ref.kernels.cuda.products import dispatch
 from ds4ref.kernels.cuda.products.plain import VALUE_BYTES
 from ds4ref.kernels.cuda.products.units import UNITS
 from ds4ref.kernels.formats import FORMATS, Matrix
@@ -30,8 +28,8 @@ BUFFER_BYTES = 1 << 30
 GRAPH_BYTES = 3 << 30
 PINNED_BYTES = 256 << 20
 REPLAYS = 5
-CHAIN, LANES = 200, 3
-"""Empty launches in a chain, each of which waits for the one before, and chains side by side."""
+CHAIN = 200
+"""Empty launches in a chain."""
 
 SHAPES = {
     "Q8_0": ((512, 4096), (4096, 2048), (8192, 4096), (32768, 1024), (4096, 8192), (129280, 4096)),
@@ -48,149 +46,113 @@ LARGE = 30_000_000
 BAR = 0.7
 
 
+def activation(fmt: str) -> str:
+    """Return the rounding of inputs that goes with weights of ``fmt``."""
+    return UNITS[fmt].activation if fmt in UNITS else "float"
+
+
 class Bench:
-    """Device memory for weights, and timing of launches that read it; ``small``: for rehearsals."""
+    """Random bytes on the device as weights, and timing of what reads them; ``small``: for rehearsals."""
 
     def __init__(self, small: bool = False) -> None:
-        self.small = small
-        self.driver: Any = gpu.open_driver()
+        self.small, self.ops = small, CUDA()
+        self.driver, self.rng = self.ops.driver, np.random.default_rng(0)
         self.size = (1 << 22) if small else BUFFER_BYTES
-        self.buffer = self.driver.alloc(self.size)
-        self.rng = np.random.default_rng(0)
-        self.driver.to_device(self.buffer, 0, self.rng.integers(0, 256, self.size, dtype=np.uint8))
-        self._kept: list[Any] = []
-
-    def close(self) -> None:
-        """Free the device memory."""
-        for block in (self.buffer, *self._kept):
-            self.driver.free(block)
-
-    def array(self, values: np.ndarray) -> Any:
-        """Return a flat copy of ``values`` on the device."""
-        values = np.ascontiguousarray(values)
-        block = self.driver.alloc(values.nbytes)
-        self._kept.append(block)
-        self.driver.to_device(block, 0, values)
-        return arrays.as_kernel_array(block.pointer, (values.size,), values.dtype)
-
-    def zeros(self, shape: Any, dtype: Any = np.float32) -> Any:
-        return self.array(np.zeros(shape, dtype))
+        self.bytes = self.ops.moved(self.rng.integers(0, 256, self.size, dtype=np.uint8))
 
     def normal(self, *shape: int) -> Any:
-        return self.array(self.rng.standard_normal(shape).astype(np.float32))
+        return self.ops.moved(self.rng.standard_normal(shape).astype(np.float32))
 
-    def reused(self) -> Callable[[tuple[int, ...], Any], Any]:
-        """Return ``zeros`` that makes an array of a kind once: to make one is a copy, which must not be timed."""
-        made: dict[tuple[Any, ...], Any] = {}
-
-        def scratch(shape: tuple[int, ...], dtype: Any) -> Any:
-            key = shape, np.dtype(dtype)
-            if key not in made:
-                made[key] = self.zeros(shape, dtype)
-            return made[key]
-
-        return scratch
-
-    def weights(self, nbytes: int) -> Iterator[Any]:
-        """Yield consecutive slices of ``nbytes`` of the weight buffer, cyclically."""
-        step = -(-nbytes // 256) * 256
+    def matrices(self, fmt: str, rows: int, n: int, experts: int = 0) -> Iterator[Matrix]:
+        """Yield consecutive matrices, or stacks, of the weights, cyclically."""
+        shape = *([experts] if experts else []), rows, FORMATS[fmt].row_bytes(n)
+        nbytes = int(np.prod(shape))
         while True:
-            for start in range(0, self.size - step + 1, step):
-                yield arrays.as_kernel_array(self.buffer.pointer + start, (nbytes,), np.dtype(np.uint8))
+            for start in range(0, self.size - nbytes + 1, -(-nbytes // 256) * 256):
+                data: Any = self.bytes[start : start + nbytes].reshape(shape)
+                yield Matrix(fmt, data, rows, n)
 
-    def time(self, calls: Sequence[Callable[[], Any]], order: Schedule | None = None) -> float:
-        """Return microseconds per call with all calls captured in one graph: the median of a few replays."""
-        calls[0]()
-        self.driver.sync()
-        graph = self.driver.capture([], calls, [], *([] if order is None else [order]))
-        times = []
+    def count(self, nbytes: int) -> int:
+        """Return how many launches that read ``nbytes`` each are enough to time."""
+        return 1 if self.small else max(8, min(1000, GRAPH_BYTES // nbytes))
+
+    def seconds(self, run: Callable[[], Any]) -> float:
+        """Return the median of a few runs, each to the end of what it launches."""
+        taken = []
         for _ in range(1 if self.small else REPLAYS + 1):
             start = time.perf_counter()
-            graph.launch()
+            run()
             self.driver.sync()
-            times.append(time.perf_counter() - start)
-        return statistics.median(times[1:] or times) / len(calls) * 1e6
+            taken.append(time.perf_counter() - start)
+        return statistics.median(taken[1:] or taken)
+
+    def launches(self, calls: Sequence[Callable[[], Any]]) -> float:
+        """Return microseconds per call, of calls captured in one graph."""
+        calls[0]()
+        self.driver.sync()
+        return 1e6 * self.seconds(self.driver.capture([], calls, []).launch) / len(calls)
+
+    def recorded(self, calls: Sequence[Callable[[Any], Any]]) -> float:
+        """Return microseconds per call, of calls of ops with a recording."""
+        recording = self.ops.record()
+        outs = [call(recording) for call in calls]
+        recording.seal(outs[-1])
+        return 1e6 * self.seconds(recording.replay) / len(calls)
 
     def copy(self) -> float:
         """Return the speed of a copy in GB/s, bytes read plus written: the best of a few sizes."""
-        other = self.driver.alloc(self.size)
+        block, other = self.bytes.buffer.block, self.driver.alloc(self.size)
         best = 0.0
         for size in (self.size // 8, self.size // 2, self.size):
-            calls = [partial(self.driver.copy, other, 0, self.buffer, 0, size)] * (1 if self.small else 8)
-            best = max(best, 2 * size / self.time(calls) / 1e3)
+            calls = [partial(self.driver.copy, other, 0, block, 0, size)] * (1 if self.small else 8)
+            best = max(best, 2 * size / self.launches(calls) / 1e3)
         self.driver.free(other)
         return best
 
-    def over(self, nbytes: int, call: Callable[[Any], Any], source: Iterator[Any] | None = None) -> float:
-        """Time ``call`` of one slice of ``nbytes`` of weights after the other, or of what ``source`` yields."""
-        source = self.weights(nbytes) if source is None else source
-        count = 1 if self.small else max(8, min(1000, GRAPH_BYTES // nbytes))
-        return self.time([partial(call, next(source)) for _ in range(count)])
+
+def dense(bench: Bench, fmt: str, act: str, rows: int, n: int, tokens: int = 1) -> tuple[int, float]:
+    """Time one plain product; return the bytes of its weights and microseconds, as all that follow. Inputs take turns:
+    two products of the same would be one launch."""
+    nbytes, xs = rows * FORMATS[fmt].row_bytes(n), [bench.normal(tokens, n) for _ in range(2)]
+    source = bench.matrices(fmt, rows, n)
+    count = bench.count(nbytes) if tokens == 1 else 1 if bench.small else 8
+
+    def call(x: Any, w: Matrix, ops: Any) -> Any:
+        return ops.linear(x, w, act)
+
+    return nbytes, bench.recorded([partial(call, xs[number % 2], next(source)) for number in range(count)])
 
 
-def dense(bench: Bench, fmt: str, act: str, rows: int, n: int) -> tuple[int, float]:
-    """Time one plain product with packed inputs, without the packing, which several products share; return the bytes
-    of its weights and microseconds, as all that follow."""
-    nbytes = rows * FORMATS[fmt].row_bytes(n)
-    x, out, stream = bench.normal(n), bench.zeros(rows), bench.driver.stream
-    inputs = dispatch.pack(stream, x, 1, n, fmt, act, bench.zeros) if fmt in UNITS else None
-
-    def call(data: Any) -> None:
-        w = Matrix(fmt, data, rows, n)
-        if inputs is None:
-            dispatch.linear(stream, out, x, w, 1, 1, act, scratch=bench.zeros)
-        else:
-            dispatch.linear_packed(stream, out, *inputs, w, 1, 1, act, scratch=bench.zeros)
-
-    return nbytes, bench.over(nbytes, call)
-
-
-def experts(bench: Bench, fmt: str, act: str, rows: int, n: int, summed: bool) -> tuple[int, float]:
+def experts(bench: Bench, fmt: str, rows: int, n: int, summed: bool) -> tuple[int, float]:
     """Time products with USED of EXPERTS expert matrices, different ones for each launch.
 
     ``summed``: the weighted sum over experts (down projection) instead of separate results.
     """
-    one = rows * FORMATS[fmt].row_bytes(n)
-    stack = min(EXPERTS, bench.size // one)
-    x, out, error = bench.normal(USED, n), bench.zeros(USED * rows), bench.zeros(1, np.int32)
-    stream = bench.driver.stream
-    inputs = dispatch.pack(stream, x, USED, n, fmt, act, bench.zeros)
-    w = Matrix(fmt, next(bench.weights(stack * one)), rows, n)
-    product = dispatch.expert_sum_packed if summed else dispatch.expert_linear_packed
+    nbytes, act = USED * rows * FORMATS[fmt].row_bytes(n), activation(fmt)
+    w = next(bench.matrices(fmt, rows, n, EXPERTS))
+    x = bench.normal(1, USED, n) if summed else bench.normal(1, n)
 
-    def call(ids: Any) -> None:
-        product(stream, out, error, *inputs, ids, w, 1, USED, stack, act, 1, scratch=bench.zeros)
+    def call(ids: Any, ops: Any) -> Any:
+        return ops.expert_sum(x, ids, w, act) if summed else ops.expert_linear(x, ids, w, act)
 
-    draws = (bench.array(bench.rng.permutation(stack)[:USED].astype(np.int32)) for _ in iter(int, 1))
-    return USED * one, bench.over(USED * one, call, draws)
+    draws = [bench.rng.permutation(EXPERTS)[None, :USED].astype(np.int32) for _ in range(bench.count(nbytes))]
+    return nbytes, bench.recorded([partial(call, bench.ops.moved(ids)) for ids in draws])
 
 
 def mix(bench: Bench, rows: int, n: int) -> tuple[int, float]:
     """Time the product for the mixing logits of hyper-connections, (rows, n) float weights."""
-    x, out = bench.normal(n), bench.zeros(rows)
+    X, source = bench.normal(1, 4, n // 4), bench.matrices("F16", rows, n)
 
-    def call(data: Any) -> None:
-        dispatch.hc_mix(bench.driver.stream, out, x, Matrix("F16", data, rows, n), 1, 1e-6, scratch=bench.zeros)
+    def call(w: Matrix, ops: Any) -> Any:
+        return ops.hc_mix(X, w, 1e-6)
 
-    return 2 * rows * n, bench.over(2 * rows * n, call)
-
-
-def prefill(bench: Bench, fmt: str, act: str, rows: int, n: int, tokens: int) -> float:
-    """Time one product of ``tokens`` inputs, including their packing, in microseconds."""
-    x, out = bench.normal(tokens, n), bench.zeros(tokens * rows)
-    source, scratch = bench.weights(rows * FORMATS[fmt].row_bytes(n)), bench.reused()
-
-    def call(data: Any) -> None:
-        w = Matrix(fmt, data, rows, n)
-        dispatch.linear(bench.driver.stream, out, x, w, tokens, 1, act, scratch=scratch)
-
-    return bench.time([partial(call, next(source)) for _ in range(1 if bench.small else 8)])
+    return 2 * rows * n, bench.recorded([partial(call, next(source)) for _ in range(bench.count(2 * rows * n))])
 
 
 def decode_products(bench: Bench) -> Iterator[tuple[str, str, Callable[[], tuple[int, float]]]]:
     """Yield name, kind of input and measurement of every product of decode."""
     for fmt, shapes in SHAPES.items():
-        act = UNITS[fmt].activation if fmt in UNITS else "float"
+        act = activation(fmt)
         for rows, n in shapes:
             if not bench.small or rows * n <= 1 << 21:
                 yield f"linear {fmt} {act} {rows} x {n}", act, partial(dense, bench, fmt, act, rows, n)
@@ -198,46 +160,34 @@ def decode_products(bench: Bench) -> Iterator[tuple[str, str, Callable[[], tuple
             rows, n = shapes[-1]
             yield f"linear {fmt} float {rows} x {n}", "float", partial(dense, bench, fmt, "float", rows, n)
     for fmt, (rows, n) in {} if bench.small else EXPERT_SHAPES.items():
-        yield f"expert_linear {fmt} {rows} x {n}", "q8k", partial(experts, bench, fmt, "q8k", rows, n, False)
-        yield f"expert_sum {fmt} {n} x {rows}", "q8k", partial(experts, bench, fmt, "q8k", n, rows, True)
+        yield f"expert_linear {fmt} {rows} x {n}", "q8k", partial(experts, bench, fmt, rows, n, False)
+        yield f"expert_sum {fmt} {n} x {rows}", "q8k", partial(experts, bench, fmt, n, rows, True)
     n = 1024 if bench.small else 16384
     yield f"hc_mix F16 24 x {n}", "float", partial(mix, bench, 24, n)
 
 
 def launches(check: Check, bench: Bench) -> None:
-    """Add the rows of empty launches: from Python, in a chain and in lanes of a graph; and of one pack."""
-    driver, x, length = bench.driver, bench.zeros(32), 4 if bench.small else CHAIN
+    """Add the rows of empty launches: from Python, and in a graph."""
+    x, length = bench.normal(32).flat(), 4 if bench.small else CHAIN
 
-    def launch(stream: Any) -> None:
-        nothing[1, 32, stream](x, x, 32)
+    def launch() -> None:
+        nothing[1, 32, bench.driver.stream](x, x, 32)
 
-    call = partial(launch, driver.stream)
-    call()
-    driver.sync()
-    start = time.perf_counter()
-    for _ in range(length):
-        call()
-    check.add("empty launch from Python", 1e6 * (time.perf_counter() - start) / length, "us", timed=True)
-    check.add(f"graph of a chain of {length}, a node", bench.time([call] * length), "us", timed=True)
-    order = Schedule([{n - LANES} if n >= LANES else set() for n in range(LANES * length)], LANES)
-    beside = bench.time([partial(launch, driver.stream_of(turn.branch)) for turn in order.turns], order)
-    check.add(f"graph of {LANES} lanes of {length}, a step of all", LANES * beside, "us", timed=True)
-    scratch, inputs = bench.reused(), bench.normal(4096)
-    pack = partial(dispatch.pack, driver.stream, inputs, 1, 4096, "Q8_0", "a8", scratch)
-    check.add("one pack of 4096 inputs, in a graph", bench.time([pack] * length), "us", timed=True)
+    launch()
+    python = bench.seconds(lambda: [launch() for _ in range(length)])
+    check.add("empty launch from Python", 1e6 * python / length, "us", timed=True)
+    check.add(f"graph of a chain of {length}, a node", bench.launches([launch] * length), "us", timed=True)
 
 
 def copies(check: Check, bench: Bench) -> None:
     """Add the rows of copies between the device and page-locked memory of the host."""
-    pinned = bench.driver.pinned(min(PINNED_BYTES, bench.size))
-    for item, work in (("to the device", bench.driver.to_device), ("to the host", bench.driver.to_host)):
-        taken = []
-        for _ in range(1 if bench.small else REPLAYS):
-            start = time.perf_counter()
-            work(*((bench.buffer, 0, pinned) if item == "to the device" else (pinned, bench.buffer, 0)))
-            bench.driver.sync()
-            taken.append(time.perf_counter() - start)
-        speed = pinned.nbytes / statistics.median(taken) / 1e9
+    pinned, block = bench.driver.pinned(min(PINNED_BYTES, bench.size)), bench.bytes.buffer.block
+    works = {
+        "to the device": lambda: bench.driver.to_device(block, 0, pinned),
+        "to the host": lambda: bench.driver.to_host(pinned, block, 0),
+    }
+    for item, work in works.items():
+        speed = pinned.nbytes / bench.seconds(work) / 1e9
         check.add(f"copy {item}", speed, "GB/s", note="page-locked memory", timed=True)
 
 
@@ -256,8 +206,7 @@ def measure(check: Check) -> None:
         check.add(f"{item} / copy", speed / copy, "", bar, note=f"{microseconds:.1f} us, {speed:.0f} GB/s", timed=True)
     rows, n, tokens = (64, 256, 16) if bench.small else (8192, 4096, 2048)
     for fmt in ("Q8_0", "Q4_K", "Q2_K", "IQ2_XXS", *VALUE_BYTES):
-        for act in ([UNITS[fmt].activation] if fmt in UNITS else []) + ["float"]:
+        for act in dict.fromkeys((activation(fmt), "float")):
             check.need(5)
-            speed = 2 * rows * n * tokens / prefill(bench, fmt, act, rows, n, tokens) / 1e6
+            speed = 2 * rows * n * tokens / dense(bench, fmt, act, rows, n, tokens)[1] / 1e6
             check.add(f"{tokens} inputs, {fmt} {act} {rows} x {n}", speed, "T/s", timed=True)
-    bench.close()

@@ -104,12 +104,6 @@ def measure(check: Check) -> None:
                 bar = DECODE_BAR if layers == SHORT and depth == depths[0] else None
                 check.add(item, 1e3 * seconds, "ms", timed=True)
                 check.add(f"{item} / bound", share, "", bar, note="bytes over the copy's GB/s", timed=True)
-            if layers == SHORT:
-                engine.model.ops.branches = 1  # recordings that sessions make from now on
-                sequential = per_token(engine, depths[0], tokens, warm)
-                note = f"{1e3 * decoded[layers][depths[0]]:.3f} ms with what is independent side by side"
-                item = f"the same at {depths[0]}, one launch after the other"
-                check.add(item, 1e3 * sequential, "ms", note=note, timed=True)
             check.need(10)
             chunks[layers] = chunk_seconds(engine, prefill, rounds, min(1, warm))
             check.add(f"slice of {layers} layers, prefill of {prefill}", prefill / chunks[layers], "tok/s", timed=True)
@@ -125,7 +119,6 @@ def heads(check: Check) -> tuple[float, float]:
     check.add("copy", copy / 1e9, "GB/s", timed=True)
     rows = (512, 256) if check.rehearsal else (FLASH.vocab, SLICE["vocab"])
     times = [dense(bench, *HEAD, count, 256 if check.rehearsal else FLASH.dim)[1] for count in rows]
-    bench.close()
     return copy, 1e-6 * (times[0] - times[1])
 
 

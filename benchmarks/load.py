@@ -7,9 +7,8 @@ Clients send requests continuously, through all four APIs; a third of their requ
 or after some pieces of the answer. A few greedy clients send several requests at once, which must slow down only
 themselves. Every complete answer is compared with the answer to the same request on an idle server (temperature 0).
 
-Prints, as a table and a line of JSON: answers, wrong and broken ones; time to first token for polite and greedy
-clients; work done for disconnected clients; and memory, files and threads of the server every few seconds. Excludes the
-network.
+Prints, as a table or JSON: answers, wrong and broken ones; time to first token for polite and greedy clients; work done
+for disconnected clients; and memory, files and threads of the server before and after. Excludes the network.
 """
 
 from __future__ import annotations
@@ -21,17 +20,14 @@ import os
 import random
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import httpx2
-import numpy as np
 
 from ds4ref.engine import Engine
 from ds4ref.nano import random_path
-from ds4ref.runs.provenance import stamp
 from ds4ref.server.app import apis
 from ds4ref.server.job import Job
 from ds4ref.server.listen import Background
@@ -41,7 +37,9 @@ from ds4ref.server.turn import Delta, Prefill
 from ds4ref.server.worker import Worker
 from ds4ref.targets.transport import tls_context
 
-CTX = 8192
+from .harness import Row, add_json, row, show
+
+CTX, TOKENS = 8192, 16
 PROMPTS = 12
 MEMORY = 8 << 20
 """Bytes for cached sequences, so small that the cache is full when the measurement begins."""
@@ -97,22 +95,6 @@ class Watched(Worker):
             self.late_seconds.append(time.monotonic() - pressed[0])
 
 
-class ResourceSampler(threading.Thread):
-    """Thread that samples the resources of this process every few seconds."""
-
-    def __init__(self, every: float, sequences: Sequences):
-        super().__init__(daemon=True)
-        self.every, self.sequences, self.over = every, sequences, threading.Event()
-        self.samples: list[dict[str, float]] = []
-
-    def run(self) -> None:
-        """Sample until ``over`` is set."""
-        begun = time.monotonic()
-        while not self.over.wait(self.every):
-            kept = {"conversations": self.sequences.nbytes >> 10}
-            self.samples.append({"s": round(time.monotonic() - begun, 1), **resources(), **kept})
-
-
 def resources() -> dict[str, int]:
     """Return memory in bytes, open files and threads of this process."""
     with open("/proc/self/statm") as file:
@@ -128,32 +110,24 @@ def ask(kind: str, url: str, **options: Any) -> Any:
     return json.loads(done.stdout)
 
 
-def load(seconds: float, clients: int, tokens: int, threads: int | None = None, model: str = "") -> dict[str, Any]:
+def load(seconds: float, clients: int, tokens: int = TOKENS, threads: int | None = None, model: str = "") -> dict:
     """Run ``clients`` clients for ``seconds``, after a warm-up of a fifth of that; return the results."""
     with Engine.open(model or random_path(), threads=threads) as engine:
         worker = Watched(engine, ctx=CTX, sequences=Sequences(engine.tokenizer, MEMORY), queue_limit=4 * clients)
         service = Service(worker, apis())
         with Background(service) as url:
-            alone = ask("alone", url, tokens=tokens)
-            many = {"tokens": tokens, "clients": clients, "alone": alone}
+            many = {"tokens": tokens, "clients": clients, "alone": ask("alone", url, tokens=tokens)}
             first = ask("crowd", url, seconds=seconds / 5, seed=1, **many)
             settled(service)
-            before, sampler = resources(), ResourceSampler(max(1.0, seconds / 30), worker.sequences)
-            sampler.start()
+            before = resources()
             crowd = ask("crowd", url, seconds=seconds, seed=2, **many)
-            sampler.over.set()
-            sampler.join()
-            live = settled(service)
-            after = resources()
-            late = {"all": worker.left, "running": len(worker.late_tokens),
-                    "tokens": max(worker.late_tokens, default=0),
-                    "ms": 1000 * max(worker.late_seconds, default=0.0)}  # fmt: skip
-    return {
-        "answers": crowd["answers"], "left": crowd["left"], "wrong": crowd["wrong"] + first["wrong"],
-        "failed": crowd["failed"] + first["failed"], "live": live, "late": late,
-        "wait": {kind: spread(waits) for kind, waits in crowd["waits"].items() if waits},
-        "share": spread(crowd["shares"]), "before": before, "after": after, "held": sampler.samples,
+            live, after = settled(service), resources()
+    late = {
+        "all": worker.left, "running": len(worker.late_tokens), "tokens": max(worker.late_tokens, default=0),
+        "ms": 1000 * max(worker.late_seconds, default=0.0),
     }  # fmt: skip
+    failures = {name: crowd[name] + first[name] for name in ("wrong", "failed")}
+    return {**crowd, **failures, "live": live, "late": late, "before": before, "after": after}
 
 
 def settled(service: Service, seconds: float = 30.0) -> int:
@@ -163,12 +137,6 @@ def settled(service: Service, seconds: float = 30.0) -> int:
         time.sleep(0.05)
     time.sleep(1.5)  # connections are heard out for a second
     return len(service.worker.running) + len(service.worker.queue)
-
-
-def spread(values: Sequence[float]) -> dict[str, float]:
-    """Return quantiles of the values by name."""
-    names = {"least": 0.0, "median": 0.5, "p99": 0.99, "most": 1.0}
-    return {name: round(float(np.quantile(values, q)), 3) for name, q in names.items()}
 
 
 # ---------------------------------------------------------------------------------------------------- the clients
@@ -308,36 +276,35 @@ def client(options: dict[str, Any]) -> Any:
     return alone(**options)
 
 
-def print_results(result: dict[str, Any]) -> None:
-    """Print the results as a table."""
+def rows(result: dict[str, Any]) -> Iterator[Row]:
+    """Yield the figures of a load test."""
     late, before = result["late"], result["before"]
-    print(f"{result['answers']} answers, {result['left']} left, {result['wrong']} wrong, {result['failed']} failed, "
-          f"{result['live']} still live")  # fmt: skip
-    for kind, wait in result["wait"].items():
-        print(f"first token, {kind}: {wait['median']:.2f} s (median), {wait['p99']:.2f} s (99 %), {wait['most']:.2f} s")
-    print(f"answers of a client: {result['share']['least']:.0f} to {result['share']['most']:.0f}")
-    print(f"of {late['all']} that left, {late['running']} were being answered; then at most {late['tokens']} tokens or "
-          f"chunks were told, and it ended within {late['ms']:.1f} ms")  # fmt: skip
+    yield Row("answers", result["answers"], note=f"{result['left']} requests were abandoned")
+    for name, what in (("wrong", "other answers than alone"), ("failed", "broken answers"), ("live", "still running")):
+        yield Row(what, result[name], bar=0, better="lower")
+    for kind, waits in result["waits"].items():
+        yield row(f"first token, {kind} clients", waits, "s", better="lower")
+    yield row("answers of a client", result["shares"])
+    note = f"of {late['all']} that left, {late['running']} were being answered; it ended within {late['ms']:.1f} ms"
+    yield Row("most tokens or chunks told after that", late["tokens"], bar=1, better="lower", note=note)
     for name, value in before.items():
-        print(f"{name}: {value} before, {result['after'][name]} after, at most {max(h[name] for h in result['held'])}")
+        yield Row(f"{name} of the server", result["after"][name], better="lower", note=f"{value} before")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the load test; print a table and JSON."""
+    """Run the load test; print a table or JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--client", metavar="JSON", help=argparse.SUPPRESS)
     parser.add_argument("--seconds", type=float, default=300.0)
     parser.add_argument("--clients", type=int, default=200)
-    parser.add_argument("--tokens", type=int, default=16, help="of an answer (16)")
-    parser.add_argument("--threads", type=int, default=None)
+    add_json(parser)
     args = parser.parse_args(argv)
     if args.client:
         print(json.dumps(client(json.loads(args.client))))
         return
-    result = load(args.seconds, args.clients, args.tokens, args.threads)
-    print_results(result)
-    print(json.dumps({"load": result, "clients": args.clients, "seconds": args.seconds, "tokens": args.tokens,
-                      "threads": args.threads, **stamp()}))  # fmt: skip
+    found = list(rows(load(args.seconds, args.clients)))
+    title = f"{args.clients} clients for {args.seconds:.0f} s"
+    show(found, title, args.json, clients=args.clients, seconds=args.seconds, tokens=TOKENS)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,14 +15,19 @@ from ds4ref.kernels.cpu.sizes import READ_LINE
 from ds4ref.kernels.formats.matrix import Matrix
 
 from .context import Context
-from .goals import FORMATS
+from .harness import Row, Target, clocked, interleave, ratios, row
 from .rows import random_rows
-from .timing import Arm, clocked, interleave, ratios
 
 N = 4096
 REPEAT = 3
-CACHED_MEGABYTES = 1
-"""Size of a matrix that a second-level cache keeps."""
+FORMATS = {
+    "Q8_0": ("a8", 0.88),
+    "F16": ("float", 0.88),
+    "Q4_K": ("q8k", 0.88),
+    "Q2_K": ("q8k", 0.75),
+    "IQ2_XXS": ("q8k", 0.7),
+}
+"""Weight formats, with the activation rounding that mode ds4 uses for each, and its bar."""
 
 
 def random_matrix(fmt: str, megabytes: int, n: int = N) -> Matrix:
@@ -31,16 +37,16 @@ def random_matrix(fmt: str, megabytes: int, n: int = N) -> Matrix:
     return Matrix(fmt, data, len(data), n)
 
 
-def product(threads: int, w: Matrix, act: str) -> Arm:
-    """Return an arm that multiplies one input, rounded as ``act``, with ``w``."""
+def product(threads: int, w: Matrix, act: str) -> Target:
+    """Return a target that multiplies one input, rounded as ``act``, with ``w``."""
     recording = CPU(threads).record()
     x = np.random.default_rng(2).standard_normal((1, w.cols)).astype(np.float32)
     recording.seal(recording.linear(x, w, act))
     return _replayed(recording, w.data)
 
 
-def reading(threads: int, *arrays: np.ndarray) -> Arm:
-    """Return an arm that reads all bytes of ``arrays``, in whole pieces of 256 bytes."""
+def reading(threads: int, *arrays: np.ndarray) -> Target:
+    """Return a target that reads all bytes of ``arrays``, in whole pieces of 256 bytes."""
     recording = CPU(threads).record()
     for array in arrays:
         out = recording.empty(16 * threads, dtype=np.int32)
@@ -50,48 +56,21 @@ def reading(threads: int, *arrays: np.ndarray) -> Arm:
     return _replayed(recording, arrays)
 
 
-def _replayed(recording: Any, kept: Any) -> Arm:
-    """Return an arm that replays; ``kept`` keeps alive what its addresses point at."""
-    arm = clocked(recording.replay, REPEAT)
-
-    def timed() -> float:
-        assert kept is not None
-        return arm()
-
-    return timed
+def _replayed(recording: Any, kept: Any) -> Target:
+    """Return a target that replays; ``kept`` keeps alive what its addresses point at."""
+    return clocked(lambda kept=kept: recording.replay(), REPEAT)
 
 
-def measure(context: Context) -> None:
-    """Measure the rows "read", "read 1", "matvec ..." and "float ..." of the CPU table."""
+def measure(context: Context) -> Iterator[Row]:
+    """Yield the rows of read bandwidth and of products with each format."""
     megabytes, rounds = (64, 5) if context.quick else (192, 15)
-    block = np.ones(megabytes << 20, np.uint8)
-    all_threads = interleave({"read": reading(context.threads, block)}, rounds)["read"]
-    one = interleave({"read": reading(1, block)}, rounds)["read"]
-    context.add("read", [block.nbytes / 1e9 / s for s in all_threads], f"{context.threads} threads")
-    context.add("read 1", [block.nbytes / 1e9 / s for s in one])
-    del block
-    for fmt, act in FORMATS.items():
+    for fmt, (act, bar) in FORMATS.items():
         context.budget.need(4)
         w = random_matrix(fmt, megabytes)
-        arms = {"read": reading(context.threads, w.data), act: product(context.threads, w, act)}
-        if not context.quick and act != "float":
-            arms["float"] = product(context.threads, w, "float")
-        samples = interleave(arms, rounds)
-        context.add(f"matvec {fmt}", ratios(samples["read"], samples[act]), f"{act} activations")
-        if act != "float" and "float" in samples:
-            context.add(f"float {fmt}", ratios(samples["read"], samples["float"]))
-
-
-def cached(context: Context) -> None:
-    """Measure the rows "cached ...": what arithmetic allows one core, on a matrix that stays in its caches.
-
-    Rounding and packing of the input count, too: 1 to 3 % of the time.
-    """
-    arms, sizes = {}, {}
-    for fmt, act in FORMATS.items():
-        w = random_matrix(fmt, CACHED_MEGABYTES)
-        arms[fmt], sizes[fmt] = product(1, w, act), w.data.nbytes / 1e9
-    samples = interleave(arms, 15)
-    for fmt, act in FORMATS.items():
-        rates = [sizes[fmt] / seconds for seconds in samples[fmt]]
-        context.add(f"cached {fmt}", rates, f"{act} activations")
+        targets = {"read": reading(context.threads, w.data), fmt: product(context.threads, w, act)}
+        samples = interleave(targets, rounds)
+        if fmt == "Q8_0":
+            rates = [w.data.nbytes / 1e9 / seconds for seconds in samples["read"]]
+            yield row("read bandwidth", rates, "GB/s", note=f"{context.threads} threads")
+        shares = ratios(samples["read"], samples[fmt])
+        yield row(f"mat-vec / read bandwidth: {fmt}", shares, "", bar, note=f"{act} activations")

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from ds4ref.archs.deepseek4.chunk import Chunk
 from ds4ref.engine import Engine
 from ds4ref.nano.diagnostic import DIAGNOSTIC
 from ds4ref.test_vectors.diagnosis import Pass, Signatures
@@ -44,29 +43,7 @@ PROMPT_SEEDS = 1
 # --- mistakes with a strength s that the library does not have
 
 
-def _softcap(s: float) -> Fault:
-    """Cap logits as c tanh(x / c); smaller c is stronger."""
-    cap = np.float32(30 / s)
-    return Fault("softcap", "", edits={"result_output": _value(lambda x: cap * np.tanh(x / cap))})
-
-
-def _head(s: float) -> Fault:
-    """Attenuate one head's output."""
-
-    def edit(value: np.ndarray, layer: int, chunk: Chunk, seen: dict) -> np.ndarray:
-        out = value.copy()
-        out[:, 0] *= np.float32(1 - min(s, 1.0))
-        return out
-
-    return Fault("head_fades", "", edits={"kqv_back": edit})
-
-
-def _gate(s: float) -> Fault:
-    """Change the steepness of the experts' sigmoid."""
-    return Fault("gate_steep", "", _op("swiglu", lambda op: lambda g, *rest: op(g * np.float32(1 + s), *rest)))
-
-
-def _weights(s: float) -> Fault:
+def _powered(s: float) -> Callable:
     """Raise routing weights to a power before normalising them again."""
 
     def make(route: Callable) -> Callable:
@@ -77,69 +54,47 @@ def _weights(s: float) -> Fault:
 
         return wrong
 
-    return Fault("weights_power", "", _op("route", make))
+    return make
 
 
-def _leak(s: float) -> Fault:
-    """Add a little of the previous token to every block output."""
-
-    def edit(value: np.ndarray, layer: int, chunk: Chunk, seen: dict) -> np.ndarray:
-        out = value.copy()
-        out[1:] += np.float32(s) * value[:-1]
-        return out
-
-    return Fault("leak", "", edits={"ffn_out": edit})
-
-
-def _channel(s: float) -> Fault:
-    """Scale one channel in sixteen of the attention input."""
-
-    def edit(value: np.ndarray, layer: int, chunk: Chunk, seen: dict) -> np.ndarray:
-        out = value.copy()
-        out[:, ::16] *= np.float32(1 + s)
-        return out
-
-    return Fault("channels_off", "", edits={"attn_norm": edit})
-
-
-def _shared_sink(s: float) -> Fault:
-    """Pull sinks towards the first head's."""
-    return Fault("sink_shared", "", edits={"attn_sinks": _value(lambda x: x + np.float32(min(s, 1.0)) * (x[:1] - x))})
-
-
-def _pool(s: float) -> Fault:
+def _flattened(s: float) -> Callable:
     """Flatten the scores of compressors."""
     flat = np.float32(1 - min(s, 1.0))
-
-    def make(op: Callable) -> Callable:
-        return lambda kv, score: op(kv, np.where(score < -1e29, score, score * flat))
-
-    return Fault("pool_flat", "", _op("pool", make))
+    return lambda op: lambda kv, score: op(kv, np.where(score < -1e29, score, score * flat))
 
 
-def _late_scale(s: float) -> Fault:
-    """Scale queries with the logarithm of the position."""
-
-    def edit(value: np.ndarray, layer: int, chunk: Chunk, seen: dict) -> np.ndarray:
-        gain = 1 + s * np.log1p(chunk.positions / 100)
-        return value * gain[:, None, None].astype(np.float32)
-
-    return Fault("query_grows", "", edits={"Qcur": edit})
-
-
-def _one_layer(s: float) -> Fault:
-    """Scale the FFN of one layer."""
-
-    def edit(value: np.ndarray, layer: int, chunk: Chunk, seen: dict) -> np.ndarray:
-        return value * np.float32(1 + s) if layer == 3 else value
-
-    return Fault("layer_off", "", edits={"ffn_out": edit})
+def _gains(count: int, every: int, gain: float) -> np.ndarray:
+    """Return ``gain`` for every so many-th of ``count`` values, 1 for the others."""
+    return np.where(np.arange(count) % every == 0, np.float32(gain), np.float32(1))
 
 
 OUTSIDE: dict[str, Callable[[float], Fault]] = {
-    "softcap": _softcap, "head_fades": _head, "gate_steep": _gate, "weights_power": _weights, "leak": _leak,
-    "channels_off": _channel, "sink_shared": _shared_sink, "pool_flat": _pool, "query_grows": _late_scale,
-    "layer_off": _one_layer,
+    # logits capped as c tanh(x / c); smaller c is stronger
+    "softcap": lambda s: Fault("softcap", "", edits={
+        "result_output": _value(lambda x: np.float32(30 / s) * np.tanh(x / np.float32(30 / s)))}),
+    # one head's output attenuated
+    "head_fades": lambda s: Fault("head_fades", "", edits={
+        "kqv_back": _value(lambda x: x * _gains(x.shape[1], x.shape[1], 1 - min(s, 1.0))[:, None])}),
+    # the steepness of the experts' sigmoid
+    "gate_steep": lambda s: Fault("gate_steep", "", _op(
+        "swiglu", lambda op: lambda g, *rest: op(g * np.float32(1 + s), *rest))),
+    "weights_power": lambda s: Fault("weights_power", "", _op("route", _powered(s))),
+    # a little of the previous token in every block output
+    "leak": lambda s: Fault("leak", "", edits={
+        "ffn_out": _value(lambda x: x + np.float32(s) * np.concatenate((0 * x[:1], x[:-1])))}),
+    # one channel in sixteen of the attention input
+    "channels_off": lambda s: Fault("channels_off", "", edits={
+        "attn_norm": _value(lambda x: x * _gains(x.shape[1], 16, 1 + s))}),
+    # sinks pulled towards the first head's
+    "sink_shared": lambda s: Fault("sink_shared", "", edits={
+        "attn_sinks": _value(lambda x: x + np.float32(min(s, 1.0)) * (x[:1] - x))}),
+    "pool_flat": lambda s: Fault("pool_flat", "", _op("pool", _flattened(s))),
+    # queries scaled with the logarithm of the position
+    "query_grows": lambda s: Fault("query_grows", "", edits={"Qcur": lambda value, layer, chunk, taps: value * (
+        1 + s * np.log1p(chunk.positions / 100))[:, None, None].astype(np.float32)}),
+    # the FFN of one layer
+    "layer_off": lambda s: Fault("layer_off", "", edits={
+        "ffn_out": lambda value, layer, chunk, taps: value * np.float32(1 + s) if layer == 3 else value}),
 }  # fmt: skip
 """Mistakes outside the library, by name: functions from strength (1e-3 to 1) to fault."""
 

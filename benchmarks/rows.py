@@ -6,7 +6,7 @@ rounds of (kernel bytes per second) / (read bytes per second of the same round),
 in memory, beyond the caches; with --cached they stay in the L2 cache, which shows the arithmetic limit.
 
     python -m benchmarks.rows --formats Q8_0 Q4_K --rounds 7
-    DS4_SIMD_TIER=B python -m benchmarks.rows --acts a8 q8k
+    DS4_SIMD_TIER=B python -m benchmarks.rows --json
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import itertools
 import statistics
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 from numba import int64
@@ -27,6 +28,10 @@ from ds4ref.kernels.cpu.tasks.read import read
 from ds4ref.kernels.formats import FORMATS
 from ds4ref.kernels.formats.format import PowerOfTwo
 
+from .harness import Row, Target, add_json, interleave, ratios, row, show
+
+N, MEGABYTES = 4096, 128
+"""Length of rows, and weights of a kernel."""
 PIECE = 1 << 20
 
 
@@ -79,13 +84,13 @@ def split(total: int, size: int) -> list[tuple[int, int]]:
 class Case:
     """One row kernel to measure, with its own weights."""
 
-    def __init__(self, fmt: str, act: str, kernel: RowKernel, n: int, megabytes: int, cached: bool):
-        rng = np.random.default_rng(1)
-        self.name, self.kernel, self.n = f"{fmt}/{act}", kernel, n
+    def __init__(self, fmt: str, act: str, kernel: RowKernel, cached: bool):
+        rng, n = np.random.default_rng(1), N
+        self.name, self.kernel = f"{fmt}/{act}", kernel
         drawn_rows = random_rows(fmt, 64, n, rng)
-        repeats = 1 if cached else max(1, (megabytes << 20) // drawn_rows.nbytes)
+        repeats = 1 if cached else max(1, (MEGABYTES << 20) // drawn_rows.nbytes)
         self.weights = np.tile(drawn_rows, (repeats, 1))
-        self.passes = max(1, (megabytes << 18) // drawn_rows.nbytes) if cached else 1
+        self.passes = max(1, (MEGABYTES << 18) // drawn_rows.nbytes) if cached else 1
         self.out = np.zeros((max(COUNTS), len(self.weights)), np.float32)
         size = -(-kernel.packed_bytes(n) // 64) * 64
         self.buffer = np.zeros(max(COUNTS) * size + 64, np.uint8)
@@ -103,7 +108,7 @@ class Case:
         w, row_bytes, table = self.weights.ctypes.data, self.weights.shape[1], self.table.ctypes.data
         rows = self.kernel.rows[1]
         rows.compile((int64,) * 6)
-        return in_threads(threads, self.pieces, lambda a, b: rows(w, a, b, row_bytes, self.n, table))
+        return in_threads(threads, self.pieces, lambda a, b: rows(w, a, b, row_bytes, N, table))
 
     def read_seconds(self, threads: int) -> float:
         w, out = self.weights.ctypes.data, self.buffer.ctypes.data + self.buffer.nbytes - 64
@@ -111,53 +116,33 @@ class Case:
         return in_threads(threads, pieces, lambda a, b: read(w + a, b - a, out))
 
 
-def measure(cases: list[Case], thread_counts: list[int], rounds: int) -> list[dict]:
-    """Return rows {kernel, threads, gbs, read_gbs, ratio, low, high}: medians in GB/s, and the range of the ratio."""
-    seconds: dict[tuple[str, int], list[tuple[float, float]]] = {}
-    for _ in range(rounds):
-        for threads in thread_counts:
-            for case in cases:
-                pair = case.read_seconds(threads), case.seconds(threads)
-                seconds.setdefault((case.name, threads), []).append(pair)
-    size = {case.name: case.bytes for case in cases}
-    rows = []
-    for (name, threads), pairs in seconds.items():
-        ratios = sorted(read_time / time_ for read_time, time_ in pairs)
-        rows.append(
-            {
-                "kernel": name,
-                "threads": threads,
-                "gbs": size[name] / 1e9 / statistics.median(t for _, t in pairs),
-                "read_gbs": size[name] / 1e9 / statistics.median(r for r, _ in pairs),
-                "ratio": statistics.median(ratios),
-                "low": ratios[0],
-                "high": ratios[-1],
-            }
-        )
-    return rows
+def measure(cases: list[Case], rounds: int) -> Iterator[Row]:
+    """Yield a row for each kernel and number of threads."""
+    for threads in (1, 2):
+        targets: dict[str, Target] = {}
+        for case in cases:
+            targets[f"read {case.name}"] = partial(case.read_seconds, threads)
+            targets[case.name] = partial(case.seconds, threads)
+        samples = interleave(targets, rounds, warm=False)
+        for case in cases:
+            read, taken = (statistics.median(samples[name]) for name in (f"read {case.name}", case.name))
+            note = f"{case.bytes / 1e9 / taken:.1f} GB/s, read {case.bytes / 1e9 / read:.1f} GB/s"
+            item = f"{case.name}, {threads} thread{'s' * (threads > 1)}"
+            yield row(item, ratios(samples[f"read {case.name}"], samples[case.name]), note=note)
 
 
 def main(argv: list[str] | None = None) -> int:
     """Measure the chosen kernels; return the exit code."""
     parser = argparse.ArgumentParser(prog="benchmarks.rows", description=__doc__.splitlines()[0])
     parser.add_argument("--formats", nargs="+", default=["Q8_0", "Q4_K", "Q2_K", "IQ2_XXS", "F16"])
-    parser.add_argument("--acts", nargs="+", default=["float", "a8", "q8k"])
-    parser.add_argument("--inputs", type=int, default=4096, help="row length n (default 4096)")
-    parser.add_argument("--megabytes", type=int, default=128, help="weights per kernel (default 128)")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--cached", action="store_true", help="weights in L2: the arithmetic limit")
+    add_json(parser)
     args = parser.parse_args(argv)
-    chosen = [(f, a, kernel) for (f, a), kernel in KERNELS.items() if f in args.formats and a in args.acts]
-    cases = [Case(f, a, kernel, args.inputs, args.megabytes, args.cached) for f, a, kernel in chosen]
-    rows = measure(cases, args.threads, args.rounds)
-    print(f"tier {TIER}, n = {args.inputs}, {args.megabytes} MB each, medians of {args.rounds} rounds")
-    print(f"{'kernel':14s} {'threads':>7s} {'GB/s':>7s} {'read':>7s} {'ratio':>6s}  range")
-    for row in rows:
-        print(
-            f"{row['kernel']:14s} {row['threads']:7d} {row['gbs']:7.1f} {row['read_gbs']:7.1f} {row['ratio']:6.2f}"
-            f"  {row['low']:.2f}-{row['high']:.2f}"
-        )
+    cases = [Case(f, a, kernel, args.cached) for (f, a), kernel in KERNELS.items() if f in args.formats]
+    rows = list(measure(cases, args.rounds))
+    title = f"row kernels / read bandwidth: tier {TIER}, {MEGABYTES} MB of weights"
+    show(rows, title, args.json, tier=TIER, cached=args.cached)
     return 0
 
 

@@ -3,58 +3,55 @@
 from __future__ import annotations
 
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 
 from .context import Context
-from .timing import interleave
+from .harness import Row, clocked, interleave, row
 
 DS4 = [sys.executable, "-m", "ds4ref.cli.ds4"]
 
 
-def process_seconds(command: list[str], until_output: bool = False) -> float:
-    """Return the wall time in seconds of a process, to its end or (``until_output``) to its first byte on stdout."""
+def process_seconds(command: list[str]) -> float:
+    """Return the wall time in seconds of a process to its first byte on stdout; it must end well."""
     started = time.perf_counter()
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         assert process.stdout is not None
-        if until_output:
-            if not process.stdout.read(1):
-                raise RuntimeError(f"{' '.join(command)} printed nothing")
-            spent = time.perf_counter() - started
+        if not process.stdout.read(1):
+            raise RuntimeError(f"{' '.join(command)} printed nothing")
+        spent = time.perf_counter() - started
         process.stdout.read()
-        process.wait()
     if process.returncode:
         raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}")
-    return spent if until_output else time.perf_counter() - started
+    return spent
 
 
-def measure(context: Context) -> None:
-    """Measure the rows "help" and "start" of the CPU table."""
+def measure(context: Context) -> Iterator[Row]:
+    """Yield the rows of ``ds4 --help`` and of a first token."""
     first_token = [*DS4, "-p", "The", "-n", "1", "--ctx", "64", "-t", str(context.threads)]
-    arms = {
-        "python": lambda: process_seconds([sys.executable, "-c", "pass"]),
+    targets = {
+        "python": lambda: process_seconds([sys.executable, "-c", "print()"]),
         "help": lambda: process_seconds([*DS4, "--help"]),
-        "start": lambda: process_seconds(first_token, until_output=True),
+        "start": lambda: process_seconds(first_token),
     }
-    samples = interleave(arms, 5 if context.quick else 15)
-    bare = sorted(samples["python"])[len(samples["python"]) // 2]
-    context.add("help", samples["help"], f"an empty Python process takes {bare:.3f} s")
-    context.add("start", samples["start"], "file, kernels, tokenizer, prefill of the prompt, first byte out")
+    samples = interleave(targets, 5 if context.quick else 15)
+    note = f"an empty Python process takes {statistics.median(samples['python']):.3f} s"
+    yield row("ds4 --help", samples["help"], "s", 0.1, "lower", note)
+    note = "file, kernels, tokenizer, prefill of the prompt, first byte out"
+    yield row("warm process start to first token, embedded model", samples["start"], "s", 0.8, "lower", note)
 
 
-def cold_compile(context: Context) -> None:
-    """Measure the row "compile" of the CPU table: start-up with an empty kernel cache."""
-    if context.quick:
-        context.skip("compile", "not in a quick run")
-        return
-    command = [sys.executable, "-c", "from ds4ref.kernels.cpu import CPU; CPU().load()"]
-    samples = []
-    for _ in range(3):
+def cold_compile(context: Context) -> Iterator[Row]:
+    """Yield the row of a start with an empty kernel cache."""
+
+    def compiled() -> None:
+        command = [sys.executable, "-c", "from ds4ref.kernels.cpu import CPU; CPU().load()"]
         with tempfile.TemporaryDirectory(prefix="ds4ref-cold-") as home:
-            environment = {**os.environ, "DS4_CACHE_DIR": home}
-            started = time.perf_counter()
-            subprocess.run(command, env=environment, check=True, capture_output=True)
-            samples.append(time.perf_counter() - started)
-    context.add("compile", samples)
+            subprocess.run(command, env=os.environ | {"DS4_CACHE_DIR": home}, check=True, capture_output=True)
+
+    samples = [] if context.quick else interleave({"compile": clocked(compiled)}, 3, warm=False)["compile"]
+    yield row("cold compile of all kernels", samples, "s", 30, "lower", "not in a quick run" if context.quick else "")

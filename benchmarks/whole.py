@@ -1,8 +1,10 @@
-"""The whole engine on a slice of Flash: decode against its bandwidth bound, prefill against the peak of its GEMMs."""
+"""The whole engine on a slice of Flash: decode against its bandwidth bound, prefill against the peak of its GEMMs, and
+how both grow with the context."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -13,56 +15,49 @@ from ds4ref.kernels.formats.matrix import Matrix
 
 from .context import Context
 from .depth import session_at
-from .goals import FORMATS
-from .matvec import random_matrix, reading
-from .timing import Arm, clocked, interleave, ratios
+from .harness import Row, Target, clocked, interleave, ratios, row
+from .matvec import FORMATS, random_matrix, reading
 
 PREFILL = 512
+DEPTHS = {"2k": 2048, "32k": 32 << 10, "128k": 128 << 10, "512k": 512 << 10, "1M": 1 << 20}
 
 
-def weights(engine: Engine) -> list[np.ndarray]:
-    """Return the dense matrices of all layers as stored in the file, most of the bytes that a token reads."""
-    arrays = []
-    for layer in engine.model.weights.layers:
-        for value in vars(layer).values():
-            if isinstance(value, Matrix) and value.data.ndim == 2:
-                arrays.append(value.data)
-    return arrays
-
-
-def decoding(engine: Engine, pos: int, tokens: int) -> Arm:
-    """Return an arm that measures the seconds per token, over ``tokens`` tokens from position ``pos``."""
+def decoding(engine: Engine, pos: int, tokens: int) -> Target:
+    """Return a target that measures the seconds per token, over ``tokens`` tokens from position ``pos``."""
     session = session_at(engine, pos, pos + 100_000)
     vocab = engine.shape.vocab
-    state = {"next": 5}
 
-    def arm() -> float:
+    def target() -> float:
         started = time.perf_counter()
         for _ in range(tokens):
-            session.eval(state["next"] % vocab)
-            state["next"] += 17
+            session.eval((5 + 17 * session.pos) % vocab)
         return (time.perf_counter() - started) / tokens
 
-    return arm
+    return target
 
 
-def decode(context: Context) -> None:
-    """Measure the rows "decode" and "decode ms" of the CPU table."""
-    engine, rounds = context.engine, context.rounds
-    arrays = weights(engine)
-    size = sum(array.nbytes for array in arrays)
-    pos = 1024
+def drawn(engine: Engine) -> list[int]:
+    """Return the tokens of a prompt."""
+    return np.random.default_rng(4).integers(0, engine.shape.vocab, PREFILL).tolist()
+
+
+def decode(context: Context) -> Iterator[Row]:
+    """Yield the rows of a token on the slice, against reading the dense matrices, most of the bytes it reads."""
+    engine, pos = context.engine, 1024
+    matrices = [value for layer in engine.model.weights.layers for value in vars(layer).values()]
+    arrays = [w.data for w in matrices if isinstance(w, Matrix) and w.data.ndim == 2]
     costs = Costs.of_file(engine.source, engine.shape).decode(pos)
     tokens = 2 if context.quick else 3
-    arms = {"read": reading(context.threads, *arrays), "decode": decoding(engine, pos, tokens)}
-    samples = interleave(arms, 2 * rounds + 1)
+    targets = {"read": reading(context.threads, *arrays), "decode": decoding(engine, pos, tokens)}
+    samples = interleave(targets, 2 * context.rounds + 1)
     note = f"{costs.bytes / 1e6:.0f} MB a token at position {pos}, {context.engine.threads} threads"
-    context.add("decode", ratios(samples["read"], samples["decode"], costs.bytes / size), note)
-    context.add("decode ms", [1e3 * s for s in samples["decode"]])
+    shares = ratios(samples["read"], samples["decode"], costs.bytes / sum(array.nbytes for array in arrays))
+    yield row("slice, whole decode step / bandwidth bound of its bytes", shares, "", 0.8, note=note)
+    yield row("slice, decode", [1e3 * seconds for seconds in samples["decode"]], "ms", better="lower")
 
 
-def gemm_arm(cpu: CPU, fmt: str, tokens: int, matrices: int = 4) -> tuple[Arm, float]:
-    """Return (arm that multiplies ``tokens`` inputs with 4096 x 2048 weights, operations of one call).
+def gemm_target(cpu: CPU, fmt: str, tokens: int, matrices: int = 4) -> tuple[Target, float]:
+    """Return (target that multiplies ``tokens`` inputs with 4096 x 2048 weights, operations of one call).
 
     Calls take ``matrices`` matrices in turn, so that weights come from memory.
     """
@@ -72,32 +67,67 @@ def gemm_arm(cpu: CPU, fmt: str, tokens: int, matrices: int = 4) -> tuple[Arm, f
 
     def work() -> None:
         for w in ws:
-            cpu.linear(x, w, FORMATS[fmt])
+            cpu.linear(x, w, FORMATS[fmt][0])
 
     return clocked(work), 2.0 * tokens * 4096 * 2048 * matrices
 
 
-def prefill(context: Context) -> None:
-    """Measure the rows "gemm peak", "prefill" and "prefill tps" of the CPU table."""
+def prefill(context: Context) -> Iterator[Row]:
+    """Yield the rows of a prompt on the slice, against the best product of many inputs."""
     engine = context.engine
-    ids = [int(i) for i in np.random.default_rng(4).integers(0, engine.shape.vocab, PREFILL)]
-    arms, operations = {}, {}
+    ids = drawn(engine)
+    targets, operations = {}, {}
     for fmt in ("Q8_0", "IQ2_XXS"):
-        arms[fmt], operations[fmt] = gemm_arm(CPU(context.threads), fmt, PREFILL)
-    arms["prefill"] = clocked(lambda: engine.session(PREFILL + 1).sync(ids))
-    samples = interleave(arms, 2 if context.quick else 7)
+        targets[fmt], operations[fmt] = gemm_target(CPU(context.threads), fmt, PREFILL)
+    targets["prefill"] = clocked(lambda: engine.session(PREFILL + 1).sync(ids))
+    samples = interleave(targets, 2 if context.quick else 7)
     best = [max(operations[f] / 1e9 / samples[f][i] for f in operations) for i in range(len(samples["prefill"]))]
-    context.add("gemm peak", best)
+    yield row("prefill GEMM, best format at T = 512", best, "GOP/s")
     operations_needed = Costs.of_file(engine.source, engine.shape).prefill(0, PREFILL, PREFILL).ops / 1e9
     share = [operations_needed / seconds / peak for seconds, peak in zip(samples["prefill"], best, strict=True)]
-    context.add("prefill", share, f"{operations_needed / PREFILL:.2f} GOP a token")
-    context.add("prefill tps", [PREFILL / seconds for seconds in samples["prefill"]])
+    note = f"{operations_needed / PREFILL:.2f} GOP a token"
+    yield row("slice, prefill of 512 tokens / GEMM peak", share, "", 0.6, note=note)
+    yield row("slice, prefill of 512 tokens", [PREFILL / seconds for seconds in samples["prefill"]], "tok/s")
 
 
-def nano(context: Context) -> None:
-    """Measure the row "nano" of the CPU table: decode of the random model."""
+def nano(context: Context) -> Iterator[Row]:
+    """Yield the row of decode of the random model."""
     from ds4ref.nano import random_path
 
     with Engine.open(random_path(), numerics="ds4", threads=context.threads) as engine:
-        arm = decoding(engine, 64, 50 if context.quick else 200)
-        context.add("nano", [1 / s for s in interleave({"nano": arm}, context.rounds)["nano"]], "mode ds4")
+        target = decoding(engine, 64, 50 if context.quick else 200)
+        speeds = [1 / seconds for seconds in interleave({"nano": target}, context.rounds)["nano"]]
+    yield row("random model, decode", speeds, "tok/s", 500, note="mode ds4")
+
+
+def growth(context: Context) -> Iterator[Row]:
+    """Yield the rows of a token at depth."""
+    engine = context.engine
+    depths = ("2k", "1M") if context.quick else tuple(DEPTHS)
+    costs = Costs.of_file(engine.source, engine.shape)
+    targets = {name: decoding(engine, DEPTHS[name], 2 if context.quick else 3) for name in depths}
+    samples = interleave(targets, context.rounds)
+    more = costs.decode(DEPTHS["1M"]).ops / costs.decode(DEPTHS["2k"]).ops
+    shares, note = ratios(samples["1M"], samples["2k"], 1 / more), f"operations grow {more:.2f}-fold on this slice"
+    yield row("growth of decode, 1M vs 2k / growth of its operations", shares, "", 1.3, "lower", note)
+    for name in depths[1:]:
+        yield row(f"slice, decode at {name}", [1e3 * seconds for seconds in samples[name]], "ms", better="lower")
+
+
+def depth(context: Context) -> Iterator[Row]:
+    """Yield the row of a prefill chunk at depth: 512 tokens after 2k and after 32k tokens."""
+    engine = context.engine
+    costs, ids, targets = Costs.of_file(engine.source, engine.shape), drawn(engine), {}
+    for name in ("2k", "32k"):
+        session = session_at(engine, DEPTHS[name] - PREFILL, DEPTHS[name] + 1)
+        before = session.snapshot()
+
+        def work(session=session, before=before) -> None:
+            session.restore(before)
+            session.sync([1] * session.pos + ids)
+
+        targets[name] = clocked(work)
+    samples = interleave(targets, 2 if context.quick else 7)
+    near, deep = (costs.prefill(DEPTHS[k] - PREFILL, DEPTHS[k], PREFILL).ops for k in ("2k", "32k"))
+    shares, note = ratios(samples["32k"], samples["2k"], near / deep), f"operations grow {deep / near:.2f}-fold"
+    yield row("growth of prefill, 32k vs 2k / growth of its operations", shares, "", 1.3, "lower", note)

@@ -22,10 +22,9 @@ from numpy.typing import DTypeLike
 from ..binding import F32, I32
 from ..formats.matrix import Matrix
 from .driver.arrays import DeviceArray
-from .driver.experts import SplitStack
 from .driver.gpu import available, open_driver
 from .driver.launch import Launch
-from .driver.memory import Buffer, Memory
+from .driver.memory import Memory
 from .graph.recording import Recording
 from .ops.attention import AttentionOps
 from .ops.products import ProductOps
@@ -37,8 +36,6 @@ from .rows import copying
 GIB = 1 << 30
 WORKING = 2 << 30
 """Bytes reserved for caches and results where not all weights fit."""
-
-BRANCHES = 3
 
 CHUNK, SMALL_CHUNK = 2048, 512
 """Default tokens of a prefill chunk: the more, the more inputs an expert has for each time its weights are read, and
@@ -68,8 +65,6 @@ class CUDA(Ops):
     name = "cuda"
     threads = 1
     prefill_chunk = CHUNK
-    branches = BRANCHES
-    """Most launches of a recording that run side by side; assign it before ``record``."""
 
     def __init__(
         self, number: int = 0, limit: int | None = None, raises: type[Exception] = RuntimeError,
@@ -82,17 +77,19 @@ class CUDA(Ops):
         self._desk = threading.local()
         self._absent: dict[np.dtype, DeviceArray] = {}
         self.failures: list[str] = []
-        self.share: float | None = None
+        self.spare: int | None = None
+        """Bytes of device memory left for stacks of experts; None: all fit."""
         self.error = self.array(1, dtype=I32)
         self.fill(self.error, 0)
 
     def prepare(self, nbytes: int, of_experts: int) -> None:
-        """Plan for weights of ``nbytes`` bytes, ``of_experts`` of them in expert stacks. If they do not fit, the others
-        of every stack stay in host memory (``driver.experts``). Raises MemoryError if either has too little room."""
+        """Plan for weights of ``nbytes`` bytes, ``of_experts`` of them in expert stacks. If they do not fit, the last
+        stacks stay in host memory, where kernels read the experts that a token chose over the bus. Raises MemoryError
+        if either has too little room."""
         room = self.memory.room()
         spare = min(WORKING, room // 8)
         self.prefill_chunk = CHUNK if spare == WORKING else SMALL_CHUNK
-        self.share = None
+        self.spare = None
         if nbytes + spare <= room:
             return
         left = room - spare - (nbytes - of_experts)
@@ -107,7 +104,7 @@ class CUDA(Ops):
                 f"{(of_experts - left) / GIB:.2f} GiB of experts do not fit on the GPU, and of the machine's memory "
                 f"{min(rooms) / GIB:.2f} GiB are free"
             )
-        self.share = left / of_experts
+        self.spare = left
 
     def load(self, progress: Callable[[str], None] | None = None) -> None:
         """Do nothing: kernels compile at first launch, and a model uses only some of them."""
@@ -150,12 +147,11 @@ class CUDA(Ops):
         """Copy the raw rows of a matrix or stack to the device, as bfloat16 if its format has no kernels."""
         w = widened(w)
         source = np.ascontiguousarray(w.data)
-        if w.experts > 1 and self.share is not None:
-            slots = max(1, min(w.experts - 1, int(w.experts * self.share)))
-            data: Any = SplitStack(source, self.memory.buffer(slots * source[0].nbytes), slots, self.driver)
-        else:
-            data = self.moved(source)
-        return Matrix(w.fmt, data, w.rows, w.cols)
+        if w.experts and self.spare is not None:
+            self.spare -= source.nbytes
+            if self.spare < 0:
+                return Matrix(w.fmt, DeviceArray(self.memory.far(source), source.shape, np.uint8), w.rows, w.cols)
+        return Matrix(w.fmt, self.moved(source), w.rows, w.cols)
 
     def placed_bytes(self, w: Matrix) -> int:
         """Bytes of device memory that ``place`` takes for all of ``w``."""
@@ -260,16 +256,7 @@ class CUDA(Ops):
             for array in launch.reads:
                 if array.buffer.slab is not None:
                     array.buffer.slab.flush()
-            held: list[Buffer] = []
-            self.driver.run(lambda: launch.call(self.driver.stream, self.scratch(held)))
+            self.driver.run(lambda: launch.call(self.driver.stream))
 
-    def scratch(self, held: list[Buffer]) -> Callable[..., Any]:
-        """A function that allocates flat scratch arrays; their buffers are appended to ``held``."""
-
-        def take(shape: Any, dtype: DTypeLike = F32) -> Any:
-            kind, shape = np.dtype(dtype), (shape,) if isinstance(shape, int) else tuple(shape)
-            array = self.empty(*shape, dtype=kind)
-            held.append(array.buffer)
-            return array.flat()
-
-        return take
+    def once(self, x: DeviceArray, what: Any, make: Callable[[], Any]) -> Any:
+        return make()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.calibration import fit, priors, reliability, right
-from benchmarks.diagnosis import Tally, _classify, clean, outside
+from benchmarks.diagnosis import clean, outside
 from benchmarks.patients import OUTSIDE, Patient, draw
 from ds4ref.engine import Engine
 from ds4ref.nano.diagnostic import diagnostic_path
@@ -22,23 +22,6 @@ from ds4ref.variants.families import FAMILIES
 def said(verdict: str, fault: str | None = None, agrees: str | None = None) -> Diagnosis:
     names = fault.split(" + ") if fault else []
     return Diagnosis(verdict, fault, 0.99, 3, "exact", "", agrees_with=agrees, faults=names)
-
-
-@pytest.mark.parametrize("found, kind, fine", [
-    (said("unknown"), "unknown", True),
-    (said("undecided"), "undecided", True),
-    (said("unknown", agrees="a@exact"), "unknown, agrees with one until the other begins", True),
-    (said("unknown", agrees="c@exact"), "unknown", True),
-    (said("fault", "b"), "one of them named", True),
-    (said("fault", "b + a"), "both named", True),
-    (said("fault", "c"), "wrong name", False),
-    (said("fault", "a + c"), "wrong name", False),
-    (said("exact"), "called clean", False),
-], ids=range(9))  # fmt: skip
-def test_outcomes_of_two_mistakes(found, kind, fine) -> None:
-    tally = Tally()
-    _classify(tally, "a + b", found, ("a", "b"))
-    assert dict(tally.counts) == {kind: 1} and bool(tally.remarks) is not fine
 
 
 def test_the_held_out_mistakes_are_held_out() -> None:

@@ -13,12 +13,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks import gpu_check, gpu_models, gpu_ops, gpu_speed
+from benchmarks import gpu_check, gpu_ops, gpu_speed
 from benchmarks.gpu_check import Check
-from benchmarks.report import Row
-from ds4ref.engine import Engine
+from benchmarks.harness import Row
 from tests.kernels.cuda.test_decode import idle
-from tests.marking import sampled
 
 ROOT = Path(__file__).resolve().parents[2]
 STUBS = "tests.benchmarks.gpu_stubs:"
@@ -128,31 +126,6 @@ def test_the_speed_part_runs_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None
     with idle():
         gpu_speed.measure(check)
     assert "43 layers, prefill of 2" in check.rows and "43 layers, decode at 64 / bound" in check.rows
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("mode", "theirs"),
-    sampled(
-        [("exact", "exact"), ("qat", "qat"), ("ds4", "ds4"), ("exact", "qat"), ("qat", "ds4"), ("ds4", "exact")], 5
-    ),
-)
-def test_bars_between_backends_hold_for_what_only_adds_in_another_order(
-    mode: str, theirs: str, nano_path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The reference backend stands for the GPU: it is as right as the CPU, and here also with other roundings."""
-    real = Engine.open
-
-    def opened(path: str, backend: str, numerics: str) -> Engine:
-        cuda = backend == "cuda"
-        return real(path, backend="reference" if cuda else backend, numerics=theirs if cuda else numerics)
-
-    check = Told()
-    monkeypatch.setattr(gpu_models, "MODES", (mode,))
-    monkeypatch.setattr(gpu_models.Engine, "open", opened)
-    gpu_models.beside_the_cpu(check, "model", nano_path, gpu_models.Length(60, 20))
-    judged = [row for row in check.rows.values() if row.bar is not None]
-    assert judged and all(row.met for row in judged) == (mode == theirs)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -46,13 +46,6 @@ class Block:
     nbytes: int
 
 
-class Turn(NamedTuple):
-    """The branch a launch runs in, and the launches of other branches it waits for."""
-
-    branch: int
-    waits: tuple[int, ...]
-
-
 class Device:
     """Memory, copies and graphs of device ``number`` of this process, in Numba's context for it. ``raises``: class of
     the exceptions for what the driver refuses."""
@@ -64,10 +57,10 @@ class Device:
             self._number = int(cuda.current_context().device.id)
             self._context, self._entered = cuda.current_context(), threading.local()
             self._lib = driver_library()
-        self._handles: list[ctypes.c_void_p] = []
-        self.stream = self._new_stream()
-        self._handle = ctypes.c_void_p(int(self.stream))
-        self._others: list[Any] = []
+        self._handle = ctypes.c_void_p()
+        self._call("cuStreamCreate", ctypes.byref(self._handle), ctypes.c_uint(0))
+        # of our own: those of ``numba.cuda`` print a traceback when they cannot be destroyed any more
+        self.stream = cuda.external_stream(self._handle.value)
         _nothing_freed_at_exit()
 
     def _enter(self) -> None:
@@ -155,9 +148,12 @@ class Device:
 
     def to_host(self, values: np.ndarray, block: Block, offset: int) -> None:
         """Wait for the stream, then copy bytes into a contiguous array."""
+        self._fetch(values, block, offset)
+        self.sync()
+
+    def _fetch(self, values: np.ndarray, block: Block, offset: int) -> None:
         size, start = ctypes.c_size_t(values.nbytes), ctypes.c_uint64(block.pointer + offset)
         self._call("cuMemcpyDtoHAsync_v2", ctypes.c_void_p(values.ctypes.data), start, size, self._handle)
-        self._call("cuStreamSynchronize", self._handle)
 
     def _attribute(self, number: int) -> int:
         value = ctypes.c_int()
@@ -181,105 +177,43 @@ class Device:
 
     def capture(
         self, refresh: Sequence[tuple[Block, np.ndarray]], calls: Sequence[Callable[[], None]],
-        fetch: Sequence[tuple[np.ndarray, Block]], order: Any = None,
+        fetch: Sequence[tuple[np.ndarray, Block]],
     ) -> Captured:  # fmt: skip
-        """A graph: copy all of each host array to its block, make the calls, copy blocks to host arrays. ``order``
-        (``graph.branches.Schedule``): every call launches into the stream of its branch."""
+        """A graph: copy all of each host array to its block, make the calls, copy blocks to host arrays."""
         graph, ready = ctypes.c_void_p(), ctypes.c_void_p()
-        made: list[ctypes.c_void_p] = []
         # relaxed: the first launch of a kernel loads its code, which stricter modes forbid
         self._call("cuStreamBeginCapture_v2", self._handle, ctypes.c_int(2))
         try:
             for block, values in refresh:
-                self._copy_node(
-                    "cuMemcpyHtoDAsync_v2", ctypes.c_uint64(block.pointer), values.ctypes.data, values.nbytes
-                )
-            if order is None:
-                for call in calls:
-                    self.run(call)
-            else:
-                self._branched(calls, order, made)
+                self.to_device(block, 0, values)
+            for call in calls:
+                self.run(call)
             for values, block in fetch:
-                to = ctypes.c_void_p(values.ctypes.data)
-                self._copy_node("cuMemcpyDtoHAsync_v2", to, block.pointer, values.nbytes)
+                self._fetch(values, block, 0)
             self._call("cuStreamEndCapture", self._handle, ctypes.byref(graph))
         except BaseException:
             with suppress(self.raises):  # what went wrong first is the news; the stream must not stay in capture
                 if not graph:
                     self._call("cuStreamEndCapture", self._handle, ctypes.byref(graph))
-            self._drop(graph, made)
+            self._drop(graph)
             raise
         try:
             nodes = ctypes.c_size_t()
             self._call("cuGraphGetNodes", graph, None, ctypes.byref(nodes))
             self._call("cuGraphInstantiateWithFlags", ctypes.byref(ready), graph, ctypes.c_uint64(0))
         finally:
-            self._drop(graph, made)
+            self._drop(graph)
         return Captured(self, ready, nodes.value)
 
-    def _drop(self, graph: ctypes.c_void_p, events: Sequence[ctypes.c_void_p]) -> None:
-        """Destroy what a capture needed. An error here has been told by an earlier call or will be by a later one."""
+    def _drop(self, graph: ctypes.c_void_p) -> None:
+        """Destroy what a capture made. An error here has been told by an earlier call or will be by a later one."""
         with suppress(self.raises):
-            for event in events:
-                self._call("cuEventDestroy_v2", event)
             if graph:
                 self._call("cuGraphDestroy", graph)
 
-    def _branched(self, calls: Sequence[Callable[[], None]], order: Any, made: list[ctypes.c_void_p]) -> None:
-        """Make the calls, with events between streams: a branch begins after the work captured so far, a call after the
-        calls that its turn waits for, later work after the end of every branch. Appends the events to ``made``."""
-
-        def event_after(branch: int) -> ctypes.c_void_p:
-            event = ctypes.c_void_p()
-            self._call("cuEventCreate", ctypes.byref(event), ctypes.c_uint(2))
-            made.append(event)
-            self._call("cuEventRecord", event, self._handle_of(branch))
-            return event
-
-        def wait(branch: int, event: ctypes.c_void_p) -> None:
-            self._call("cuStreamWaitEvent", self._handle_of(branch), event, ctypes.c_uint(0))
-
-        others = {turn.branch for turn in order.turns} - {0}
-        if others:
-            begin = event_after(0)
-            for branch in sorted(others):
-                wait(branch, begin)
-        awaited = {number for turn in order.turns for number in turn.waits} | set(order.ends)
-        ended: dict[int, ctypes.c_void_p] = {}
-        for number, (call, turn) in enumerate(zip(calls, order.turns, strict=True)):
-            for earlier in turn.waits:
-                wait(turn.branch, ended[earlier])
-            self.run(call)
-            if others and number in awaited:
-                ended[number] = event_after(turn.branch)
-        for number in order.ends:
-            if order.turns[number].branch:
-                wait(0, ended[number])
-
-    def stream_of(self, branch: int) -> Any:
-        """The CUDA stream of a branch of captured launches; branch 0 has ``stream``."""
-        while len(self._others) < branch:
-            self._others.append(self._new_stream())
-        return self._others[branch - 1] if branch else self.stream
-
-    def _new_stream(self) -> Any:
-        """A stream of our own: those of ``numba.cuda`` print a traceback when they cannot be destroyed any more."""
-        handle = ctypes.c_void_p()
-        self._call("cuStreamCreate", ctypes.byref(handle), ctypes.c_uint(0))
-        self._handles.append(handle)
-        return cuda.external_stream(handle.value)
-
     def __del__(self) -> None:
         with suppress(Exception):  # the context went first, or there never was one
-            for handle in self._handles:
-                self._call("cuStreamDestroy_v2", handle)
-
-    def _handle_of(self, branch: int) -> ctypes.c_void_p:
-        return ctypes.c_void_p(int(self.stream_of(branch)))
-
-    def _copy_node(self, name: str, to: Any, source: int, nbytes: int) -> None:
-        start = ctypes.c_uint64(source) if "DtoH" in name else ctypes.c_void_p(source)
-        self._call(name, to, start, ctypes.c_size_t(nbytes), self._handle)
+            self._call("cuStreamDestroy_v2", self._handle)
 
 
 @functools.cache

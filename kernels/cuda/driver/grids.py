@@ -22,13 +22,8 @@ def threads_for(items: int, most: int = 256, each: int = 4) -> int:
 
 
 def blocks_for(items: int, threads: int) -> int:
-    """Blocks of ``threads`` threads such that every item has a thread; at least one."""
+    """Blocks that do ``threads`` items each, mostly a thread each, for all items; at least one."""
     return max(1, -(-items // threads))
-
-
-def tiles_for(items: int, tile: int) -> int:
-    """Blocks for kernels that do one tile of ``tile`` items a block; at least one."""
-    return max(1, -(-items // tile))
 
 
 def per_value(most: int = 256) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -1,20 +1,20 @@
 """Instructions that kernels need and ``numba.cuda`` lacks: warp primitives, byte arithmetic, wide loads, asynchronous
 copies, matrix products.
 
-Each is an LLVM instruction, an NVVM intrinsic or a line of inline PTX (``ptx.PTX`` lists those lines). A warp is 32
-threads that follow each other in x, then y: launch blocks of whole warps, and call functions with "warp" or "lane" in
-their names, and ``mma_*``, from all 32 lanes. Words are int32; byte 0 of a word is the lowest. Arrays are
-one-dimensional, indices count their elements, and four words read or written at once lie at a multiple of 16 bytes.
+Each is an LLVM instruction, an NVVM intrinsic or a line of inline PTX. A warp is 32 threads that follow each other in
+x, then y: launch blocks of whole warps, and call functions with "warp" or "lane" in their names, and ``mma_*``, from
+all 32 lanes. Words are int32; byte 0 of a word is the lowest. Arrays are one-dimensional, indices count their elements,
+and four words read or written at once lie at a multiple of 16 bytes.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
 
-from .ptx import PTX
 from .shim import cuda, extending
 
 intrinsic, types, cgutils, signature = extending()
@@ -23,38 +23,33 @@ LL = {I32: ir.IntType(32), I64: ir.IntType(64), F32: ir.FloatType()}
 ALL_LANES = 0xFFFFFFFF
 
 
-def _call(builder: ir.IRBuilder, name: str, results: list[Any], operands: list[Any], moves: bool) -> Any:
-    """Emit the line ``name`` of ``PTX``: one value, or a list of them. ``moves``: it has side effects."""
-    text, constraints = PTX[name]
+def _call(builder: ir.IRBuilder, text: str, results: list[Any], operands: list[Any], moves: bool = False) -> Any:
+    """Emit a line of PTX: one value, or a list of them. ``moves``: it has side effects on memory."""
+    letters = {LL[I32]: "r", LL[I64]: "l", LL[F32]: "f"}
+    constraints = [f"={letters[kind]}" for kind in results] + [letters[value.type] for value in operands]
     out = ir.VoidType() if not results else results[0] if len(results) == 1 else ir.LiteralStructType(results)
     kind = ir.FunctionType(out, [value.type for value in operands])
-    value = builder.call(ir.InlineAsm(kind, text, constraints, side_effect=moves), operands)
+    line = ir.InlineAsm(kind, text, ",".join(constraints + ["~{memory}"] * moves), side_effect=moves)
+    value = builder.call(line, operands)
     return value if len(results) < 2 else [builder.extract_value(value, i) for i in range(len(results))]
 
 
-def _numbers(name: str, operands: tuple[Any, ...], result: Any, count: int = 1) -> Callable[..., Any]:
-    """Define an intrinsic from numbers to a number, or to a tuple of ``count``. Numba reads operands off a signature,
-    hence a lambda for each number of operands."""
+def _numbers(text: str, operands: tuple[Any, ...], result: Any, count: int = 1) -> Callable[..., Any]:
+    """Define an intrinsic from numbers to a number, or to a tuple of ``count``."""
 
-    def define(typingctx: Any, *_: Any) -> Any:
+    def define(*_: Any) -> Any:
         kind = signature(types.UniTuple(result, count) if count > 1 else result, *operands)
 
         def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            value = _call(builder, name, [LL[result]] * count, list(args), False)
+            value = _call(builder, text, [LL[result]] * count, list(args))
             return cgutils.pack_array(builder, value) if count > 1 else value
 
         return kind, generate
 
-    if len(operands) == 1:
-        return intrinsic(lambda typingctx, a: define(typingctx, a))
-    if len(operands) == 2:
-        return intrinsic(lambda typingctx, a, b: define(typingctx, a, b))
-    if len(operands) == 3:
-        return intrinsic(lambda typingctx, a, b, c: define(typingctx, a, b, c))
-    if len(operands) == 7:
-        return intrinsic(lambda typingctx, a, b, c, d, e, f, g: define(typingctx, a, b, c, d, e, f, g))
-    assert len(operands) == 10
-    return intrinsic(lambda typingctx, a, b, c, d, e, f, g, h, i, j: define(typingctx, a, b, c, d, e, f, g, h, i, j))
+    # Numba reads the number of operands off a signature
+    names = [inspect.Parameter(f"p{i}", inspect.Parameter.POSITIONAL_ONLY) for i in range(1 + len(operands))]
+    define.__name__, define.__signature__ = text, inspect.Signature(names)  # type: ignore[attr-defined]
+    return intrinsic(define)
 
 
 def _element(context: Any, builder: Any, kind: Any, array: Any, index: Any) -> Any:
@@ -62,30 +57,27 @@ def _element(context: Any, builder: Any, kind: Any, array: Any, index: Any) -> A
     return builder.gep(context.make_array(kind)(context, builder, array).data, [index])
 
 
-def _reading(name: str, count: int) -> Callable[..., Any]:
+def _reading(text: str, count: int) -> Callable[..., Any]:
     """Define an intrinsic from an array and an index to ``count`` words."""
 
     @intrinsic
     def op(typingctx: Any, array: Any, index: Any) -> Any:
-        kind = signature(types.UniTuple(I32, count), array, I64)
-
         def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            pointer = _element(context, builder, sig.args[0], *args)
-            address = builder.ptrtoint(pointer, LL[I64])
-            return cgutils.pack_array(builder, _call(builder, name, [LL[I32]] * count, [address], False))
+            address = builder.ptrtoint(_element(context, builder, sig.args[0], *args), LL[I64])
+            return cgutils.pack_array(builder, _call(builder, text, [LL[I32]] * count, [address]))
 
-        return kind, generate
+        return signature(types.UniTuple(I32, count), array, I64), generate
 
     return op
 
 
-def _order(name: str) -> Callable[..., Any]:
+def _order(text: str) -> Callable[..., Any]:
     """Define an intrinsic without values that the compiler moves nothing across."""
 
     @intrinsic
     def op(typingctx: Any) -> Any:
         def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            _call(builder, name, [], [], True)
+            _call(builder, text, [], [], True)
             return context.get_dummy_value()
 
         return signature(types.none), generate
@@ -93,99 +85,88 @@ def _order(name: str) -> Callable[..., Any]:
     return op
 
 
-dp4a = _numbers("dp4a", (I32,) * 3, I32)
+dp4a = _numbers("dp4a.s32.s32 $0, $1, $2, $3;", (I32,) * 3, I32)
 """c + the dot product of the four signed bytes of a and of b."""
-dp4a_codes = _numbers("dp4a_codes", (I32,) * 3, I32)
+dp4a_codes = _numbers("dp4a.u32.s32 $0, $1, $2, $3;", (I32,) * 3, I32)
 """c + the dot product of the four unsigned bytes of a and the signed bytes of b."""
-dp2a_low = _numbers("dp2a_low", (I32,) * 3, I32)
+dp2a_low = _numbers("dp2a.lo.s32.s32 $0, $1, $2, $3;", (I32,) * 3, I32)
 """c + the dot product of the two int16 of a and the two low signed bytes of b."""
-dp2a_codes = _numbers("dp2a_codes", (I32,) * 3, I32)
+dp2a_codes = _numbers("dp2a.lo.s32.u32 $0, $1, $2, $3;", (I32,) * 3, I32)
 """c + the dot product of the two int16 of a and the two low unsigned bytes of b."""
-permute_bytes = _numbers("permute_bytes", (I32,) * 3, I32)
+permute_bytes = _numbers("prmt.b32 $0, $1, $2, $3;", (I32,) * 3, I32)
 """Four of the eight bytes of a (0 to 3) and b (4 to 7), chosen by the low four nibbles of a selector; the highest bit
 of a nibble fills the byte with its sign instead."""
-funnel_right = _numbers("funnel_right", (I32,) * 3, I32)
+funnel_right = _numbers("shf.r.clamp.b32 $0, $1, $2, $3;", (I32,) * 3, I32)
 """The low word of the pair (low, high) shifted right by ``count`` bits, at most 32."""
-halves_of_ints = _numbers("halves_of_ints", (I32,), I32)
-"""The low and the high int16 of a word as binary16 each, rounded to nearest even: exact to magnitudes of 2048."""
-add_halves = _numbers("add_halves", (I32,) * 2, I32)
+add_halves = _numbers("add.rn.f16x2 $0, $1, $2;", (I32,) * 2, I32)
 """The sums of the low and of the high binary16 of two words, each rounded to nearest even."""
-half_to_float = _numbers("half_to_float", (I32,), F32)
+half_to_float = _numbers("{ .reg .b16 h; cvt.u16.u32 h, $1; cvt.f32.f16 $0, h; }", (I32,), F32)
 """The binary16 in the low half of a word as float32."""
-float_to_half = _numbers("float_to_half", (F32,), I32)
+float_to_half = _numbers("{ .reg .b16 h; cvt.rn.f16.f32 h, $1; cvt.u32.u16 $0, h; }", (F32,), I32)
 """Bits of the nearest binary16, ties to even, overflow to infinity."""
-mma_s8 = _numbers("mma_s8", (I32,) * 10, I32, 4)
-"""C + A B of int8: A (16, 32), B (32, 8), C (16, 8) int32. Operands: a0 to a3, b0, b1, c0 to c3; with r = lane // 4
-and c = lane % 4, a0: row r, bytes 4c..4c+3; a1: row r + 8; a2, a3: the same 16 further. b0: column r, rows 4c..4c+3;
-b1: 16 further. c0, c1: row r, columns 2c, 2c+1; c2, c3: row r + 8."""
-mma_s8_half = _numbers("mma_s8_half", (I32,) * 7, I32, 4)
-"""``mma_s8`` of A (16, 16) and B (16, 8): operands a0, a1, b0, c0 to c3."""
-mma_f16 = _numbers("mma_f16", (I32,) * 6 + (F32,) * 4, F32, 4)
-"""C + A B of binary16: A (16, 16), B (16, 8), C (16, 8) float32. a0: row r, values 2c, 2c+1; a1: row r + 8; a2, a3:
-the same 8 further. b0: column r, rows 2c, 2c+1; b1: 8 further. C as in ``mma_s8``."""
-mma_bf16 = _numbers("mma_bf16", (I32,) * 6 + (F32,) * 4, F32, 4)
+_MMA = "mma.sync.aligned.m16n8k16.row.col.f32.{0}.{0}.f32 "
+_MMA += "{{$0,$1,$2,$3}}, {{$4,$5,$6,$7}}, {{$8,$9}}, {{$10,$11,$12,$13}};"
+mma_f16 = _numbers(_MMA.format("f16"), (I32,) * 6 + (F32,) * 4, F32, 4)
+"""C + A B of binary16: A (16, 16), B (16, 8), C (16, 8) float32. Operands: a0 to a3, b0, b1, c0 to c3; with r = lane //
+4 and c = lane % 4, a0: row r, values 2c, 2c+1; a1: row r + 8; a2, a3: the same 8 further. b0: column r, rows 2c, 2c+1;
+b1: 8 further. c0, c1: row r, columns 2c, 2c+1; c2, c3: row r + 8."""
+mma_bf16 = _numbers(_MMA.format("bf16"), (I32,) * 6 + (F32,) * 4, F32, 4)
 """``mma_f16`` of bfloat16."""
-stream4 = _reading("stream4", 4)
+stream4 = _reading("ld.global.nc.L1::no_allocate.v4.b32 {$0,$1,$2,$3}, [$4];", 4)
 """Four words at byte ``index`` of a global uint8 array that no kernel writes meanwhile; not kept in the cache."""
-read4 = _reading("read4", 4)
+read4 = _reading("ld.global.nc.v4.b32 {$0,$1,$2,$3}, [$4];", 4)
 """Four words of a global array of 4-byte values that no kernel writes meanwhile."""
-read2 = _reading("read2", 2)
+read2 = _reading("ld.global.nc.v2.b32 {$0,$1}, [$2];", 2)
 """Two words of a global array of 4-byte values that no kernel writes meanwhile, at a multiple of 8 bytes."""
-copy_commit = _order("copy_commit")
+copy_commit = _order("cp.async.commit_group;")
 """Make a group of this thread's copies since the last group."""
-copy_wait0 = _order("copy_wait0")
+copy_wait0 = _order("cp.async.wait_group 0;")
 """Wait for all groups of this thread."""
-copy_wait1 = _order("copy_wait1")
+copy_wait1 = _order("cp.async.wait_group 1;")
 """Wait for all groups of this thread but the last one."""
-copy_wait2 = _order("copy_wait2")
-"""Wait for all groups of this thread but the last two."""
 
 
-def _copying(name: str) -> Callable[..., Any]:
-    """Define an intrinsic that begins a copy from an index of a global array to a word of a shared int32 array."""
-
-    @intrinsic
-    def op(typingctx: Any, target: Any, word: Any, raw: Any, index: Any) -> Any:
-        def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            to = _element(context, builder, sig.args[0], args[0], args[1])
-            source = _element(context, builder, sig.args[2], args[2], args[3])
-            # The array's pointer was made generic from a shared one; going back at once leaves the plain offset.
-            shared = builder.addrspacecast(to, ir.PointerType(LL[I32], addrspace=3))
-            _call(builder, name, [], [builder.ptrtoint(p, LL[I64]) for p in (shared, source)], True)
-            return context.get_dummy_value()
-
-        return signature(types.none, target, I64, raw, I64), generate
-
-    return op
+def _shared(context: Any, builder: Any, kind: Any, array: Any, index: Any) -> Any:
+    """Address in shared memory of an element of an array there. The array's pointer was made generic from a shared one;
+    going back at once leaves the plain offset."""
+    place = _element(context, builder, kind, array, index)
+    return builder.ptrtoint(builder.addrspacecast(place, ir.PointerType(LL[I32], addrspace=3)), LL[I64])
 
 
-copy16 = _copying("copy16")
-"""Begin to copy 16 bytes from ``index`` of a global array of bytes or words to a shared int32 array. They are there
-once this thread has waited for the group they were committed with; for other lanes, after ``sync_warp`` then."""
-copy4 = _copying("copy4")
-"""``copy16`` of 4 bytes, from and to any word."""
+@intrinsic
+def copy16(typingctx: Any, target: Any, word: Any, raw: Any, index: Any) -> Any:
+    """Begin to copy 16 bytes from ``index`` of a global array of bytes or words to a word of a shared int32 array. They
+    are there once this thread has waited for the group they were committed with; for other lanes, after ``sync_warp``
+    then."""
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        source = builder.ptrtoint(_element(context, builder, sig.args[2], args[2], args[3]), LL[I64])
+        to = _shared(context, builder, sig.args[0], args[0], args[1])
+        _call(builder, "cp.async.cg.shared.global [$0], [$1], 16;", [], [to, source], True)
+        return context.get_dummy_value()
+
+    return signature(types.none, target, I64, raw, I64), generate
 
 
-def _matrices(name: str) -> Callable[..., Any]:
+def _matrices(turned: str) -> Callable[..., Any]:
     """Define an intrinsic from a shared int32 array and an index to the words of four matrices."""
+    text = f"ldmatrix.sync.aligned.m8n8.x4{turned}.shared.b16 {{$0,$1,$2,$3}}, [$4];"
 
     @intrinsic
     def op(typingctx: Any, words: Any, index: Any) -> Any:
         def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            place = _element(context, builder, sig.args[0], *args)
-            shared = builder.addrspacecast(place, ir.PointerType(LL[I32], addrspace=3))
-            four = _call(builder, name, [LL[I32]] * 4, [builder.ptrtoint(shared, LL[I64])], True)
-            return cgutils.pack_array(builder, four)
+            place = _shared(context, builder, sig.args[0], *args)
+            return cgutils.pack_array(builder, _call(builder, text, [LL[I32]] * 4, [place], True))
 
         return signature(types.UniTuple(I32, 4), words, I64), generate
 
     return op
 
 
-matrices4 = _matrices("matrices4")
+matrices4 = _matrices("")
 """Four 8 x 8 matrices of 16-bit values of shared memory, a word of each: lane i names the index of row i % 8 of matrix
 i // 8, a multiple of 4, and gets columns 2c, 2c + 1 of row r of each, with r = i // 4 and c = i % 4."""
-matrices4_turned = _matrices("matrices4_turned")
+matrices4_turned = _matrices(".trans")
 """``matrices4`` of the transposed matrices: column r of rows 2c, 2c + 1."""
 
 
@@ -197,20 +178,6 @@ def element(typingctx: Any, array: Any, index: Any) -> Any:
         return builder.load(_element(context, builder, sig.args[0], *args))
 
     return signature(array.dtype, array, I64), generate
-
-
-@intrinsic
-def apart(typingctx: Any, array: Any, other: Any) -> Any:
-    """Bytes from the start of an array to that of another one, whatever memory it is in."""
-
-    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        starts = [
-            builder.ptrtoint(context.make_array(kind)(context, builder, value).data, LL[I64])
-            for kind, value in zip(sig.args, args, strict=True)
-        ]
-        return builder.sub(starts[1], starts[0])
-
-    return signature(I64, array, other), generate
 
 
 def _byte(context: Any, builder: Any, kind: Any, array: Any, at: Any) -> Any:
@@ -256,19 +223,6 @@ def load4(typingctx: Any, words: Any, index: Any) -> Any:
         return _four(builder, _element(context, builder, sig.args[0], *args))
 
     return signature(types.UniTuple(I32, 4), words, I64), generate
-
-
-@intrinsic
-def load2(typingctx: Any, words: Any, index: Any) -> Any:
-    """Two words of a shared int32 array, at a multiple of 2."""
-
-    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        two = ir.VectorType(LL[I32], 2)
-        pointer = _element(context, builder, sig.args[0], *args)
-        value = builder.load(builder.bitcast(pointer, two.as_pointer()), align=8)
-        return cgutils.pack_array(builder, [builder.extract_element(value, LL[I32](i)) for i in range(2)])
-
-    return signature(types.UniTuple(I32, 2), words, I64), generate
 
 
 def _put(context: Any, builder: Any, kind: Any, array: Any, index: Any, words: list[Any]) -> Any:

@@ -35,7 +35,12 @@ class Buffer:
     __slots__ = ("block", "fetch", "keep", "mirror", "nbytes", "owner", "slab", "start")
 
     def __init__(
-        self, block: Block | None, nbytes: int, start: int = 0, owner: Memory | None = None, slab: Slab | None = None
+        self,
+        block: Block | None,
+        nbytes: int,
+        start: int = 0,
+        owner: Memory | Far | None = None,
+        slab: Slab | None = None,
     ):
         self.block, self.nbytes, self.start, self.owner, self.slab = block, nbytes, start, owner, slab
         self.mirror = None if slab is None else slab.host[start : start + nbytes]
@@ -56,6 +61,16 @@ class Pinned:
 
     def __del__(self) -> None:
         self._pool.append(self.values)
+
+
+class Far:
+    """Owner of a buffer in page-locked host memory, which kernels read over the bus."""
+
+    def __init__(self, driver: Any, values: np.ndarray):
+        self.driver, self.values = driver, values
+
+    def give_back(self, block: Block) -> None:
+        self.driver.unpin(self.values)
 
 
 class Slab:
@@ -117,6 +132,12 @@ class Memory:
             kept = self._free.get(size)
             block = kept.pop() if kept else self._ask(size)
         return Buffer(block, nbytes, owner=self)
+
+    def far(self, values: np.ndarray) -> Buffer:
+        """Copy values to page-locked host memory. Raises MemoryError if the host has too little."""
+        pinned = self.driver.pinned(values.nbytes)
+        np.copyto(pinned, values.reshape(-1))
+        return Buffer(Block(pinned.ctypes.data, values.nbytes), values.nbytes, owner=Far(self.driver, pinned))
 
     def room(self) -> int:
         """Free bytes, within the limit; approximate."""

@@ -1,1 +1,1 @@
-"""Recordings: the launches of a token, shared, joined, laid out in branches and captured as one CUDA graph."""
+"""Recordings: the launches of a token, joined, laid out in memory and captured as one CUDA graph."""

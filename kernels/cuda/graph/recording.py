@@ -1,10 +1,9 @@
 """A recording: the launches of a token, laid out in memory once and captured as one CUDA graph.
 
 An op called from Python costs tens of microseconds and memory for its result; a decoded token has hundreds. While a
-pass is recorded its ops launch nothing: they append their launches, and the arrays they return stand for places.
-``seal`` packs inputs once for all that read them (``sharing``), joins chains of row stages (``joining``), folds small
-launches into their neighbours (``folding``), puts launches that do not need one another side by side (``branches``),
-gives places that are not in use at a time the same memory and captures everything. ``replay`` launches the graph, which
+pass is recorded its ops launch nothing: they append their launches, and the arrays they return stand for places. What
+packs inputs is recorded once for all that read them. ``seal`` joins launches (``joining``), gives places that are not
+in use at a time the same memory and captures everything. ``replay`` launches the graph, which
 
     copies the inputs, all of them side by side, from host memory    one copy node
     runs the kernels
@@ -19,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,10 +29,7 @@ from ..driver.arrays import DeviceArray
 from ..driver.launch import Launch
 from ..driver.memory import ALIGNMENT, Buffer, Slab
 from ..ops.steps import Steps
-from .branches import Schedule, needs
-from .folding import folded
-from .joining import joined
-from .sharing import shared
+from .joining import both, joined
 from .template import Plan, Template
 
 
@@ -52,7 +49,7 @@ class Recording(Steps):
         self._there: set[int] = set()
         """Offsets of kept results that were fetched since the last replay."""
         self._graph: Any = None
-        self._scratch: dict[int, list[DeviceArray]] = {}
+        self._made: dict[tuple[Any, ...], Any] = {}
 
     # --- recording
 
@@ -70,13 +67,19 @@ class Recording(Steps):
     def whole(self, x: DeviceArray, name: str) -> DeviceArray:
         raise ValueError(f"{name} has gaps between its values, which a recording cannot close")
 
-    def moved(self, values: np.ndarray) -> DeviceArray:
-        raise ValueError("a recording cannot bring values to the device")
-
     def run(self, launch: Launch) -> None:
         if any(array.buffer.slab is self.slab for array in launch.writes):
             raise ValueError("an input of a recording is not written by its ops: it would be refilled")
-        self.launches.append(launch)
+        written = {id(array.buffer) for array in launch.writes}
+        self._made = {key: value for key, value in self._made.items() if key[0] not in written}
+        one = both(self.launches[-1], launch) if self.launches else None
+        self.launches[len(self.launches) - (one is not None) :] = [one or launch]
+
+    def once(self, x: DeviceArray, what: Any, make: Callable[[], Any]) -> Any:
+        key = id(x.buffer), x.offset, x.size, what
+        if key not in self._made:
+            self._made[key] = make()
+        return self._made[key]
 
     # --- laying out
 
@@ -89,15 +92,12 @@ class Recording(Steps):
         if any(buffer.block is not None or buffer.slab is not None for buffer in results):
             raise ValueError("an output of a recording must be a result of its ops")
         ids = {id(buffer) for buffer in results}
-        flags, absent = {id(self.error.buffer)}, self.absent(F32)
-        launches = joined(shared(self.launches, ids, flags, self.empty), ids, absent)
-        self.launches = folded(launches, ids, flags, absent)
-        order = Schedule(needs(self.launches, flags), owner.branches)
-        self.lay_out(Plan(self.launches, order, *self._planned(order, ids), list(outputs), list(kept)))
+        self.launches = joined(self.launches, ids, self.absent(F32))
+        self.lay_out(Plan(self.launches, *self._planned(ids), list(outputs), list(kept)))
 
     def lay_out(self, plan: Plan) -> None:
         """Give results memory and capture the launches."""
-        owner, self.plan, self.launches, self.order = self.owner, plan, plan.launches, plan.order
+        owner, self.plan, self.launches = self.owner, plan, plan.launches
         outputs, kept = plan.outputs, plan.kept
         with owner.lock:
             self._results = self._placed([out.buffer for out in (*outputs, *kept)])
@@ -110,9 +110,7 @@ class Recording(Steps):
             end = max((out.buffer.start - self._results.start + out.buffer.nbytes for out in outputs), default=0)
             self.outputs = [self._output(out, end) for out in outputs]
             self.kept = [self._output(out, end) for out in kept]
-            calls = [
-                self._call(launch, turn.branch) for launch, turn in zip(self.launches, self.order.turns, strict=True)
-            ]
+            calls = [partial(launch.call, owner.driver.stream) for launch in self.launches]
             refresh = [(self.slab.block, self.slab.host[: self.slab.used])] if self.slab.used else []
             block = self.error.buffer.block
             assert block is not None
@@ -120,7 +118,7 @@ class Recording(Steps):
             if outputs:
                 assert self._results.block is not None
                 fetch.insert(0, (self._fetched.values[:end], self._results.block))
-            self._graph = owner.driver.capture(refresh, calls, fetch, self.order)
+            self._graph = owner.driver.capture(refresh, calls, fetch)
 
     def _placed(self, buffers: list[Buffer]) -> Buffer:
         """Allocate outputs and kept results side by side."""
@@ -134,18 +132,18 @@ class Recording(Steps):
             buffer.block, buffer.start = results.block, results.start + starts[id(buffer)]
         return results
 
-    def _planned(self, order: Schedule, kept: set[int]) -> tuple[list[tuple[Buffer, int]], int]:
+    def _planned(self, kept: set[int]) -> tuple[list[tuple[Buffer, int]], int]:
         """Choose the offset of every place; return places with offsets, and the bytes of all."""
-        uses: dict[int, list[int]] = {}
+        spans: dict[int, tuple[int, int]] = {}
         buffers: dict[int, Buffer] = {}
         for number, launch in enumerate(self.launches):
             for array in (*launch.writes, *launch.reads):
                 buffer = array.buffer
                 if buffer.block is None and id(buffer) not in kept:
-                    uses.setdefault(id(buffer), []).append(number)
+                    spans[id(buffer)] = spans.get(id(buffer), (number, 0))[0], number
                     buffers[id(buffer)] = buffer
         sizes = {key: buffer.nbytes for key, buffer in buffers.items()}
-        offsets, total = share(order.spans(uses), sizes)
+        offsets, total = share(spans, sizes)
         return [(buffers[key], offset) for key, offset in offsets.items()], total
 
     def _output(self, out: DeviceArray, end: int) -> DeviceArray:
@@ -165,30 +163,6 @@ class Recording(Steps):
 
             buffer.fetch = fetch
         return DeviceArray(buffer, out.shape, out.dtype, out.offset, out.strides)
-
-    def _call(self, launch: Launch, branch: int) -> Callable[[], None]:
-        stream = self.owner.driver.stream_of(branch)
-
-        def call() -> None:
-            self._used, self._branch = 0, branch
-            launch.call(stream, self._room)
-
-        return call
-
-    def _room(self, shape: Any, dtype: DTypeLike = F32) -> Any:
-        """A flat scratch array for one launch; the next launch of its branch reuses it."""
-        scratch = self._scratch.setdefault(self._branch, [])
-        kind = np.dtype(dtype)
-        size = int(np.prod(shape, dtype=np.int64))
-        nbytes = -(-size * kind.itemsize // ALIGNMENT) * ALIGNMENT
-        if self._used == len(scratch):
-            scratch.append(self.owner.array(nbytes, dtype=np.uint8))
-        elif scratch[self._used].nbytes < nbytes:
-            self._old = [*getattr(self, "_old", []), scratch[self._used]]  # earlier captured launches use it
-            scratch[self._used] = self.owner.array(nbytes, dtype=np.uint8)
-        array = scratch[self._used]
-        self._used += 1
-        return DeviceArray(array.buffer, (size,), kind).flat()
 
     # --- the same launches on other arrays
 

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 from ..driver.arrays import DeviceArray
 from ..driver.launch import Launch
 from ..driver.memory import Buffer, Slab
-from .branches import Schedule
 
 
 class Plan(NamedTuple):
@@ -19,7 +18,6 @@ class Plan(NamedTuple):
     """
 
     launches: list[Launch]
-    order: Schedule
     places: list[tuple[Buffer, int]]
     nbytes: int
     outputs: list[DeviceArray]
@@ -49,15 +47,15 @@ class Plan(NamedTuple):
             for one in self.launches
         ]
         places = [(buffers[id(buffer)], offset) for buffer, offset in self.places]
-        return Plan(launches, self.order, places, self.nbytes, [*map(there, self.outputs)], [*map(there, self.kept)])
+        return Plan(launches, places, self.nbytes, [*map(there, self.outputs)], [*map(there, self.kept)])
 
 
 class Template:
     """A sealed recording without its arrays, from which other sessions of a model get theirs.
 
-    Recording a token of 43 layers takes Python half a second: ops check arguments, launches are joined, folded and put
-    side by side. Nothing of that depends on where arrays lie. A template keeps the plan with stand-ins for places,
-    inputs and replaced arrays, so it holds none of them, and no memory of the device.
+    Recording a token of 43 layers takes Python half a second: ops check arguments, launches are joined and laid out.
+    Nothing of that depends on where arrays lie. A template keeps the plan with stand-ins for places, inputs and
+    replaced arrays, so it holds none of them, and no memory of the device.
     """
 
     def __init__(self, plan: Plan, slab: Slab, arrays: Sequence[DeviceArray], make: Callable[[], Any]):

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from ...binding import F32, I32, bind
-from ..driver.arrays import DeviceArray
-from ..rows import attending, attending_many, halving, hyper, indexing, indexing_many
+from ..rows import attending, hyper, indexing
 from .steps import Steps
 
 
@@ -49,63 +46,38 @@ class AttentionOps(Steps):
 
     # --- rows
 
-    def _halved(self, x: DeviceArray) -> tuple[DeviceArray, DeviceArray]:
-        """Return x as binary16, two values a word, and an int32 (1,) that is not 0 if that is not the same."""
-        halves, lossy = self.empty(x.size // 2, dtype=I32), self.empty(1, dtype=I32)
-        self.go(halving.halve, [halves, lossy], [x], halves.size)
-        return halves, lossy
-
     @bind
     def attention(
         self, q, raw, raw_first, raw_count, comp, comp_count, selected, sinks, scale, out, T, H, d, N, M, k, failure
     ):
-        if not out.size:
-            return
         picked = comp is None or selected is not None  # of no rows none is picked
         picks = k if comp is not None else 0
-        lossy = self.absent(I32)
-        many = attending_many.fits(T, d) and (comp is None or comp.dtype == np.float16)
-        if many:
-            halves, lossy = self._halved(raw)
-            rows = self.absent(np.float16) if comp is None else comp
-            self.go(
-                attending_many.attention_many, [out, self.error],
-                [
-                    lossy, q, halves, raw_first, raw_count, rows, comp_count, selected if picks else lossy, sinks,
-                ],
-                T, H, d, N, M, picks, picked, scale, self.failure(failure),
-            )  # fmt: skip
-        runs = attending.runs_for(T, 1, H, N + (picks if picked else M), attending.tile_rows(d))
-        parts, tops, totals = self.empty(T, runs, H, d), self.empty(T, runs, H), self.empty(T, runs, H)
-        self.go(
-            attending.attention, [out, parts, tops, totals, self.error],
-            [
-                q, raw, raw_first, raw_count, self.or_absent(comp), comp_count,
-                selected if picks else self.absent(I32), sinks, lossy,
-            ],
-            T, H, d, runs, N, M, picks, picked, scale, self.failure(failure), many,
-        )  # fmt: skip
+        chosen = selected if picks else None
+        more, sizes = [comp, comp_count, chosen, sinks], [N, M, picks, picked]
+        self._attend(out, [q, raw, raw, raw_first, raw_count], more, [T, 1, H, d], sizes, scale, failure)
 
     @bind
     def attend(self, q, keys, values, first, row_counts, scale, out, T, N, K, g, d, failure):
+        more, sizes = [None, None, None, None], [N, 0, 0, True]
+        self._attend(out, [q, keys, values, first, row_counts], more, [T, K, g, d], sizes, scale, failure)
+
+    def _attend(self, out, rings, more, heads, sizes, scale, failure):
+        """Attend to rows of ``rings`` and, if there are any, to ``more``: compressed rows, how many of them each token
+        sees, those it chose, sinks. ``heads``, ``sizes``: as of ``attending.attend``."""
         if not out.size:
             return
-        runs, heads = attending.runs_for(T, K, g, N, attending.tile_rows(d)), K * g
-        parts, tops, totals = self.empty(T, runs, heads, d), self.empty(T, runs, heads), self.empty(T, runs, heads)
+        (T, K, g, d), (N, M, picks, picked) = heads, sizes
+        runs = attending.runs_for(T, K, g, N + (picks if picked else M), attending.tile_rows(d))
+        parts, tops, totals = (self.empty(T, runs, K * g, *each) for each in ((d,), (), ()))
+        there = [self.or_absent(array, dtype) for array, dtype in zip(more, (F32, I32, I32, F32), strict=True)]
         self.go(
-            attending.attend, [out, parts, tops, totals, self.error],
-            [q, keys, values, first, row_counts, self.absent(F32), self.absent(I32)],
-            T, K, g, d, runs, N, scale, self.failure(failure),
+            attending.attend, [out, parts, tops, totals, self.error], [*rings, *there],
+            *heads, runs, *sizes, rings[1] is not rings[2], more[3] is not None, scale, self.failure(failure),
         )  # fmt: skip
 
     @bind
     def index_scores(self, iq, rows, w, count, out, T, H, d, n):
-        lossy = self.absent(I32)
-        many = indexing_many.fits(T, H, d) and rows.dtype == np.float16
-        if many and out.size:
-            halves, lossy = self._halved(iq)
-            self.go(indexing_many.index_scores_many, [out], [lossy, halves, rows, w, count], T, n, H, d)
-        self.go(indexing.index_scores, [out], [iq, rows, w, count, lossy], T, n, H, d, many)
+        self.go(indexing.index_scores, [out], [iq, rows, w, count], T, n, H, d)
 
     @bind
     def select_rows(self, scores, visible, k, out, T, n):

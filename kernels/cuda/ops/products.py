@@ -1,118 +1,174 @@
-"""Matrix products, looking up, routing. What each op computes: ``ds4ref.kernels.ops``; how: ``products``."""
+"""Matrix products, looking up, routing. What each op computes: ``ds4ref.kernels.ops``; how: ``products``.
+
+Few inputs go through a mat-vec (``matvec``; ``plain`` for plain numbers), many through tiles of tensor cores
+(``matmat``). Both read inputs that were packed before, once for all products of a recording that read the same.
+"""
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-
-from ...binding import I8, I32, I64, bind
+from ...binding import I8, I32, bind
 from ...formats.matrix import Matrix
-from ..driver import experts
 from ..driver.arrays import DeviceArray
-from ..driver.experts import SplitStack
 from ..driver.launch import Launch
-from ..products import dispatch, packing, tiling
+from ..products import embedding, grouping, limbs, matmat, matvec, packing, plain
+from ..products.units import UNITS
 from ..rows import quantize, routing, windows
-from .rows import in_words
 from .steps import Steps
 
+MANY_TOKENS = 16
+"""From this many tokens on, decoding weights once per tile of tokens beats reading them again for each."""
+PAIRS_PER_EXPERT = 4
+BLOCKS = {"a8": quantize.A8_BLOCK, "q8k": quantize.Q8K_BLOCK}
+"""Inputs that share a scale, by activation rounding."""
 
-def _many(ids: DeviceArray, experts: int) -> bool:
-    """Whether each expert that is read serves several of the tokens ids (tokens, K): too much for a mat-vec from host
-    memory, which reads it for each."""
-    return ids.shape[0] >= dispatch.MANY_TOKENS or dispatch.worth_sorting(ids.size, experts)
+
+def worth_sorting(pairs: int, experts: int) -> bool:
+    """Return whether to sort pairs by expert: on average each expert has several."""
+    return PAIRS_PER_EXPERT * experts <= pairs and experts <= grouping.MOST_EXPERTS
+
+
+def rounds(fmt: str, act: str) -> bool:
+    """Return whether a kernel for weights of this format supports this activation rounding."""
+    return act == "float" or fmt in UNITS and act == UNITS[fmt].activation
 
 
 class ProductOps(Steps):
     """Everything that multiplies with weights, and what chooses them."""
 
-    def _multiply(self, function: Any, out: DeviceArray, reads: list[DeviceArray], w: Matrix, *numbers: Any) -> None:
-        if out.size:
-            self.run(Launch(function, [out], reads, numbers, matrices=(w,)))
+    # --- inputs
 
     def _inputs(self, x: DeviceArray, w: Matrix, act: str) -> tuple[DeviceArray, str]:
         """Return the inputs of a product and the rounding its kernel applies: where none does, round them here."""
-        if dispatch.rounds(w.fmt, act):
+        if rounds(w.fmt, act):
             return x, act
-        if act not in ("a8", "q8k"):
+        if act not in BLOCKS:
             raise ValueError(f"unknown activation rounding {act!r}: float, a8 or q8k")
-        block = quantize.A8_BLOCK if act == "a8" else quantize.Q8K_BLOCK
-        if w.cols % block:
-            raise ValueError(f"activation rounding {act} works in blocks of {block}, not on {w.cols} inputs")
+        if w.cols % BLOCKS[act]:
+            raise ValueError(f"activation rounding {act} works in blocks of {BLOCKS[act]}, not on {w.cols} inputs")
         out = self.empty(*x.shape)
         if x.size:
-            codes, scales = self.empty(x.size, dtype=I8), self.empty(x.size // block)
-            if act == "a8":
-                self.go(packing.pack_a8, [in_words(codes), scales], [x], 1, x.size)
-            else:
-                sums = self.empty(x.size // (2 * quantize.Q8K_SUM), dtype=I32)
-                self.go(packing.pack_q8k, [in_words(codes), scales, sums], [x], 1, x.size)
-            self.go(quantize.restore, [out], [codes, scales], x.size, block)
+            words, scales, _ = self._codes(x, w.cols, act)
+            codes = DeviceArray(words.buffer, (x.size,), I8)
+            self.go(quantize.restore, [out], [codes, scales], x.size, BLOCKS[act])
         return out, "float"
+
+    def _codes(self, x: DeviceArray, n: int, act: str) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
+        """Pack rows of n values: codes, four a word, scales, and sums of 16 codes where ``act`` has them."""
+
+        def pack() -> tuple[DeviceArray, DeviceArray, DeviceArray]:
+            codes, scales = self.empty(x.size // 4, dtype=I32), self.empty(x.size // BLOCKS[act])
+            if act == "a8":
+                self.go(packing.pack_a8, [codes, scales], [x], x.size // n, n)
+                return codes, scales, codes
+            sums = self.empty(x.size // (2 * quantize.Q8K_SUM), dtype=I32)
+            self.go(packing.pack_q8k, [codes, scales, sums], [x], x.size // n, n)
+            return codes, scales, sums
+
+        return self.once(x, (act, n), pack)
+
+    def _sums(self, x: DeviceArray) -> DeviceArray:
+        """Sum each 16 values."""
+
+        def add() -> DeviceArray:
+            sums = self.empty(x.size // 16)
+            self.go(packing.pack_sums, [sums], [x], sums.size)
+            return sums
+
+        return self.once(x, "sums", add)
+
+    def _packed(self, x: DeviceArray, w: Matrix, act: str) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
+        """Return codes, scales and sums as a product with ``w`` reads them; arrays it does not read are any."""
+        if act != "float":
+            return self._codes(x, w.cols, act)
+        return x, x, self._sums(x) if w.fmt in UNITS and UNITS[w.fmt].minima else x
+
+    def _limbs(self, x: DeviceArray, w: Matrix, act: str) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
+        """Return limbs, scales and sums as tensor cores read them."""
+        kind, n = matmat.weights_of(w.fmt, act).kind, w.cols
+        codes, scales, sums = self._packed(x, w, act)
+        count = x.size // n
+        out = self.empty(count * limbs.even_units(n) * kind.limbs * 16, dtype=I32)
+        if act != "float":
+            self.go(limbs.pack_codes, [out], [codes], w.fmt, count, n)
+            return out, scales, sums
+        powers = self.empty(2 * count)
+        self.go(limbs.pack, [out, powers], [x], w.fmt, kind, count, n)
+        return out, powers, sums
+
+    # --- products
+
+    def _few(
+        self, out: DeviceArray, x: DeviceArray, ids: DeviceArray | None, w: Matrix, act: str, pairs: int,
+        numbers: matvec.Numbers,
+    ) -> None:  # fmt: skip
+        reads = [*self._packed(x, w, act), self.or_absent(ids, I32)]
+        self.run(Launch(matvec.multiply, [out, self.error], reads, (act, pairs, numbers), matrices=(w,)))
+
+    def _many(
+        self, out: DeviceArray, x: DeviceArray, tiles: list[DeviceArray], w: Matrix, act: str, count: int, groups: int,
+        share: int,
+    ) -> None:  # fmt: skip
+        reads = [*self._limbs(x, w, act), *(tiles or [self.absent(I32)] * 4)]
+        numbers = act, count, groups, share, bool(tiles)
+        self.run(Launch(matmat.multiply, [out], reads, numbers, matrices=(w,)))
 
     @bind
     def linear(self, x, w, act, out, T):
-        x, act = self._inputs(x, w, act)
-        self._multiply(dispatch.linear, out, [x], w, T, 1, act)
+        self._linear(x, w, act, out, T, 1)
 
     @bind
     def grouped_linear(self, x, w, act, out, T, G):
+        self._linear(x, w, act, out, T, G)
+
+    def _linear(self, x: DeviceArray, w: Matrix, act: str, out: DeviceArray, tokens: int, groups: int) -> None:
         x, act = self._inputs(x, w, act)
-        self._multiply(dispatch.linear, out, [x], w, T, G, act)
+        if not out.size:
+            return
+        if tokens >= MANY_TOKENS:
+            self._many(out, x, [], w, act, tokens, groups, 1)
+        else:
+            self._few(out, x, None, w, act, tokens * groups, matvec.Numbers(groups=groups))
 
     @bind
     def hc_mix(self, X, fn, eps, out, T):
-        self._multiply(dispatch.hc_mix, out, [X], fn, T, eps)
+        if out.size:
+            self.run(Launch(plain.hc_mix, [out], [X], (T, eps), matrices=(fn,)))
 
     # --- experts
 
     @bind
     def expert_linear(self, x, ids, w, act, out, failure):
-        x, act = self._inputs(x, w, act)
-        self._choose(dispatch.expert_linear, out, x, ids, w, act, failure)
+        self._choose(x, ids, w, act, out, failure, False)
 
     @bind
     def expert_sum(self, mid, ids, w, act, out, failure):
-        mid, act = self._inputs(mid, w, act)
-        self._choose(dispatch.expert_sum, out, mid, ids, w, act, failure)
+        self._choose(mid, ids, w, act, out, failure, True)
 
     def _choose(
-        self, function: Any, out: DeviceArray, x: DeviceArray, ids: DeviceArray, w: Matrix, act: str, failure: str
+        self, x: DeviceArray, ids: DeviceArray, w: Matrix, act: str, out: DeviceArray, failure: str, summed: bool
     ) -> None:
-        """Multiply with the experts ``ids`` (tokens, K) of a stack."""
+        """Multiply with the experts ids (tokens, K): one input of all of a token's slots, or, if ``summed``, one a
+        slot, whose results are added in slot order."""
+        x, act = self._inputs(x, w, act)
         if not out.size:
             return
-        if isinstance(w.data, SplitStack) and _many(ids, w.experts):
-            return self._choose_by_portions(function, out, x, ids, w, act)
-        numbers = *ids.shape, w.experts, act, self.failure(failure)
-        self.run(Launch(function, [out, self.error], [x, ids], numbers, matrices=(w,)))
-
-    def _choose_by_portions(
-        self, function: Any, out: DeviceArray, x: DeviceArray, ids: DeviceArray, w: Matrix, act: str
-    ) -> None:
-        """The same for many tokens where not all experts are on the device: portion by portion, the inputs of its
-        pairs gathered and its results put back."""
-        (tokens, K), n, rows = ids.shape, w.cols, w.rows
-        stack: Any = w.data
-        chosen, summed = self.host(ids).ravel(), function is dispatch.expert_sum
-        if chosen.min() < 0 or chosen.max() >= w.experts:
-            raise IndexError(f"an expert id lies outside 0..{w.experts - 1}")
-        pairs = self.empty(tokens, K, rows) if summed else out
-        for first, data in experts.portions(stack, chosen, self):
-            some = np.flatnonzero((chosen >= first) & (chosen < first + len(data))).astype(np.int32)
-            if not len(some):
-                continue
-            inputs, results = self.empty(len(some), n), self.empty(len(some), 1, rows)
-            source = self.moved(some if summed else some // np.int32(K))
-            self.go(experts.gather, [inputs], [x, source], inputs.size, n)
-            there: Any = data
-            matrices, numbers = (Matrix(w.fmt, there, rows, n),), (len(some), 1, len(data), act, 0)
-            reads = [inputs, self.moved(chosen[some][:, None] - np.int32(first))]
-            self.run(Launch(dispatch.expert_linear, [results, self.error], reads, numbers, matrices=matrices))
-            self.go(experts.scatter, [pairs], [results, self.moved(some)], results.size, rows)
+        (tokens, K), code = ids.shape, self.failure(failure)
+        if not worth_sorting(ids.size, w.experts):
+            pairs, slots, share = (tokens, K, 1) if summed else (ids.size, 1, K)
+            self._few(out, x, ids, w, act, pairs, matvec.Numbers(w.experts, 1, slots, share, code))
+            return
+        parts = self.empty(ids.size, w.rows) if summed else out
+        self._many(parts, x, self._tiles(ids, w.experts, code), w, act, 0, 1, 1 if summed else K)
         if summed:
-            self.go(tiling.add_slots, [out], [pairs], out.size, K, rows)
+            self.go(grouping.add_slots, [out], [parts], out.size, K, w.rows)
+
+    def _tiles(self, ids: DeviceArray, experts: int, code: int) -> list[DeviceArray]:
+        """Sort pairs by expert and cut them into tiles (``grouping``): order, and experts, starts, sizes of tiles."""
+        pairs = ids.size
+        count = min(pairs, experts) + pairs // grouping.TILE
+        out = [self.empty(pairs, dtype=I32), *(self.empty(count, dtype=I32) for _ in range(3))]
+        self.go(grouping.sort, [*out, self.error], [ids], pairs, experts, count, code)
+        return out
 
     @bind
     def advise(self, ids, w, E, failure):
@@ -125,7 +181,7 @@ class ProductOps(Steps):
     def embed(self, table, ids, out, T, failure):
         if out.size:
             numbers = T, self.failure(failure)
-            self.run(Launch(dispatch.embed, [out, self.error], [ids], numbers, matrices=(table,)))
+            self.run(Launch(embedding.look_up, [out, self.error], [ids], numbers, matrices=(table,)))
 
     @bind
     def take_rows(self, table, ids, out, T, V, K, failure):
@@ -139,7 +195,7 @@ class ProductOps(Steps):
             raise ValueError(f"route to more than {routing.MOST_CHOSEN} experts: {k}")
         self.go(
             routing.route, [probs, ids, weights, self.error],
-            [logits, self.or_absent(bias), self.or_absent(hash_ids, I32), self.absent(I64)],
+            [logits, self.or_absent(bias), self.or_absent(hash_ids, I32)],
             T, E, k, scale, bool(floor), bias is not None, hash_ids is not None, self.failure(failure),
         )  # fmt: skip
 
@@ -150,11 +206,10 @@ class ProductOps(Steps):
 
     @bind
     def geglu(self, gate, up, out):
-        if out.size:
-            self.go(routing.geglu, [out], [gate, up], out.size)
+        self.go(routing.geglu, [out], [gate, up], out.size)
 
     @bind
     def swiglu(self, gate, up, limit, weight, out, n):
-        if n:
-            numbers = out.size // n, n, limit, weight is not None
-            self.go(routing.swiglu, [out], [gate, up, self.or_absent(weight)], *numbers)
+        self.go(
+            routing.swiglu, [out], [gate, up, self.or_absent(weight)], out.size, n, float(limit), weight is not None
+        )

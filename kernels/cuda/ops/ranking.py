@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...binding import I64, bind
-from ..driver.grids import tiles_for
+from ..driver.grids import blocks_for
 from ..rows import ranking
 from .steps import Steps
 
@@ -15,13 +15,11 @@ class RankingOps(Steps):
     def top(self, x, k, values, ids, T, n):
         if not T:
             return
-        tile = ranking.TILE
-        tiles = tiles_for(n, tile)
-        candidates = self.empty(T, tiles, k, dtype=I64)
-        self.go(ranking.of_values, [candidates], [x], T, n, k)
-        while tiles * k > tile:
-            count, tiles = tiles * k, tiles_for(tiles * k, tile)
-            kept = self.empty(T, tiles, k, dtype=I64)
-            self.go(ranking.of_candidates, [kept], [candidates], T, count, k)
-            candidates = kept
-        self.go(ranking.ranks, [values, ids], [candidates, x], T, n, tiles * k, k)
+        count, candidates = n, self.empty(T, n, dtype=I64)
+        self.go(ranking.candidates, [candidates], [x], x.size, n)
+        while count > ranking.TILE:
+            tiles = blocks_for(count, ranking.TILE)
+            kept = self.empty(T, tiles * k, dtype=I64)
+            self.go(ranking.best, [kept], [candidates], T, count, k)
+            count, candidates = tiles * k, kept
+        self.go(ranking.ranks, [values, ids], [candidates, x], T, n, count, k)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,56 +18,40 @@ from .steps import Steps
 E4M3_BLOCK, E2M1_BLOCK = 64, 32
 
 
-@dataclass(frozen=True)
-class Chain:
-    """Stages of ``rows`` and what they need; the rest as if it were absent. ``ring`` and ``at``: where rows go then."""
+class Chain(NamedTuple):
+    """Stages of rows of x -> out, and what they read; ``ring`` and ``at``: where rows go then."""
 
     x: DeviceArray
     out: DeviceArray
-    n: int
-    heads: int
-    stages: int
+    c: Stages
     weight: DeviceArray | None = None
-    eps: float = 0.0
     cos: DeviceArray | None = None
     sin: DeviceArray | None = None
-    half: int = 0
-    gap: int = 1
-    sign: float = 1.0
-    channels: int = 0
-    factor: float = 1.0
     ring: DeviceArray | None = None
     at: DeviceArray | None = None
-
-    @property
-    def rows(self) -> int:
-        return self.x.size // self.n if self.n else 0
 
     def launch(self, absent: DeviceArray) -> Launch:
         """The chain as a launch; ``absent`` is what stands for a float array that is not there."""
         shared = [self.x, *(absent if each is None else each for each in (self.weight, self.cos, self.sin))]
-        c = Stages(
-            self.n, self.heads, self.stages, self.weight is not None, np.float32(self.eps), self.half, self.gap,
-            np.float32(self.sign), self.channels, np.float32(self.factor),
-        )  # fmt: skip
+        numbers = self.x.size // self.c.n, self.c
         if self.ring is None or self.at is None:
-            return Launch(stages.chain, [self.out], shared, [self.rows, c], self)
-        numbers = self.rows, c, len(self.ring)
-        return Launch(stages.chain_store, [self.out, self.ring], [*shared, self.at], numbers, self)
+            return Launch(stages.chain, [self.out], shared, numbers, self)
+        return Launch(stages.chain_store, [self.out, self.ring], [*shared, self.at], (*numbers, len(self.ring)), self)
 
     def then(self, later: Chain) -> Chain | None:
         """This chain and then ``later``, which reads its result, as one; None if they cannot be."""
-        low = later.stages & -later.stages
-        if later.n != self.n or later.rows != self.rows or self.ring is not None or (low and self.stages >= low):
+        c, d = self.c, later.c
+        low = d.stages & -d.stages
+        if d.n != c.n or later.x.size != self.x.size or self.ring is not None or (low and c.stages >= low):
             return None
-        if self.stages & ROPE and later.heads != self.heads and later.stages & ROPE:
+        if c.stages & ROPE and d.heads != c.heads and d.stages & ROPE:
             return None
-        kept = self if self.stages & ROPE else later
-        return replace(
-            later, x=self.x, stages=self.stages | later.stages, heads=kept.heads, cos=kept.cos, sin=kept.sin,
-            half=kept.half, gap=kept.gap, sign=kept.sign, weight=self.weight, eps=self.eps,
-            channels=later.channels or self.channels, factor=later.factor if later.stages & HADAMARD else self.factor,
+        turned = self if c.stages & ROPE else later
+        both = c._replace(
+            stages=c.stages | d.stages, heads=turned.c.heads, half=turned.c.half, gap=turned.c.gap, sign=turned.c.sign,
+            channels=d.channels or c.channels, factor=d.factor if d.stages & HADAMARD else c.factor,
         )  # fmt: skip
+        return later._replace(x=self.x, c=both, weight=self.weight, cos=turned.cos, sin=turned.sin)
 
 
 def in_words(codes: DeviceArray) -> DeviceArray:
@@ -79,18 +62,22 @@ def in_words(codes: DeviceArray) -> DeviceArray:
 class RowOps(Steps):
     """What a row goes through between products, and on its way into caches and out of them."""
 
-    def _chain(self, x: DeviceArray, out: DeviceArray, n: int, stages: int, heads: int = 1, **more: Any) -> None:
+    def _chain(
+        self, x: DeviceArray, out: DeviceArray, n: int, what: int, weight: DeviceArray | None = None,
+        cos: DeviceArray | None = None, sin: DeviceArray | None = None, **numbers: Any,
+    ) -> None:  # fmt: skip
         if x.size:
-            self.run(Chain(x, out, n, heads, stages, **more).launch(self.absent(F32)))
+            c = Stages(n, what, weight is not None, **numbers)
+            self.run(Chain(x, out, c, weight, cos, sin).launch(self.absent(F32)))
 
     @bind
     def rms_norm(self, x, weight, eps, out, n):
-        self._chain(x, out, n, NORM, weight=weight, eps=eps)
+        self._chain(x, out, n, NORM, weight, eps=np.float32(eps))
 
     @bind
     def rope(self, x, cos, sin, inverse, halves, out, H, r, p):
-        gap, sign = r if halves else 1, -1.0 if inverse else 1.0
-        self._chain(x, out, 2 * r + p, ROPE, H, cos=cos, sin=sin, half=r, gap=gap, sign=sign)
+        gap, sign = r if halves else 1, np.float32(-1 if inverse else 1)
+        self._chain(x, out, 2 * r + p, ROPE, cos=cos, sin=sin, heads=H, half=r, gap=gap, sign=sign)
 
     @bind
     def round_e4m3(self, x, channels, out, n):
@@ -116,7 +103,7 @@ class RowOps(Steps):
 
     @bind
     def hadamard(self, x, out, b):
-        self._chain(x, out, 1 << b, HADAMARD, factor=(1 << b) ** -0.5)
+        self._chain(x, out, 1 << b, HADAMARD, factor=np.float32((1 << b) ** -0.5))
 
     @bind
     def quantize_a8(self, x, codes, scales):
@@ -131,17 +118,17 @@ class RowOps(Steps):
     @bind
     def store_rows(self, x, rows, at, T, N, w):
         if x.size:
-            chain = Chain(x, x, w, 1, 0, ring=rows, at=at) if T <= N else None
+            chain = Chain(x, x, Stages(w, 0, False), ring=rows, at=at) if T <= N else None
             self.run(Launch(stages.store_rows, [rows], [x, at], (T, w, N), chain))
 
     @bind
     def position_bias(self, gate, ape, at, out, T, r, c):
-        self.go(windows.position_bias, [out], [gate, ape, at], T, r, c)
+        self.go(windows.position_bias, [out], [gate, ape, at], out.size, r, c)
 
     @bind
     def windows(self, ring, new, at, count, ratio, overlap, out, N, T, c):
-        self.go(windows.windows, [out], [ring, new, at], count, N, T, ratio, c, bool(overlap))
+        self.go(windows.windows, [out], [ring, new, at], out.size, N, T, ratio, c, bool(overlap))
 
     @bind
     def pool(self, kv, score, out, n, m, c):
-        self.go(windows.pool, [out], [kv, score], n, m, c)
+        self.go(windows.pool, [out], [kv, score], out.size, m, c)

@@ -25,7 +25,7 @@ class Steps(Binding):
     run(launch)            launch it, now or with all others of the recording
     absent(dtype)          an array that stands for None: a kernel is told not to read it
     failure(text)          the code of an IndexError with this text
-    host(array), moved(values)    where launches happen at once: copies to the host, to the device
+    once(x, what, make)    what ``make`` made of ``x``, in a recording once for as long as nothing writes ``x``
     error                  int32 (1,): a kernel that meets a number out of range writes the failure's code there
     """
 
@@ -35,8 +35,7 @@ class Steps(Binding):
     run: Any
     absent: Any
     failure: Any
-    host: Any
-    moved: Any
+    once: Any
     error: DeviceArray
 
     def overlap(self, x: DeviceArray, y: DeviceArray) -> bool:

@@ -1,1 +1,1 @@
-"""Matrix products: ``dispatch`` chooses the kernel for a format, an activation rounding and a number of tokens."""
+"""Matrix products: ``matvec`` and ``plain`` for few inputs, ``matmat`` for many; ``ops.products`` chooses."""

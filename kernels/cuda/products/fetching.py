@@ -10,7 +10,6 @@ import numpy as np
 from ..driver.intrinsics import copy16, divide, element, remainder
 from ..driver.shim import cuda
 from .layouts import Layout, bits_of, chunk_bytes, pitch
-from .locating import locator
 from .units import UNITS
 
 I32, I64 = np.int32, np.int64
@@ -71,15 +70,13 @@ class Chunk(NamedTuple):
     result: Any
 
 
-def fetcher(fmt: str, layout: Layout, whole: bool, spread: bool = False) -> Callable[..., Any]:
+def fetcher(fmt: str, layout: Layout, whole: bool) -> Callable[..., Any]:
     """Make the device function that starts to copy the chunk at ``cursor`` and returns the next cursor and the
-    chunk. ``spread``: as of ``locating``."""
+    chunk."""
     unit, at_once, row_bits = UNITS[fmt], layout.rows, bits_of(layout.rows)
     chunk_units, size_of_chunk, row_words = 32 * layout.passes, chunk_bytes(unit, layout), pitch(unit, layout)
     pieces, stage_words = size_of_chunk // 16, at_once * row_words
     per_lane = -(-size_of_chunk // 16 // 32) if whole else -(-(size_of_chunk + 14) // 16) // 32 + 1
-
-    locate = locator(spread)
 
     @cuda.jit(device=True)
     def begin_rows(at, lane, matrices, routing, pairs, turns):
@@ -106,8 +103,7 @@ def fetcher(fmt: str, layout: Layout, whole: bool, spread: bool = False) -> Call
             matrix_id = remainder(pair, routing.groups)
         if routing.share > 1:
             vector = divide(vector, routing.share)
-        base, matrix_id = locate(matrices, routing, matrix_id, rows >= SECOND)
-        start = base + (I64(matrix_id) * height + row) * matrices.row_bytes + at.chunk * size_of_chunk
+        start = (I64(matrix_id) * height + row) * matrices.row_bytes + at.chunk * size_of_chunk
         if whole:
             start += 16 * lane
         result, first_unit = I32(pair * height + row), I32(vector * turns.units)

@@ -1,5 +1,4 @@
-"""Fill shared memory with the weights of a step, in the layout that tensor cores with float inputs read
-(``matmat_float``).
+"""Fill shared memory with the weights of a step, in the layout that tensor cores read (``matmat``).
 
 Shared memory holds a lane's operands in pieces of 16 bytes, which are loaded as they are used. Lane c of the four that
 share a row multiplies word c of a unit (``decoding``), then word c + 4: the order of the products of a sum is free, as
@@ -15,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from ..driver.intrinsics import add_halves, bits_to_float, permute_bytes, put4, shift_left, stream4
+from ..driver.intrinsics import bits_to_float, put4, shift_left, stream4
 from ..driver.shim import cuda
-from .limbs import three_bfloats
+from .limbs import halves_of, three_bfloats
 from .units import UNITS
 
 F32, I32 = np.float32, np.int32
@@ -27,9 +26,6 @@ ROWS = 128
 """Rows per block."""
 LIMB = 32 * ROWS
 """Words of one limb of a block's weights: two units of each row."""
-TOP_BITS = I32(-0x7F7F7F80)
-EXPONENT_10, MINUS_1152 = I32(0x64646464), I32(-0x1B7F1B80)
-"""Bytes of the binary16 1024, whose low bits a code becomes, and twice the binary16 -1152."""
 
 
 @cuda.jit(device=True)
@@ -45,21 +41,10 @@ def piece_at(to, key, step, u, c):
 
 
 @cuda.jit(device=True)
-def _low(codes):
-    """Convert the two lower of four signed bytes, given plus 128, to binary16."""
-    return add_halves(permute_bytes(codes, EXPONENT_10, 0x4140), MINUS_1152)
-
-
-@cuda.jit(device=True)
-def _high(codes):
-    return add_halves(permute_bytes(codes, EXPONENT_10, 0x4342), MINUS_1152)
-
-
-@cuda.jit(device=True)
 def _put_codes(words, at, upper, lower):
     """Store a piece of four codes of two rows each."""
-    p, q = I32(upper ^ TOP_BITS), I32(lower ^ TOP_BITS)
-    put4(words, at, _low(p), _low(q), _high(p), _high(q))
+    p, q = halves_of(upper), halves_of(lower)
+    put4(words, at, p[0], q[0], p[1], q[1])
 
 
 @cache

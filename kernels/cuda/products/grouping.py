@@ -6,34 +6,21 @@ unspecified; no result depends on it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
-
 import numpy as np
 
+from ..driver.grids import per_value
 from ..driver.intrinsics import divide
 from ..driver.shim import cuda, i32
 
-I32 = np.int32
+F32, I32 = np.float32, np.int32
 TILE = 64
 """Inputs per block of a mat-mat product."""
 MOST_EXPERTS = 1024
 THREADS = 512
 
 
-class Tiles(NamedTuple):
-    """``order``: pairs by expert. Per tile: its expert, its start in ``order``, its number of pairs (0: tile unused).
-    ``most``: upper bound on the number of tiles."""
-
-    order: Any
-    experts: Any
-    starts: Any
-    sizes: Any
-    most: int
-
-
 @cuda.jit
-def _sort(ids, order, tile_experts, starts, sizes, pairs, experts, tiles, error, failure):
+def sort_kernel(order, tile_experts, starts, sizes, error, ids, pairs, experts, tiles, failure):
     """Sort in one block. Ids out of range count as 0 and set ``error``."""
     t = cuda.threadIdx.x
     counts = cuda.shared.array(MOST_EXPERTS, i32)
@@ -69,13 +56,18 @@ def _sort(ids, order, tile_experts, starts, sizes, pairs, experts, tiles, error,
         order[cuda.atomic.add(place, e, 1)] = I32(i)
 
 
-def tiles(
-    stream: Any, ids: Any, pairs: int, experts: int, error: Any, failure: int, scratch: Callable[..., Any]
-) -> Tiles:
-    """Return the tiles of ids (pairs,); ``error[0]`` becomes ``failure`` if one is not below ``experts`` (at most
-    MOST_EXPERTS)."""
-    count = min(pairs, experts) + pairs // TILE
-    order = scratch((pairs,), np.int32)
-    tile_experts, starts, sizes = (scratch((count,), np.int32) for _ in range(3))
-    _sort[1, THREADS, stream](ids, order, tile_experts, starts, sizes, pairs, experts, count, error, failure)
-    return Tiles(order, tile_experts, starts, sizes, count)
+def sort(stream, order, tile_experts, starts, sizes, error, ids, pairs, experts, tiles, failure):
+    """Sort ids (pairs,) by expert -> order (pairs,), and cut them into at most ``tiles`` tiles: of each its expert, its
+    start in ``order`` and its number of pairs, 0 for none. ``error[0]`` becomes ``failure`` if an id is not below
+    ``experts``, at most MOST_EXPERTS."""
+    sort_kernel[1, THREADS, stream](order, tile_experts, starts, sizes, error, ids, pairs, experts, tiles, failure)
+
+
+@per_value(128)
+def add_slots(out, parts, size, slots, rows):
+    """Sum parts (tokens, slots, rows) over slots, in order -> out (tokens, rows), ``size`` values."""
+    for i in range(cuda.grid(1), size, cuda.gridsize(1)):
+        total = F32(0)
+        for k in range(slots):
+            total += parts[(i // rows * slots + k) * rows + i % rows]
+        out[i] = total

@@ -110,11 +110,6 @@ def choose(fmt: str, act: str, rows: Sequence[int], n: int, pairs: int, slots: i
     return first_choice if len(rows) == 1 else _chosen(fmt, act, rows, n, pairs, slots, (first_choice[1],))
 
 
-def together(fmt: str, act: str, rows: Sequence[int], n: int, pairs: int, slots: int = 1) -> bool:
-    """Return whether one launch for all these matrices gives the same bits as one launch each."""
-    return len({choose(fmt, act, [height], n, pairs, slots)[1] for height in rows}) == 1
-
-
 def _chosen(
     fmt: str, act: str, rows: Sequence[int], n: int, pairs: int, slots: int, splits: Sequence[int]
 ) -> tuple[Layout, int]:  # fmt: skip

@@ -1,5 +1,6 @@
 """Split float inputs into limbs for tensor cores: 16-bit numbers whose sum is the input.
 
+    codes    int8 codes of A8 or Q8_K as binary16, whose scales products use apart
     halves   x 2^k = h + l, binary16. k brings the largest magnitude of a vector between 2^14 and 2^15, so values above
              2^-16 of it keep 23 bits and smaller ones err by at most 2^-39 of it
     bfloats  x = a + b + c, bfloat16: each is the remainder truncated to 8 bits. Exact above 2^-110
@@ -18,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..driver.intrinsics import (
+    add_halves,
     bits_to_float,
     element,
     float_bits,
@@ -29,6 +31,8 @@ from ..driver.intrinsics import (
 )
 from ..driver.shim import cuda, i32
 from ..rows.halves import MAGNITUDE, power_for, two_halves
+from .decoding import straight
+from .units import UNITS
 
 F32, I32, I64 = np.float32, np.int32, np.int64
 ZERO, ONE = F32(0), F32(1)
@@ -67,6 +71,7 @@ class Kind(NamedTuple):
     scaled: bool
 
 
+CODES = Kind(1, two_halves, mma_f16, False)
 HALVES = Kind(2, two_halves, mma_f16, True)
 BFLOATS = Kind(3, three_bfloats, mma_bf16, False)
 
@@ -125,13 +130,52 @@ def _packer(kind: Kind, column: Callable[..., Any], per_block: int) -> Any:
     return pack
 
 
-def pack(
-    stream: Any, x: Any, count: int, n: int, kind: Kind, column: Callable[..., Any], per_block: int, scratch: Any
-) -> tuple[Any, Any]:
-    """Pack x (count, n) float32 to limbs (count, units, limbs, 16) int32 and, if ``kind.scaled``, (count, 2) float32
-    with the power of two of each vector and its inverse (else any array)."""
-    units = even_units(n)
-    limbs = scratch((count * units * kind.limbs * 16,), np.int32)
-    scales = scratch((2 * count,), np.float32) if kind.scaled else x
-    _packer(kind, column, per_block)[count, (32, WARPS), stream](limbs, scales, x, n, units)
-    return limbs, scales
+TOP_BITS = I32(-0x7F7F7F80)
+EXPONENT_10, MINUS_1152 = I32(0x64646464), I32(-0x1B7F1B80)
+"""Bytes of the binary16 1024, whose low bits a code becomes, and twice the binary16 -1152."""
+
+
+@cuda.jit(device=True)
+def halves_of(codes):
+    """Convert four signed bytes to binary16, two in a word."""
+    biased = I32(codes ^ TOP_BITS)
+    return (
+        add_halves(permute_bytes(biased, EXPONENT_10, 0x4140), MINUS_1152),
+        add_halves(permute_bytes(biased, EXPONENT_10, 0x4342), MINUS_1152),
+    )
+
+
+@cache
+def _code_packer(column: Callable[..., Any], per_block: int) -> Any:
+    @cuda.jit
+    def pack(out, codes, n, units):
+        """Pack one vector per block, one piece after the other per thread."""
+        vector = I64(cuda.blockIdx.x)
+        for i in range(cuda.threadIdx.x, 4 * units, THREADS):
+            number, c = i >> 2, i & 3
+            j = number & (per_block - 1)
+            first, second = (I32(0), I32(0)), (I32(0), I32(0))
+            if 32 * number < n:
+                at = vector * n + 32 * (number - j)
+                first = halves_of(element(codes, (at + column(j, c)) >> 2))
+                second = halves_of(element(codes, (at + column(j, c + 4)) >> 2))
+            put4(out, (vector * units + number) * 16 + 4 * c, first[0], first[1], second[0], second[1])
+
+    return pack
+
+
+def _order(fmt: str) -> tuple[Callable[..., Any], int]:
+    """Return the order of words in a block of a format, and units a block; one for all formats that have none."""
+    unit = UNITS.get(fmt)
+    return (straight, 1) if unit is None or unit.column is straight else (unit.column, unit.per_block)
+
+
+def pack(stream: Any, out: Any, powers: Any, x: Any, fmt: str, kind: Kind, count: int, n: int) -> None:
+    """Pack x (count, n) float32 for weights of ``fmt`` to limbs (count, units, limbs, 16) int32 and, if
+    ``kind.scaled``, (count, 2) float32 with the power of two of each vector and its inverse."""
+    _packer(kind, *_order(fmt))[count, (32, WARPS), stream](out, powers, x, n, even_units(n))
+
+
+def pack_codes(stream: Any, out: Any, codes: Any, fmt: str, count: int, n: int) -> None:
+    """Pack int8 codes (count, n) for weights of ``fmt``, like ``pack``."""
+    _code_packer(*_order(fmt))[count, THREADS, stream](out, codes, n, even_units(n))

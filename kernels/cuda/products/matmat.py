@@ -1,442 +1,367 @@
-"""GEMM of many integer input vectors with quantized matrices on tensor cores (prefill).
+"""GEMM of many input vectors on tensor cores (prefill).
 
-A block multiplies ROWS rows with a tile of inputs, STEP weights of each row at a time, decoded to signed bytes in
-shared memory (``staging``). A warp multiplies 32 rows with up to eight groups of eight inputs: two products of 16 x 32
-bytes of weights and 32 x 8 of inputs (mma.sync, int8 to int32: exact) for each group and unit. What follows depends on
-the format:
+Inputs are 16-bit limbs (``limbs``): one for integer codes, exact, whose scales multiply a unit's sums; two or three for
+float32. Products of limbs are exact. Weights are decoded once per tile of inputs, into shared memory (``filling``):
 
-    blocks of 32 (Q8_0)       a unit's sum p becomes d p, and d p times the input's scale is added to float32 sums
-    scales in codes (Q2_K)    a block of 256 is summed on the tensor cores
-    scales apart (Q4_K)       s p is added to int32 sums of a block, s being the unit's integer scale; of formats with
-                              two scales in a unit (Q6_K) each half of it is a product of its own
+    block formats   their integer codes as binary16, exact; a unit's scales multiply its sums of 32 (of 16 where it has
+                    two), minima multiply the sums of 16 inputs
+    F16, BF16       unchanged
+    F32             three limbs of bfloat16; of the nine products the third limb's with the third is left out
 
-Sums of a block of 256 become floats once, times d. Minima, small integers, are multiplied with the sums of 16 inputs as
-binary16: exactly, too, because all their sums are below 2^22. So results equal those of the mat-vec kernels up to the
-order in which sums are added, over units or over blocks.
-
-A sum that is certainly below 2^22 is not converted: it starts at PATTERN, whose bits are the float BIAS, so its bits
-are those of the float BIAS + p. d p is then fma(BIAS + p, d, -BIAS d), rounded once, because BIAS d is exact: d is a
-binary16, or a power of two, times a power of two. An infinite d makes NaN. Bounds: 32 x 128 x 128 = 2^19 of a unit,
-256 x 45 x 128 < 2^21 of a block of Q2_K; sums of blocks that are converted stay below 256 x 128 x 128 x 128 = 2^29.
-
-Float inputs: ``matmat_float``.
+A block multiplies ROWS rows with a tile of inputs, two units of each row at a time: TILE inputs of one expert
+(``grouping``) or of one group, in order. A warp has 32 rows and, eight at a time, all inputs. Every sum of 32 products
+begins at zero on the tensor cores, least limbs first, and is added to float32 sums outside, because tensor cores
+truncate where a float32 addition rounds; sums of codes are exact. A piece of inputs has those of words c and c + 4 of a
+unit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...formats import FORMATS
+from ...formats.matrix import Matrix
 from ..driver.intrinsics import (
     bits_to_float,
+    copy16,
     copy_commit,
     copy_wait0,
     divide,
     element,
-    float_bits,
-    lane_value,
-    load2,
     load4,
-    matrices4,
-    mma_f16,
-    mma_s8,
-    mma_s8_half,
+    read2,
+    shift_left,
+    shift_right,
     store4,
 )
 from ..driver.launching import allow_shared
-from ..driver.shim import cuda, f32, i32, i64, multiprocessors, shared_limit
-from .decoding import Unit
-from .grouping import TILE, Tiles
-from .staging import (
-    PITCH,
-    RESULT_PITCH,
-    ROW_WARPS,
-    ROWS,
-    SHORT_PITCH,
-    Plan,
-    decoder,
-    input_copier,
-    plan_of,
-    row_copier,
-    sums_converter,
-)
-from .tiling import finder
+from ..driver.shim import cuda, f32, i32
+from .filling import LIMB, ROWS, codes_of_blocks, key_of, piece_at, plain_values
+from .grouping import TILE
+from .layouts import table_words
+from .limbs import BFLOATS, CODES, HALVES, Kind, even_units
+from .plain import VALUE_BYTES
 from .units import UNITS
 
-F32, I32, I64, U64 = np.float32, np.int32, np.int64, np.uint64
-ZERO, NONE = F32(0), I32(0)
-BIAS = F32(3 << 22)
-PATTERN = I32(BIAS.view(np.int32))
-WIDE_TILE = 2 * TILE
-"""Inputs per block where there are many."""
+F32, I32, I64 = np.float32, np.int32, np.int64
+ZERO = F32(0)
+
+WARPS = ROWS // 32
+THREADS = 32 * WARPS
+ROW_UNITS, ROW_MINIMA = 2 * ROWS, 4 * ROWS
+TILE_UNITS, TILE_SUMS = 2 * TILE, 4 * TILE
+PART = 64
+"""Accumulators per lane: four rows and two inputs of every eight."""
 
 
-def has(fmt: str, act: str) -> bool:
-    """Return whether there is such a kernel."""
-    return fmt in UNITS and act == UNITS[fmt].activation
+class Weights(NamedTuple):
+    """How a format uses the tensor cores: pairs of weight limb and input limb, in the order they are multiplied."""
+
+    kind: Kind
+    limbs: int
+    pairs: Sequence[tuple[int, int]]
 
 
-@cuda.jit(device=True)
-def _four(store, at):
-    """Load four floats of shared memory."""
-    a, b, c, d = load4(store, at)
-    return bits_to_float(a), bits_to_float(b), bits_to_float(c), bits_to_float(d)
+PLAIN = {
+    "F16": Weights(HALVES, 1, ((0, 1), (0, 0))),
+    "BF16": Weights(BFLOATS, 1, ((0, 2), (0, 1), (0, 0))),
+    "F32": Weights(BFLOATS, 3, ((1, 2), (2, 1), (0, 2), (2, 0), (1, 1), (0, 1), (1, 0), (0, 0))),
+}
+FLOATS_BY_CODES, CODES_BY_CODES = PLAIN["F16"], Weights(CODES, 1, ((0, 0),))
+SCALE_BITS = {"a8": 0, "q8k": 3}
+"""Logarithm of the units that share a scale of inputs."""
 
 
-@cuda.jit(device=True)
-def _two(store, at):
-    """Load two floats of shared memory."""
-    a, b = load2(store, at)
-    return bits_to_float(a), bits_to_float(b)
+def _chain(kind: Kind, pairs: Sequence[tuple[int, int]], steps: Sequence[int]) -> Callable[..., Any]:
+    """Make a device function (rows, more, b, p, q): p plus the products of 16 rows with 8 inputs over ``steps`` of a
+    unit (0 and 1 for its halves), and q plus those of 16 more rows; interleaved, so that one need not wait for the
+    other. ``rows`` and ``more`` are the weights' pieces of both halves, ``b`` is that of the inputs: tuples of limbs of
+    four words."""
+    mma = kind.mma
+
+    def plus(before: Callable[..., Any] | None, i: int, j: int, step: int) -> Callable[..., Any]:
+        low, high = 2 * step, 2 * step + 1
+
+        @cuda.jit(device=True)
+        def run(rows, more, b, p, q):
+            if before is not None:
+                p, q = before(rows, more, b, p, q)
+            w, v = rows[step][i], more[step][i]
+            p = mma(w[0], w[1], w[2], w[3], b[j][low], b[j][high], p[0], p[1], p[2], p[3])
+            q = mma(v[0], v[1], v[2], v[3], b[j][low], b[j][high], q[0], q[1], q[2], q[3])
+            return p, q
+
+        return run
+
+    chain: Callable[..., Any] | None = None
+    for i, j in pairs:
+        for step in steps:
+            chain = plus(chain, i, j, step)
+    assert chain is not None
+    return chain
 
 
-@cuda.jit(device=True)
-def _biased(d):
-    """Return -BIAS d of four scales."""
-    return -BIAS * d[0], -BIAS * d[1], -BIAS * d[2], -BIAS * d[3]
-
-
-@cuda.jit(device=True)
-def _add_scaled_floats(parts, at, p, d, d_2, minus, minus_2, x, y):
-    """Add a unit's sums ``p`` (with BIAS) of two rows and two inputs, times their scales."""
-    parts[at] = cuda.fma(cuda.fma(bits_to_float(p[0]), d, minus), x, parts[at])
-    parts[at + 1] = cuda.fma(cuda.fma(bits_to_float(p[1]), d, minus), y, parts[at + 1])
-    parts[at + 2] = cuda.fma(cuda.fma(bits_to_float(p[2]), d_2, minus_2), x, parts[at + 2])
-    parts[at + 3] = cuda.fma(cuda.fma(bits_to_float(p[3]), d_2, minus_2), y, parts[at + 3])
-
-
-@cuda.jit(device=True)
-def _add_scaled(totals, at, p, s, s_2):
-    """Add a unit's integer sums of two rows and two inputs, times the rows' scales."""
-    totals[at] = I32(totals[at] + I32(p[0] * s))
-    totals[at + 1] = I32(totals[at + 1] + I32(p[1] * s))
-    totals[at + 2] = I32(totals[at + 2] + I32(p[2] * s_2))
-    totals[at + 3] = I32(totals[at + 3] + I32(p[3] * s_2))
-
-
-@cuda.jit(device=True)
-def _whole(a, b, b_2, start):
-    """Return the products of 16 rows and 8 inputs over a unit, from ``start`` on."""
-    return mma_s8(a[0], a[1], a[2], a[3], b, b_2, start[0], start[1], start[2], start[3])
-
-
-@cuda.jit(device=True)
-def _float_units(parts, totals, at, a, a_2, b, b_2, d, minus, s, s_2, x, y, begin):
-    p, q = _whole(a, b, b_2, begin), _whole(a_2, b, b_2, begin)
-    _add_scaled_floats(parts, at, p, d[0], d[1], minus[0], minus[1], x, y)
-    _add_scaled_floats(parts, at + 4, q, d[2], d[3], minus[2], minus[3], x, y)
-
-
-@cuda.jit(device=True)
-def _integer_units(parts, totals, at, a, a_2, b, b_2, d, minus, s, s_2, x, y, begin):
-    zeros = (NONE, NONE, NONE, NONE)
-    p, q = _whole(a, b, b_2, zeros), _whole(a_2, b, b_2, zeros)
-    _add_scaled(totals, at, p, s[0], s[1])
-    _add_scaled(totals, at + 4, q, s[2], s[3])
-
-
-@cuda.jit(device=True)
-def _half_units(parts, totals, at, a, a_2, b, b_2, d, minus, s, s_2, x, y, begin):
-    _add_scaled(totals, at, mma_s8_half(a[0], a[1], b, NONE, NONE, NONE, NONE), s[0], s[1])
-    _add_scaled(totals, at + 4, mma_s8_half(a_2[0], a_2[1], b, NONE, NONE, NONE, NONE), s[2], s[3])
-    _add_scaled(totals, at, mma_s8_half(a[2], a[3], b_2, NONE, NONE, NONE, NONE), s_2[0], s_2[1])
-    _add_scaled(totals, at + 4, mma_s8_half(a_2[2], a_2[3], b_2, NONE, NONE, NONE, NONE), s_2[2], s_2[3])
-
-
-@cuda.jit(device=True)
-def _sums_go_on(parts, totals, at, a, a_2, b, b_2, d, minus, s, s_2, x, y, begin):
-    totals[at], totals[at + 1], totals[at + 2], totals[at + 3] = mma_s8(
-        a[0], a[1], a[2], a[3], b, b_2, totals[at], totals[at + 1], totals[at + 2], totals[at + 3]
-    )
-    totals[at + 4], totals[at + 5], totals[at + 6], totals[at + 7] = mma_s8(
-        a_2[0], a_2[1], a_2[2], a_2[3], b, b_2, totals[at + 4], totals[at + 5], totals[at + 6], totals[at + 7]
-    )
-
-
-def _unit_step(unit: Unit) -> Callable[..., Any]:
-    """Choose the device function for a unit of 32 rows and 8 inputs."""
-    if unit.per_block == 1:
-        return _float_units
-    if not unit.scaled:
-        return _sums_go_on
-    return _half_units if unit.halves else _integer_units
-
-
-def _units_of_a_warp(unit: Unit, plan: Plan) -> Callable[..., Any]:
-    """Make a device function: multiply two units of a warp's rows with its inputs, of which group k is there if k
-    across < last."""
-    alone, scaled, halves = unit.per_block == 1, unit.scaled, unit.halves
-    groups, across, inputs, unit_step = plan.groups, plan.across, plan.inputs, _unit_step(unit)
+def _piece_loader(limbs: int, apart: int) -> Callable[..., Any]:
+    """Make a device function that loads a piece of every limb; limbs are ``apart`` words from one another."""
 
     @cuda.jit(device=True)
-    def two_units(store, parts, totals, a_at, b_at, scale_at, share_at, last, begin):
-        a, a_2 = matrices4(store, a_at), matrices4(store, a_at + 16 * PITCH)
-        b, b_2 = matrices4(store, a_at + 8), matrices4(store, a_at + 8 + 16 * PITCH)
-        d, e, minus, minus_2 = (
-            (ZERO, ZERO, ZERO, ZERO), (ZERO, ZERO, ZERO, ZERO), (ZERO, ZERO, ZERO, ZERO), (ZERO, ZERO, ZERO, ZERO),
-        )  # fmt: skip
-        s, s_2, v, v_2 = (
-            (NONE, NONE, NONE, NONE), (NONE, NONE, NONE, NONE), (NONE, NONE, NONE, NONE), (NONE, NONE, NONE, NONE),
-        )  # fmt: skip
-        if alone:
-            d, e = _four(store, scale_at), _four(store, scale_at + ROWS)
-            minus, minus_2 = _biased(d), _biased(e)
-        elif scaled:
-            s, v = load4(store, scale_at), load4(store, scale_at + ROWS)
-            if halves:
-                s_2, v_2 = load4(store, scale_at + 4 * ROWS), load4(store, scale_at + 5 * ROWS)
-        for k in range(groups):
-            if k * across < last:
-                x, y = (ZERO, ZERO), (ZERO, ZERO)
-                if alone:
-                    x, y = _two(store, share_at + 8 * k), _two(store, share_at + inputs + 8 * k)
-                w = matrices4(store, b_at + 8 * k * across * PITCH)
-                unit_step(parts, totals, 8 * k, a, a_2, w[0], w[1], d, minus, s, s_2, x[0], x[1], begin)
-                unit_step(parts, totals, 8 * k, b, b_2, w[2], w[3], e, minus_2, v, v_2, y[0], y[1], begin)
-
-    return two_units
-
-
-def _block_step(unit: Unit) -> Callable[..., Any]:
-    """Make a device function: add a block's sums of 32 rows and 8 inputs, times their scales, to float32 sums."""
-    folded, minima = not unit.scaled, unit.minima
-    start = PATTERN if folded else NONE
+    def one(words, at):
+        return (load4(words, at),)
 
     @cuda.jit(device=True)
-    def one(total, d, minus, low, minimum, x, part):
-        value = cuda.fma(bits_to_float(total), d, minus) if folded else F32(total) * d
-        if minima:
-            value = cuda.fma(minimum, -low, value)
-        return cuda.fma(value, x, part)
+    def two(words, at):
+        return load4(words, at), load4(words, at + apart)
 
     @cuda.jit(device=True)
-    def sixteen(parts, totals, at, m, b, b_2, d, d_2, minus, minus_2, low, low_2, x, y):
-        least = (ZERO, ZERO, ZERO, ZERO)
-        if minima:
-            least = mma_f16(m[0], m[1], m[2], m[3], b, b_2, ZERO, ZERO, ZERO, ZERO)
-        parts[at] = one(totals[at], d, minus, low, least[0], x, parts[at])
-        parts[at + 1] = one(totals[at + 1], d, minus, low, least[1], y, parts[at + 1])
-        parts[at + 2] = one(totals[at + 2], d_2, minus_2, low_2, least[2], x, parts[at + 2])
-        parts[at + 3] = one(totals[at + 3], d_2, minus_2, low_2, least[3], y, parts[at + 3])
-        totals[at], totals[at + 1], totals[at + 2], totals[at + 3] = start, start, start, start
+    def three(words, at):
+        return load4(words, at), load4(words, at + apart), load4(words, at + 2 * apart)
 
-    @cuda.jit(device=True)
-    def add(parts, totals, at, m, m_2, b, b_2, d, minus, low, x, y):
-        sixteen(parts, totals, at, m, b, b_2, d[0], d[1], minus[0], minus[1], low[0], low[1], x, y)
-        sixteen(parts, totals, at + 4, m_2, b, b_2, d[2], d[3], minus[2], minus[3], low[2], low[3], x, y)
-
-    return add
+    return (one, two, three)[limbs - 1]
 
 
-GROUPS = 4
-"""Groups of eight inputs per warp: more would leave fewer warps, for want of registers."""
-REGISTERS, MORE_REGISTERS = 128, 224
-"""Of a thread: as many as let a multiprocessor hold sixteen warps; and where it holds a block of eight anyway."""
+def weights_of(fmt: str, act: str) -> Weights:
+    """Return how weights of a format are multiplied with inputs of a rounding."""
+    return CODES_BY_CODES if act != "float" else PLAIN.get(fmt, FLOATS_BY_CODES)
 
 
-def layout(fmt: str, inputs: int) -> Plan:
-    """Return the plan of a format's blocks for tiles of ``inputs``."""
-    return plan_of(UNITS[fmt], inputs, GROUPS)
-
-
-def registers_for(fmt: str, tile: int) -> int:
-    """Return the registers of a thread: REGISTERS, unless shared memory, or a format with two scales in a unit, which
-    needs more, leaves one block of eight warps to a multiprocessor."""
-    alone = UNITS[fmt].halves or 2 * shared_bytes(fmt, tile) > shared_limit()
-    return MORE_REGISTERS if tile == TILE and alone else REGISTERS
+def dynamic_bytes(fmt: str, act: str) -> int:
+    """Return the dynamic shared memory of a block: tables, weights, inputs."""
+    weights = weights_of(fmt, act)
+    tables = table_words(UNITS[fmt]) if fmt in UNITS else 0
+    return 4 * (tables + 32 * (ROWS * weights.limbs + TILE * weights.kind.limbs))
 
 
 @cache
-def kernel(fmt: str, by_expert: bool, tile: int, registers: int) -> Any:
-    """Make the kernel of a format; ``by_expert``: inputs by tiles of ``grouping``, else ``tile`` of them in order."""
-    unit, plan = UNITS[fmt], layout(fmt, tile)
-    copy_rows, decode_step = row_copier(unit, plan), decoder(unit, plan)
-    remembered, find_inputs, copy_inputs = input_copier(unit, plan)
-    convert_sums, block_step = sums_converter(plan), _block_step(unit)
-    two_units = _units_of_a_warp(unit, plan)
-    alone, scaled, minima = unit.per_block == 1, unit.scaled, unit.minima
-    table = np.zeros(1, np.int32) if unit.table is None else unit.table
-    table_words = 0 if unit.table is None else plan.raw_at
-    threads, warps = plan.threads, plan.warps
-    across, groups_each, stage = plan.across, plan.groups, plan.stage
-    sums = 8 * groups_each
-    held = 1 if alone else sums
-    start = PATTERN if not scaled else NONE
-    codes_at, inputs_at, scales_at, shares_at = plan.codes_at, plan.inputs_at, plan.scales_at, plan.shares_at
-    d_at, low_at, minima_at, totals_at = plan.d_at, plan.low_at, plan.minima_at, plan.totals_at
-    row_bits = (threads // ROWS).bit_length() - 1
-    find = finder(by_expert, tile)
+def kernel(fmt: str, act: str, by_expert: bool, aligned: bool) -> Any:
+    """Make the kernel of a format; ``by_expert``: inputs by tiles of ``grouping``, else in order; ``aligned``: rows of
+    plain numbers start at multiples of 16 bytes."""
+    limb_weights, unit = weights_of(fmt, act), UNITS.get(fmt)
+    kind, coded, scale_bits = limb_weights.kind, act != "float", SCALE_BITS.get(act, 0)
+    fill = plain_values(fmt, aligned) if unit is None else codes_of_blocks(fmt)
+    has_scales, minima = unit is not None, unit is not None and unit.minima
+    halves = unit is not None and unit.halves
+    table = np.zeros(1, np.int32) if unit is None or unit.table is None else unit.table
+    words_of_table = 0 if unit is None else table_words(unit)
+    input_limbs, scaled, weight_limbs = kind.limbs, kind.scaled, limb_weights.limbs
+    pieces = 8 * input_limbs
+    at_once = 32 // pieces
+    inputs_at = words_of_table + 32 * ROWS * weight_limbs
+    whole, first_half, second_half = (_chain(kind, limb_weights.pairs, steps) for steps in ((0, 1), (0,), (1,)))
+    of_rows, of_inputs = _piece_loader(weight_limbs, LIMB), _piece_loader(input_limbs, 32 * TILE)
 
     @cuda.jit(device=True)
-    def whole_block(store, parts, totals, lane, row_warp, column_warp, eights):
-        """Add a block's sums of a warp's rows and inputs to the float32 sums."""
-        last = I32(eights - column_warp)
-        r, c, matrix, line = I32(lane >> 2), I32(lane & 3), I32(lane >> 3), I32(lane & 7)
-        of_rows = I32(32 * row_warp + 4 * r)
-        d = _four(store, d_at + of_rows)
-        minus, low = _biased(d), (ZERO, ZERO, ZERO, ZERO)
-        m, m_2, w = (NONE, NONE, NONE, NONE), (NONE, NONE, NONE, NONE), (NONE, NONE, NONE, NONE)
-        if minima:
-            low = _four(store, low_at + of_rows)
-            m_at = I32(minima_at + (32 * row_warp + 8 * (matrix & 1) + line) * SHORT_PITCH + 4 * (matrix >> 1))
-            m, m_2 = matrices4(store, m_at), matrices4(store, m_at + 16 * SHORT_PITCH)
-        share_at = I32(shares_at + 8 * groups_each * column_warp + 2 * c)
-        sums_of = I32(totals_at + (8 * column_warp + line) * SHORT_PITCH + 4 * (matrix & 1))
-        for k in range(groups_each):
-            if k * across < last:
-                x = _two(store, share_at + 8 * k)
-                if minima:
-                    w = matrices4(store, sums_of + 8 * k * across * SHORT_PITCH)
-                block_step(parts, totals, 8 * k, m, m_2, w[0], w[1], d, minus, low, x[0], x[1])
+    def sums_of(rows, more, b, f, g):
+        """Return the sums of 32 rows and 8 inputs over a unit, times the scales of this lane's four rows."""
+        zeros = ZERO, ZERO, ZERO, ZERO
+        if halves:
+            p, q = first_half(rows, more, b, zeros, zeros)
+            v, w = second_half(rows, more, b, zeros, zeros)
+            return (
+                (p[0] * f[0] + v[0] * g[0], p[1] * f[0] + v[1] * g[0], p[2] * f[1] + v[2] * g[1],
+                 p[3] * f[1] + v[3] * g[1]),
+                (q[0] * f[2] + w[0] * g[2], q[1] * f[2] + w[1] * g[2], q[2] * f[3] + w[2] * g[3],
+                 q[3] * f[3] + w[3] * g[3]),
+            )  # fmt: skip
+        p, q = whole(rows, more, b, zeros, zeros)
+        if has_scales:
+            p = p[0] * f[0], p[1] * f[0], p[2] * f[1], p[3] * f[1]
+            q = q[0] * f[2], q[1] * f[2], q[2] * f[3], q[3] * f[3]
+        return p, q
 
-    @cuda.jit(device=True)
-    def put_results(store, parts, lane, row_warp, column_warp, eights):
-        """Store a warp's sums by input in shared memory."""
-        last = I32(eights - column_warp)
-        to = I32((8 * column_warp + 2 * (lane & 3)) * RESULT_PITCH + 32 * row_warp + (lane >> 2))
-        for k in range(groups_each):
-            if k * across < last:
-                for i in range(8):
-                    at = I32(to + (8 * k * across + (i & 1)) * RESULT_PITCH + 8 * (i >> 1))
-                    store[at] = float_bits(parts[8 * k + i])
-
-    @cuda.jit(device=True)
-    def write_results(store, out, pairs_of, rows, row, warp, size):
-        """Write the results of a block, adjacent rows at a time, from row ``row`` on."""
-        for i in range(warp, size, warps):
-            target = I64(element(pairs_of, i)) * rows + row
-            at = I32(i * RESULT_PITCH + cuda.threadIdx.x)
-            for k in range(ROWS // 32):
-                if row + 32 * k < rows:
-                    out[U64(target + 32 * k)] = bits_to_float(element(store, at + 32 * k))
-
-    @cuda.jit(max_registers=registers)
+    @cuda.jit
     def multiply(
-        raw, row_bytes, order, tile_experts, starts, sizes, groups, share, codes, scales, input_sums, out, rows, n,
+        raw, row_bytes, order, tile_experts, starts, sizes, groups, share, limbs, scales, sums, out, rows, n, units,
         count,
     ):  # fmt: skip
-        lane, warp = I32(cuda.threadIdx.x), I32(cuda.threadIdx.y)
-        t = I32(warp * 32 + lane)
-        store = cuda.shared.array(0, i32)
-        pairs_of = cuda.shared.array(tile, i32)
-        vectors_of = cuda.shared.array(tile, i32)
-        first_row = I32(cuda.blockIdx.x * ROWS)
-        matrix_id, size = find(order, tile_experts, starts, sizes, groups, count, pairs_of, t, threads)
+        lane, warp = cuda.threadIdx.x, cuda.threadIdx.y
+        t = warp * 32 + lane
+        words = cuda.shared.array(0, i32)
+        factors = cuda.shared.array(ROW_UNITS, f32)
+        seconds = cuda.shared.array(ROW_UNITS, f32)
+        lows = cuda.shared.array(ROW_MINIMA, f32)
+        totals_of = cuda.shared.array(TILE_SUMS, f32)
+        pairs_of = cuda.shared.array(TILE, i32)
+        vectors_of = cuda.shared.array(TILE, i32)
+        shares = cuda.shared.array(TILE_UNITS, f32)
+        tile = cuda.blockIdx.y
+        matrix_id, begin = I32(cuda.blockIdx.z), I32(tile * TILE)
+        size = I32(min(TILE, count - begin))
+        if by_expert:
+            matrix_id, begin, size = tile_experts[tile], starts[tile], sizes[tile]
         if size == 0:
             return
-        if table_words > 0:
+        for i in range(t, size, THREADS):
+            pairs_of[i] = order[begin + i] if by_expert else I32((begin + i) * groups + matrix_id)
+        if words_of_table > 0:
             looked_up = cuda.const.array_like(table)
-            for i in range(t, table_words >> 2, threads):
-                store4(store, 4 * i, looked_up[i >> 3])
+            for i in range(t, words_of_table, THREADS):
+                words[i] = looked_up[i >> 5]
+        # inputs past the last one stay zero
+        for i in range(t, TILE * pieces, THREADS):
+            store4(words, inputs_at + 4 * i, I32(0))
         cuda.syncthreads()
-        # inputs up to the next multiple of eight are copies of the last one. They are counted in eights: from
-        # (size + 7) & ~7 numba-cuda makes debug information that NVVM refuses
-        for i in range(t, tile, threads):
-            vectors_of[i] = divide(pairs_of[i if i < size else I32(size - 1)], share)
+        for i in range(t, size, THREADS):
+            vectors_of[i] = divide(pairs_of[i], share)
         cuda.syncthreads()
 
-        units, eights = I32(n >> 5), I32(divide(I32(size + 7), 8))
-        matrix_start = I64(matrix_id) * rows * row_bytes
-        row_start = matrix_start + I64(min(I32(first_row + (t >> row_bits)), I32(rows - 1))) * row_bytes
-        copy_rows(store, raw, row_start, I32(0), I32(row_bytes), t)
-        sources = cuda.local.array(remembered, i64)
-        find_inputs(sources, vectors_of, n, t)
-        copy_inputs(store, sources, vectors_of, codes, scales, input_sums, I32(0), units, I32(0), eights, t)
-        copy_commit()
-
-        parts = cuda.local.array(sums, f32)
-        totals = cuda.local.array(held, i32)
-        for i in range(sums):
+        parts = cuda.local.array(PART, f32)
+        for i in range(PART):
             parts[i] = ZERO
-        for i in range(held):
-            totals[i] = start
-        row_warp, column_warp = I32(warp & (ROW_WARPS - 1)), I32(warp >> 2)
-        last = I32(eights - column_warp)  # a warp has group k of its own if k across < last
-        r, c, matrix, line = I32(lane >> 2), I32(lane & 3), I32(lane >> 3), I32(lane & 7)
-        of_rows = I32(32 * row_warp + 4 * r)
-        of_inputs = I32(8 * groups_each * column_warp + 2 * c)
-        from_rows = I32(codes_at + (32 * row_warp + 8 * (matrix & 1) + line) * PITCH + 4 * (matrix >> 1))
-        from_inputs = I32(inputs_at + (8 * column_warp + line) * PITCH + 4 * matrix)
-        # a shuffle keeps the compiler from computing these places anew in every step
-        from_rows, from_inputs = lane_value(from_rows, lane), lane_value(from_inputs, lane)
-        of_rows, of_inputs = lane_value(of_rows, lane), lane_value(of_inputs, lane)
-        # four, so that they are one operand of all products
-        begin = (PATTERN, PATTERN, PATTERN, PATTERN)
-        if alone:
-            begin = (lane_value(PATTERN, 0), lane_value(PATTERN, 1), lane_value(PATTERN, 2), lane_value(PATTERN, 3))
-        offset, turn = I32(0), I32(0)
-        for base in range(I32(0), units, I32(4)):
+        first_row = I32(cuda.blockIdx.x * ROWS)
+        matrix_start = I64(matrix_id) * rows * row_bytes
+        r, c = lane >> 2, lane & 3
+        row_units = (n + 31) >> 5
+        # this lane copies one piece of every ``8 at_once``-th vector; these have the same key
+        group = divide(lane, pieces)
+        number = I32(lane - group * pieces)
+        token_0 = I32(warp * at_once + group) if group < at_once else I32(TILE)
+        u_copied = divide(number, 4 * input_limbs)
+        limb = I32((number >> 2) - u_copied * input_limbs)
+        copied = I32(inputs_at + 32 * (limb * TILE) + 4 * ((4 * u_copied + (number & 3)) ^ key_of(token_0)))
+        for base in range(0, units, 2):
+            token = token_0
+            while token < size:
+                piece = I32(vectors_of[token] * (units * (4 * input_limbs)) + (base * (4 * input_limbs) + number))
+                copy16(words, I32(copied + 32 * token), limbs, I64(piece) * 4)
+                token = I32(token + WARPS * at_once)
+            copy_commit()
+            # a thread fills rows r and r + 8 of 16
+            number_2, u_filled = I32(base + (t & 1)), t & 1
+            pair = t >> 1
+            row_2 = I32(2 * pair - (pair & 7))
+            start = matrix_start + I64(first_row + row_2) * row_bytes
+            length = n if number_2 < row_units and first_row + row_2 < rows else 0
+            length_2 = n if number_2 < row_units and first_row + row_2 + 8 < rows else 0
+            to = I32(words_of_table + 64 * pair)
+            (fa, ga, low_a, ma), (fb, gb, low_b, mb) = fill(
+                raw, start, start + 8 * row_bytes, number_2, length, length_2, words, to, key_of(pair), u_filled
+            )
+            at = 2 * row_2 + u_filled
+            if has_scales:
+                factors[at] = fa
+                factors[at + 16] = fb
+            if halves:
+                seconds[at] = ga
+                seconds[at + 16] = gb
+            if minima:
+                lows[2 * at] = low_a * F32(ma & 255)
+                lows[2 * at + 1] = low_a * F32(shift_right(ma, 8))
+                lows[2 * at + 32] = low_b * F32(mb & 255)
+                lows[2 * at + 33] = low_b * F32(shift_right(mb, 8))
+            if minima or coded:
+                for i in range(t, TILE_UNITS, THREADS):
+                    token, its_unit = i >> 1, base + (i & 1)
+                    first_sum, second_sum, share_of = ZERO, ZERO, ZERO
+                    if token < size and its_unit < row_units:
+                        unit_of_all = I64(vectors_of[token]) * row_units + its_unit
+                        if coded:
+                            share_of = element(scales, unit_of_all >> scale_bits)
+                            if minima:
+                                word = I32(element(sums, unit_of_all))
+                                first_sum, second_sum = F32(I32(shift_left(word, 16) >> 16)), F32(I32(word >> 16))
+                        else:
+                            bits, more = read2(sums, 2 * unit_of_all)
+                            up = element(scales, 2 * vectors_of[token])
+                            first_sum, second_sum = bits_to_float(bits) * up, bits_to_float(more) * up
+                    totals_of[2 * i] = first_sum
+                    totals_of[2 * i + 1] = second_sum
+                    shares[i] = share_of
             copy_wait0()
             cuda.syncthreads()
-            decode_step(store, base, units, first_row, I32(rows), I32(matrix_start) + offset, I32(row_bytes), t)
-            second = (base & 4) != 0
-            if minima and second:
-                convert_sums(store, eights, t)
+            top = I32(32 * warp + r)
+            for u in range(2):
+                key, from_rows = key_of(r), I32(words_of_table + 64 * (16 * warp + r))
+                a0 = of_rows(words, piece_at(from_rows, key, 0, u, c))
+                a1 = of_rows(words, piece_at(from_rows, key, 1, u, c))
+                a2 = of_rows(words, piece_at(from_rows, key, 0, u, c) + 512)
+                a3 = of_rows(words, piece_at(from_rows, key, 1, u, c) + 512)
+                from_inputs = I32(inputs_at + 32 * r + 4 * ((4 * u + c) ^ key))
+                f, g = (ZERO, ZERO, ZERO, ZERO), (ZERO, ZERO, ZERO, ZERO)
+                scale = I32(2 * top + u)
+                if has_scales:
+                    f = (
+                        element(factors, scale), element(factors, scale + 16), element(factors, scale + 32),
+                        element(factors, scale + 48),
+                    )  # fmt: skip
+                if halves:
+                    g = (
+                        element(seconds, scale), element(seconds, scale + 16), element(seconds, scale + 32),
+                        element(seconds, scale + 48),
+                    )  # fmt: skip
+                la, lb = (ZERO, ZERO, ZERO, ZERO), (ZERO, ZERO, ZERO, ZERO)
+                if minima:
+                    low = I32(2 * scale)
+                    la = (
+                        element(lows, low), element(lows, low + 32), element(lows, low + 64), element(lows, low + 96),
+                    )  # fmt: skip
+                    lb = (
+                        element(lows, low + 1), element(lows, low + 33), element(lows, low + 65),
+                        element(lows, low + 97),
+                    )  # fmt: skip
+                for k in range(8):
+                    if 8 * k < size:
+                        b = of_inputs(words, from_inputs + 256 * k)
+                        (p0, p1, p2, p3), (q0, q1, q2, q3) = sums_of((a0, a1), (a2, a3), b, f, g)
+                        if minima:
+                            at_sums = 4 * (8 * k + 2 * c) + 2 * u
+                            xa, ya = element(totals_of, at_sums), element(totals_of, at_sums + 1)
+                            xb, yb = element(totals_of, at_sums + 4), element(totals_of, at_sums + 5)
+                            p0 -= la[0] * xa + lb[0] * ya
+                            p1 -= la[0] * xb + lb[0] * yb
+                            p2 -= la[1] * xa + lb[1] * ya
+                            p3 -= la[1] * xb + lb[1] * yb
+                            q0 -= la[2] * xa + lb[2] * ya
+                            q1 -= la[2] * xb + lb[2] * yb
+                            q2 -= la[3] * xa + lb[3] * ya
+                            q3 -= la[3] * xb + lb[3] * yb
+                        if coded:
+                            x, y = element(shares, 16 * k + 4 * c + u), element(shares, 16 * k + 4 * c + 2 + u)
+                            p0, p1, p2, p3 = p0 * x, p1 * y, p2 * x, p3 * y
+                            q0, q1, q2, q3 = q0 * x, q1 * y, q2 * x, q3 * y
+                        parts[8 * k] += p0
+                        parts[8 * k + 1] += p1
+                        parts[8 * k + 2] += p2
+                        parts[8 * k + 3] += p3
+                        parts[8 * k + 4] += q0
+                        parts[8 * k + 5] += q1
+                        parts[8 * k + 6] += q2
+                        parts[8 * k + 7] += q3
             cuda.syncthreads()
-            if alone or second:
-                offset = I32(offset + stage)
-            if base + 4 < units:
-                if alone or second:
-                    copy_rows(store, raw, row_start, offset, I32(row_bytes), t)
-                following, other = I32(base + 4), I32(1 - turn)
-                copy_inputs(store, sources, vectors_of, codes, scales, input_sums, following, units, other, eights, t)
-            copy_commit()
-            a_at, b_at = I32(from_rows), I32(from_inputs + turn * (tile * PITCH))
-            share_at = I32(shares_at + 4 * turn * tile + of_inputs)
-            of_unit = I32(scales_at + of_rows)
-            a_2, b_2, of_2, share_2 = I32(a_at + 16), I32(b_at + 16), I32(of_unit + 2 * ROWS), I32(share_at + 2 * tile)
-            two_units(store, parts, totals, a_at, b_at, of_unit, share_at, last, begin)
-            two_units(store, parts, totals, a_2, b_2, of_2, share_2, last, begin)
-            if not alone and second:
-                whole_block(store, parts, totals, I32(lane), row_warp, column_warp, eights)
-            turn = I32(1 - turn)
-        cuda.syncthreads()
-        put_results(store, parts, lane, row_warp, column_warp, eights)
-        cuda.syncthreads()
-        write_results(store, out, pairs_of, rows, I32(first_row + lane), warp, size)
+        row = first_row + 32 * warp + r
+        for k in range(8):
+            for h in range(2):
+                i = 8 * k + 2 * c + h
+                if i < size:
+                    down = element(scales, 2 * vectors_of[i] + 1) if scaled else F32(1)
+                    target = I64(pairs_of[i]) * rows + row
+                    for j in range(4):
+                        if row + 8 * j < rows:
+                            out[target + 8 * j] = parts[8 * k + 2 * j + h] * down
 
-    return multiply, 4 * plan.words
+    return multiply
 
 
-def shared_bytes(fmt: str, tile: int) -> int:
-    """Return the shared memory of a block."""
-    return 4 * layout(fmt, tile).words + 8 * tile
+FIXED_BYTES = 4 * (2 * ROW_UNITS + ROW_MINIMA + TILE_SUMS + 2 * TILE + TILE_UNITS)
 
 
-def tile_for(fmt: str, rows: int, tokens: int, groups: int) -> int:
-    """Return the inputs per block: WIDE_TILE where it has the registers and the shared memory, and its blocks keep the
-    GPU busy."""
-    blocks = -(-rows // ROWS) * -(-tokens // WIDE_TILE) * groups
-    fits = not UNITS[fmt].halves and shared_bytes(fmt, WIDE_TILE) <= shared_limit()
-    return WIDE_TILE if fits and tokens > TILE and 10 * blocks >= 9 * multiprocessors() else TILE
-
-
-def _launch(stream: Any, grid: tuple[int, ...], fmt: str, by_expert: bool, tile: int, args: tuple[Any, ...]) -> None:
-    run, shared = kernel(fmt, by_expert, tile, registers_for(fmt, tile))
-    allow_shared(run, shared, args, 8 * tile)
-    run[grid, (32, layout(fmt, tile).warps), stream, shared](*args)
-
-
-def in_order(
-    stream: Any, out: Any, inputs: tuple[Any, Any, Any], raw: Any, row_bytes: int, fmt: str, tokens: int, groups: int,
-    rows: int, n: int,
+def multiply(
+    stream: Any, out: Any, limbs: Any, scales: Any, sums: Any, order: Any, tile_experts: Any, starts: Any, sizes: Any,
+    w: Matrix, act: str, tokens: int, groups: int, share: int, by_expert: bool,
 ) -> None:  # fmt: skip
-    """Multiply packed inputs (tokens, groups, n) with the ``rows`` rows of their group -> out (tokens, groups,
-    rows)."""
-    unused = inputs[0]
-    args = raw, row_bytes, unused, unused, unused, unused, groups, 1, *inputs, out, rows, n, tokens
-    tile = tile_for(fmt, rows, tokens, groups)
-    _launch(stream, (-(-rows // ROWS), -(-tokens // tile), groups), fmt, False, tile, args)
-
-
-def by_expert(
-    stream: Any, out: Any, inputs: tuple[Any, Any, Any], raw: Any, row_bytes: int, fmt: str, tiles: Tiles, share: int,
-    rows: int, n: int,
-) -> None:  # fmt: skip
-    """Run every pair of ``tiles`` through its expert -> out (pairs, rows); ``share`` consecutive pairs have one
-    input."""
-    args = raw, row_bytes, *tiles[:4], 1, share, *inputs, out, rows, n, 0
-    _launch(stream, (-(-rows // ROWS), tiles.most), fmt, True, TILE, args)
+    """Multiply inputs (tokens, groups, n), packed (``limbs``), with the rows of their group -> out (tokens, groups,
+    rows). ``by_expert``: run every pair of tiles (``grouping``) through its expert -> out (pairs, rows); ``share``
+    consecutive pairs have one input. ``sums``: those of 16 inputs or codes, read if the format has minima."""
+    rows, n, size = w.rows // groups, w.cols, VALUE_BYTES.get(w.fmt, 0)
+    compiled = kernel(w.fmt, act, by_expert, size > 0 and n * size % 16 == 0)
+    tiles = len(sizes) if by_expert else -(-tokens // TILE)
+    args = (
+        w.data, FORMATS[w.fmt].row_bytes(n), order, tile_experts, starts, sizes, groups, share, limbs, scales, sums,
+        out, rows, n, even_units(n), tokens,
+    )  # fmt: skip
+    shared = dynamic_bytes(w.fmt, act)
+    allow_shared(compiled, shared, args, FIXED_BYTES)
+    compiled[(-(-rows // ROWS), tiles, groups), (32, WARPS), stream, shared](*args)

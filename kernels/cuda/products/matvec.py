@@ -28,6 +28,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...formats import FORMATS
+from ...formats.matrix import Matrix
 from ..driver.intrinsics import (
     bits_to_float,
     copy_commit,
@@ -45,6 +47,7 @@ from ..driver.intrinsics import (
 )
 from ..driver.launching import allow_shared
 from ..driver.shim import cuda, f32, i32, multiprocessors
+from . import plain
 from .decoding import straight
 from .dots import dot_of, float_unit_of
 from .fetching import SECOND, Chunk, Cursor, Turns, Work, fetcher
@@ -56,14 +59,14 @@ F32, I32, I64 = np.float32, np.int32, np.int64
 ZERO = np.float32(0)
 
 
-class Kernel(NamedTuple):
-    """A compiled kernel and what its launch needs besides operands. ``split_bits``: logarithm of the number of warps
-    that share a group of rows."""
+class Numbers(NamedTuple):
+    """Numbers of ``Routing``."""
 
-    run: Any
-    layout: Layout
-    shared_bytes: int
-    split_bits: int
+    experts: int = 0
+    groups: int = 1
+    slots: int = 1
+    share: int = 1
+    failure: int = 0
 
 
 @cuda.jit(device=True)
@@ -91,16 +94,6 @@ def _sum2(a, b):
     p += shuffle_xor(p, 4)
     p += shuffle_xor(p, 2)
     return p + shuffle_xor(p, 1)
-
-
-@cache
-def kernel(
-    fmt: str, act: str, layout: Layout, whole: bool = False, split_bits: int = 0, spread: bool = False
-) -> Kernel:  # fmt: skip
-    """Make the kernel of a format and activation rounding (float, or the format's integer one). ``spread``: of a stack
-    that is not all on the device."""
-    run = _kernel(fmt, act == "float", layout, whole, spread)
-    return Kernel(run, layout, shared_bytes(UNITS[fmt], layout), split_bits)
 
 
 def _consume(fmt: str, floats: bool, layout: Layout, whole: bool) -> Callable[..., Any]:
@@ -222,21 +215,17 @@ def _merge(layout: Layout, stage_words: int) -> Callable[..., Any]:
 
 
 @cache
-def _kernel(fmt: str, floats: bool, layout: Layout, whole: bool, spread: bool) -> Any:
+def kernel(fmt: str, floats: bool, layout: Layout, whole: bool) -> Any:
+    """Make the kernel of a format for float inputs, or those of its own rounding."""
     unit = UNITS[fmt]
     words_of_table, chunk_bits = table_words(unit), bits_of(32 * layout.passes)
-    chunk_units, stages, warps, at_once, row_bits = (
-        32 * layout.passes,
-        layout.stages,
-        layout.warps,
-        layout.rows,
-        bits_of(layout.rows),
-    )
+    chunk_units, stages, warps = 32 * layout.passes, layout.stages, layout.warps
+    at_once, row_bits = layout.rows, bits_of(layout.rows)
     stage_words = at_once * pitch(unit, layout)
     assert stages in (2, 3) and at_once in (1, 2, 4)
     wait = copy_wait1 if stages == 3 else copy_wait0
     table = np.zeros(1, np.int32) if unit.table is None else unit.table
-    fetch, consume = fetcher(fmt, layout, whole, spread), _consume(fmt, floats, layout, whole)
+    fetch, consume = fetcher(fmt, layout, whole), _consume(fmt, floats, layout, whole)
     finish, merge = _finish(layout), _merge(layout, stage_words)
 
     @cuda.jit(device=True)
@@ -296,24 +285,59 @@ def _kernel(fmt: str, floats: bool, layout: Layout, whole: bool, spread: bool) -
 
 
 def launch(
-    stream: Any, compiled: Kernel, weights: Sequence[Weights], row_bytes: int, n: int, routing: Routing, inputs: Inputs,
-    pairs: int,
+    stream: Any, fmt: str, act: str, layout: Layout, split_bits: int, weights: Sequence[Weights], n: int,
+    routing: Routing, inputs: Inputs, pairs: int,
 ) -> None:  # fmt: skip
-    """Multiply ``pairs`` inputs with one or two ``weights``."""
-    layout, split_bits = compiled.layout, compiled.split_bits
+    """Multiply ``pairs`` inputs with one or two ``weights``, ``2^split_bits`` warps a group of rows."""
+    unit = UNITS[fmt]
     pieces = sum(pairs * -(-w.rows // layout.rows) for w in weights)
     at_once = layout.warps >> split_bits
     grid = -(-pieces // at_once)
     if not split_bits:
         grid = min(grid, multiprocessors() * layout.blocks)
+    run, shared = kernel(fmt, act == "float", layout, is_whole(unit, layout, n)), shared_bytes(unit, layout)
+    row_bytes = FORMATS[fmt].row_bytes(n)
     args = matrices_of(weights, row_bytes, n), routing, inputs, Work(pairs, split_bits, *divmod(pieces, grid * at_once))
-    allow_shared(compiled.run, compiled.shared_bytes, args)
-    compiled.run[grid, (32, layout.warps), stream, compiled.shared_bytes](*args)
+    allow_shared(run, shared, args)
+    run[grid, (32, layout.warps), stream, shared](*args)
 
 
-def chosen(
-    fmt: str, act: str, rows: Sequence[int], n: int, pairs: int, slots: int = 1, spread: bool = False
-) -> Kernel:  # fmt: skip
-    """Return the kernel for ``pairs`` products with matrices of ``rows`` rows of n weights (``layouts.choose``)."""
-    layout, split_bits = choose(fmt, act, rows, n, pairs, slots)
-    return kernel(fmt, act, layout, is_whole(UNITS[fmt], layout, n), split_bits, spread)
+def multiply(
+    stream: Any, out: Any, error: Any, codes: Any, scales: Any, sums: Any, ids: Any, w: Matrix, act: str, pairs: int,
+    numbers: Numbers,
+) -> None:  # fmt: skip
+    """Multiply ``pairs`` packed inputs with the matrices of ``w`` that ``Routing`` says -> out (pairs, rows of one)."""
+    rows = w.rows // numbers.groups
+    _multiply(stream, [Weights(w.data, rows, out)], error, codes, scales, sums, ids, w, act, pairs, numbers)
+
+
+def multiply_both(
+    stream: Any, out: Any, out2: Any, error: Any, codes: Any, scales: Any, sums: Any, ids: Any, w: Matrix, w2: Matrix,
+    act: str, pairs: int, numbers: Numbers,
+) -> None:  # fmt: skip
+    """Run ``multiply`` with two matrices of one format and row length, without groups, in one launch."""
+    parts = [Weights(w.data, w.rows, out), Weights(w2.data, w2.rows, out2)]
+    _multiply(stream, parts, error, codes, scales, sums, ids, w, act, pairs, numbers)
+
+
+def together(w: Matrix, w2: Matrix, act: str, pairs: int, numbers: Numbers) -> bool:
+    """Return whether ``multiply_both`` gives the bits of two launches."""
+    if (w.fmt, w.cols) != (w2.fmt, w2.cols) or numbers.groups > 1 or numbers.experts and w.rows != w2.rows:
+        return False
+    if w.fmt in plain.VALUE_BYTES:
+        return plain.warps_a_row(w.rows, pairs) == plain.warps_a_row(w2.rows, pairs)
+    splits = {choose(w.fmt, act, [rows], w.cols, pairs, numbers.slots)[1] for rows in (w.rows, w2.rows)}
+    return len(splits) == 1
+
+
+def _multiply(
+    stream: Any, parts: Sequence[Weights], error: Any, codes: Any, scales: Any, sums: Any, ids: Any, w: Matrix,
+    act: str, pairs: int, numbers: Numbers,
+) -> None:  # fmt: skip
+    routing = Routing(ids, error, *numbers)
+    if w.fmt in plain.VALUE_BYTES:
+        plain.rows(stream, parts, codes, w.fmt, routing, w.cols, pairs)
+        return
+    layout, split_bits = choose(w.fmt, act, [part.rows for part in parts], w.cols, pairs, numbers.slots)
+    inputs = Inputs(codes, scales, sums)
+    launch(stream, w.fmt, act, layout, split_bits, parts, w.cols, routing, inputs, pairs)

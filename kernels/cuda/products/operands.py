@@ -19,31 +19,21 @@ class Matrices(NamedTuple):
     out2: Any
 
 
-class Elsewhere(NamedTuple):
-    """Where a stack's matrices are that are not all on the device (``driver.experts``): the first ``slots`` at
-    ``raw``, the others at ``far``, in host memory; ``far2`` beside ``raw2``."""
-
-    slots: Any
-    far: Any
-    far2: Any
-
-
 class Routing(NamedTuple):
     """Which matrix and which inputs belong to a pair.
 
     Of pair p, result o is the sum over slots s of row o of a matrix times input (p slots + s) // share. The matrix is
     number ids[p slots + s] of ``experts``; without experts, p mod ``groups``. ``error[0]`` becomes ``failure`` if an id
-    is not below ``experts``. ``elsewhere``: ``Elsewhere``, or 0 where all matrices are on the device.
+    is not below ``experts``.
     """
 
     ids: Any
+    error: Any
     experts: int
     groups: int
     slots: int
     share: int
-    error: Any
     failure: int
-    elsewhere: Any = 0
 
 
 class Inputs(NamedTuple):
@@ -60,16 +50,6 @@ class Weights(NamedTuple):
     raw: Any
     rows: int
     out: Any
-
-
-class Place(NamedTuple):
-    """Where a product's results go: those of token t into row (at[0] + t) % slots, those of a second matrix after row
-    (at[0] + t) % ratio of ``ape`` was added, unless ``ratio`` is 0."""
-
-    at: Any
-    ape: Any
-    slots: int
-    ratio: int
 
 
 def matrices_of(weights: Sequence[Weights], row_bytes: int, n: int) -> Matrices:

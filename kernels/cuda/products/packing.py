@@ -1,16 +1,16 @@
 """Pack inputs for product kernels: int8 codes four to a word, their scales, and sums for minima.
 
 A warp takes 256 values of a row, a lane eight adjacent ones. The numbers are those of ``quantize_a8`` and
-``quantize_q8k`` (model.md 10.2), bit for bit; products with float inputs and formats with minima use sums of 16. SwiGLU
-may be fused in (``sharing``), with the bits of ``routing.swiglu``.
+``quantize_q8k`` (model.md 10.2), bit for bit; products with float inputs and formats with minima use sums of 16.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from ..driver.grids import per_value
 from ..driver.intrinsics import (
     bits_to_float,
     divide,
@@ -19,10 +19,8 @@ from ..driver.intrinsics import (
     read4,
     shuffle_xor,
     warp_max,
-    words_at,
 )
 from ..driver.shim import cuda
-from ..rows.routing import gated
 
 F32, I32 = np.float32, np.int32
 ZERO, ONE = F32(0), F32(1)
@@ -35,22 +33,6 @@ NOT_A_NUMBER = F32(np.nan)
 FAR = I32(1 << 20)
 LANE_VALUES, WARP_VALUES = 8, 256
 WARPS = 4
-
-
-class Packed(NamedTuple):
-    """Sizes of a packed input of n values; 0 where nothing is needed."""
-
-    words: int
-    scales: int
-    sums: int
-
-
-def sizes(act: str, n: int, minima: bool) -> Packed:
-    """Return the sizes of a packed input of n values. Float inputs are not packed and have float32 sums of 16, others
-    two int16 sums to a word."""
-    if act == "float":
-        return Packed(0, 0, n // 16 if minima else 0)
-    return Packed(n // 4, n // 32, 0) if act == "a8" else Packed(n // 4, n // 256, n // 32)
 
 
 @cuda.jit(device=True)
@@ -110,31 +92,16 @@ def _first(x, y, peak):
     return at
 
 
-@cuda.jit(device=True)
-def _gated(x, y, factor, limit):
-    """Return SwiGLU of four values each, given and returned as words, times ``factor``."""
-    return (
-        float_bits(F32(gated(bits_to_float(x[0]), bits_to_float(y[0]), limit) * factor)),
-        float_bits(F32(gated(bits_to_float(x[1]), bits_to_float(y[1]), limit) * factor)),
-        float_bits(F32(gated(bits_to_float(x[2]), bits_to_float(y[2]), limit) * factor)),
-        float_bits(F32(gated(bits_to_float(x[3]), bits_to_float(y[3]), limit) * factor)),
-    )
-
-
-@cuda.jit(device=True)
-def _eight(x, up, weight, at, row, limit, gates, weighted):
-    """Load eight values from ``at`` on as words: those of x, or, if ``gates``, SwiGLU of them and of ``up``."""
+@cuda.jit
+def _a8(codes, scales, x, n, count):
+    """Quantize to A8, eight values a lane; four lanes share a block of 32."""
+    number = cuda.blockIdx.x * WARPS + cuda.threadIdx.y
+    parts = (n + WARP_VALUES - 1) // WARP_VALUES
+    row = divide(number, parts)
+    column = (number - row * parts) * WARP_VALUES + LANE_VALUES * cuda.threadIdx.x
+    inside = row < count and column < n
+    at = row * n + column if inside else 0
     a, b = read4(x, at), read4(x, at + 4)
-    if gates:
-        factor = weight[row] if weighted else ONE  # times one changes no bit
-        a, b = _gated(a, read4(up, at), factor, limit), _gated(b, read4(up, at + 4), factor, limit)
-    return a, b
-
-
-@cuda.jit(device=True)
-def a8_of_warp(codes, scales, a, b, at, inside):
-    """Quantize the warp's values to A8, eight words a lane from value ``at`` on; four lanes share a block of 32. Lanes
-    that are not ``inside`` write nothing."""
     peak = _peak(a, b)
     peak = _larger(peak, shuffle_xor(peak, 1))
     peak = _larger(peak, shuffle_xor(peak, 2))
@@ -151,20 +118,6 @@ def a8_of_warp(codes, scales, a, b, at, inside):
             scales[at >> 5] = scale if good else NOT_A_NUMBER
 
 
-@cuda.jit
-def _a8(codes, scales, x, up, weight, n, count, limit, gates, weighted):
-    """Quantize to A8."""
-    lane = cuda.threadIdx.x
-    number = cuda.blockIdx.x * WARPS + cuda.threadIdx.y
-    parts = (n + WARP_VALUES - 1) // WARP_VALUES
-    row = divide(number, parts)
-    column = (number - row * parts) * WARP_VALUES + LANE_VALUES * lane
-    inside = row < count and column < n
-    at = row * n + column if inside else 0
-    a, b = _eight(x, up, weight, at, row if inside else 0, limit, gates, weighted)
-    a8_of_warp(codes, scales, a, b, at, inside)
-
-
 @cuda.jit(device=True)
 def _pick(x, y, i):
     """Return word i of eight."""
@@ -176,10 +129,15 @@ def _pick(x, y, i):
     return r if i & 4 else p
 
 
-@cuda.jit(device=True)
-def q8k_of_warp(codes, scales, sums, a, b, at, lane, inside):
-    """Quantize the warp's block of values to Q8_K, eight words a lane from value ``at`` on. Two lanes share a sum of 16
-    codes; two sums share a word. A warp that is not ``inside`` writes nothing."""
+@cuda.jit
+def _q8k(codes, scales, sums, x, n, count):
+    """Quantize to Q8_K, a block a warp, eight values a lane. Two lanes share a sum of 16 codes; two sums share a
+    word."""
+    lane = cuda.threadIdx.x
+    number = cuda.blockIdx.x * WARPS + cuda.threadIdx.y
+    inside = number * WARP_VALUES < n * count
+    at = number * WARP_VALUES + LANE_VALUES * lane if inside else 0
+    a, b = read4(x, at), read4(x, at + 4)
     peak = warp_max(_peak(a, b))
     first = -warp_max(I32(-I32(LANE_VALUES * lane + _first(a, b, peak))))
     largest = bits_to_float(lane_value(_pick(a, b, first & 7), (first >> 3) & 31))
@@ -202,42 +160,10 @@ def q8k_of_warp(codes, scales, sums, a, b, at, lane, inside):
             scales[at >> 8] = scale if good else NOT_A_NUMBER
 
 
-@cuda.jit
-def _q8k(codes, scales, sums, x, up, weight, n, count, limit, gates, weighted):
-    """Quantize to Q8_K; a warp takes a block."""
-    lane = cuda.threadIdx.x
-    number = cuda.blockIdx.x * WARPS + cuda.threadIdx.y
-    inside = number * WARP_VALUES < n * count
-    at = number * WARP_VALUES + LANE_VALUES * lane if inside else 0
-    row = divide(at, n)
-    a, b = _eight(x, up, weight, at, row, limit, gates, weighted)
-    q8k_of_warp(codes, scales, sums, a, b, at, lane, inside)
-
-
-@cuda.jit(device=True)
-def pack_row(codes, scales, codes_k, scales_k, sums_k, x, base, n, a8, q8k):
-    """Pack the row of n values from x[base] on, which this block wrote before a barrier, to A8, Q8_K or both, with the
-    warps of a block in x."""
-    lane, warps = cuda.threadIdx.x & 31, cuda.blockDim.x >> 5
-    parts = (n + WARP_VALUES - 1) // WARP_VALUES
-    kinds = 2 if a8 and q8k else 1
-    for unit in range(cuda.threadIdx.x >> 5, kinds * parts, warps):
-        part = unit if unit < parts else unit - parts
-        column = I32(part * WARP_VALUES + LANE_VALUES * lane)
-        inside = column < n
-        at = I32(base + (column if inside else 0))
-        a, b = words_at(x, 4 * at), words_at(x, 4 * at + 16)
-        if a8 and unit < parts:
-            a8_of_warp(codes, scales, a, b, at, inside)
-        else:
-            q8k_of_warp(codes_k, scales_k, sums_k, a, b, at, lane, inside)
-
-
-@cuda.jit
-def _float_sums(sums, x, groups):
-    """Sum one group of 16 per thread."""
-    i = cuda.blockIdx.x * WARPS * 32 + cuda.threadIdx.y * 32 + cuda.threadIdx.x
-    if i < groups:
+@per_value()
+def pack_sums(sums, x, size):
+    """Sum each 16 values of x -> sums (size,)."""
+    for i in range(cuda.grid(1), size, cuda.gridsize(1)):
         total = ZERO
         for k in range(4):
             a, b, c, d = read4(x, 16 * i + 4 * k)
@@ -251,34 +177,10 @@ def _grid(count: int, n: int) -> int:
 
 def pack_a8(stream: Any, codes: Any, scales: Any, x: Any, count: int, n: int) -> None:
     """Pack x (count, n) float32, n % 32 == 0, to codes (count, n / 4) int32 and scales (count, n / 32) float32."""
-    _a8[_grid(count, n), (32, WARPS), stream](codes, scales, x, x, x, n, count, ZERO, False, False)
+    _a8[_grid(count, n), (32, WARPS), stream](codes, scales, x, n, count)
 
 
 def pack_q8k(stream: Any, codes: Any, scales: Any, sums: Any, x: Any, count: int, n: int) -> None:
     """Pack x (count, n) float32, n % 256 == 0, to codes (count, n / 4) int32, scales (count, n / 256) float32 and sums
     of 16 codes, (count, n / 32) int32, each two int16."""
-    _q8k[_grid(count, n), (32, WARPS), stream](codes, scales, sums, x, x, x, n, count, ZERO, False, False)
-
-
-def pack_swiglu_a8(
-    stream: Any, codes: Any, scales: Any, gate: Any, up: Any, weight: Any, count: int, n: int, limit: float,
-    weighted: bool,
-) -> None:  # fmt: skip
-    """Run ``pack_a8`` on SwiGLU of gate and up (count, n), times the row's weight."""
-    _a8[_grid(count, n), (32, WARPS), stream](codes, scales, gate, up, weight, n, count, F32(limit), True, weighted)
-
-
-def pack_swiglu_q8k(
-    stream: Any, codes: Any, scales: Any, sums: Any, gate: Any, up: Any, weight: Any, count: int, n: int, limit: float,
-    weighted: bool,
-) -> None:  # fmt: skip
-    """Run ``pack_q8k`` on SwiGLU of gate and up (count, n), times the row's weight."""
-    _q8k[_grid(count, n), (32, WARPS), stream](
-        codes, scales, sums, gate, up, weight, n, count, F32(limit), True, weighted
-    )
-
-
-def pack_sums(stream: Any, sums: Any, x: Any, count: int, n: int) -> None:
-    """Sum each 16 values of x (count, n) float32, n % 256 == 0, to (count, n / 16) float32."""
-    groups = count * n // 16
-    _float_sums[-(-groups // (32 * WARPS)), (32, WARPS), stream](sums, x, groups)
+    _q8k[_grid(count, n), (32, WARPS), stream](codes, scales, sums, x, n, count)

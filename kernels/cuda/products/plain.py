@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ...formats.matrix import Matrix
 from ..driver.intrinsics import (
     bits_to_float,
     divide,
@@ -27,8 +28,7 @@ from ..driver.intrinsics import (
 )
 from ..driver.shim import cuda, f32, f64, multiprocessors
 from ..rows.maths import sqrt32
-from .locating import locator
-from .operands import Elsewhere, Place, Routing, Weights, matrices_of
+from .operands import Routing, Weights, matrices_of
 
 F32, F64, I32 = np.float32, np.float64, np.int32
 ZERO, ONE, NOTHING = F32(0), F32(1), F64(0)
@@ -101,16 +101,15 @@ def _reader(fmt: str) -> tuple[Any, Any]:
 
 
 @cache
-def _rows(fmt: str, aligned: bool, stored: bool, spread: bool) -> Any:
+def _rows(fmt: str, aligned: bool) -> Any:
     """Make the kernel of a format; ``2^split_bits`` warps of a block share a row. Skip divisions where operands allow:
-    one costs as much as several weights of a lane. ``stored``: results go to a ``Place``; others need the registers."""
+    one costs as much as several weights of a lane."""
     dot, one = _reader(fmt)
     size = VALUE_BYTES[fmt]
     step = 16 // size
-    locate = locator(spread)
 
     @cuda.jit
-    def multiply(matrices, routing, place, x, pairs, split_bits):
+    def multiply(matrices, routing, x, pairs, split_bits):
         lane, warp = cuda.threadIdx.x, cuda.threadIdx.y
         parts = cuda.shared.array(WARPS, f32)
         split = I32(1 << split_bits)
@@ -138,8 +137,7 @@ def _rows(fmt: str, aligned: bool, stored: bool, spread: bool) -> Any:
                     if matrix_id < 0 or matrix_id >= routing.experts:
                         routing.error[0] = I32(routing.failure)
                         matrix_id = I32(0)
-                base, matrix_id = locate(matrices, routing, matrix_id, second)
-                start = base + (np.int64(matrix_id) * height + row) * (n * size)
+                start = (np.int64(matrix_id) * height + row) * (n * size)
                 if routing.share > 1:
                     vector = divide(vector, routing.share)
                 vector = I32(vector * n)
@@ -172,16 +170,10 @@ def _rows(fmt: str, aligned: bool, stored: bool, spread: bool) -> Any:
         if lane == 0 and part == 0 and pair < pairs:
             for k in range(1, split):
                 total += parts[warp + k]
-            into = pair
-            if stored:
-                position = I32(I32(place.at[0]) + pair)
-                into = remainder(position, I32(place.slots))
-                if second and place.ratio > 0:
-                    total += place.ape[remainder(position, I32(place.ratio)) * height + row]
             if second:
-                matrices.out2[into * height + row] = total
+                matrices.out2[pair * height + row] = total
             else:
-                matrices.out[into * height + row] = total
+                matrices.out[pair * height + row] = total
 
     return multiply
 
@@ -194,17 +186,13 @@ def warps_a_row(rows: int, pairs: int) -> int:
     return bits
 
 
-def rows(
-    stream: Any, weights: Sequence[Weights], x: Any, fmt: str, routing: Routing, n: int, pairs: int,
-    place: Place | None = None,
-) -> None:  # fmt: skip
+def rows(stream: Any, weights: Sequence[Weights], x: Any, fmt: str, routing: Routing, n: int, pairs: int) -> None:
     """Multiply ``pairs`` inputs with one or two ``weights`` for whose rows ``warps_a_row`` is the same."""
     split_bits = warps_a_row(weights[0].rows, pairs)
     size = n * VALUE_BYTES[fmt]
     grid = -(-(sum(w.rows for w in weights) * pairs) // (WARPS >> split_bits))
-    args = matrices_of(weights, size, n), routing, place or Place(x, x, 0, 0), x, pairs, split_bits
-    spread = isinstance(routing.elsewhere, Elsewhere)
-    _rows(fmt, size % 16 == 0 and n % 4 == 0, place is not None, spread)[grid, (32, WARPS), stream](*args)
+    args = matrices_of(weights, size, n), routing, x, pairs, split_bits
+    _rows(fmt, size % 16 == 0 and n % 4 == 0)[grid, (32, WARPS), stream](*args)
 
 
 @cache
@@ -251,7 +239,10 @@ def _mix(fmt: str, aligned: bool) -> Any:
     return mix
 
 
-def hc_mix(stream: Any, out: Any, x: Any, raw: Any, fmt: str, tokens: int, rows: int, n: int, eps: float) -> None:
-    """Divide x (tokens, n) by its root mean square and multiply with rows of plain numbers -> out (tokens, rows)."""
-    aligned = n * VALUE_BYTES[fmt] % 16 == 0 and n % 4 == 0
-    _mix(fmt, aligned)[(rows, tokens), (32, MIX_WARPS), stream](out, x, raw, rows, n, F32(eps))
+def hc_mix(stream: Any, out: Any, x: Any, fn: Matrix, tokens: int, eps: float) -> None:
+    """Divide x (tokens, n) by its root mean square and multiply with fn -> out (tokens, rows)."""
+    if fn.fmt not in VALUE_BYTES:
+        raise ValueError(f"no kernel mixes streams with {fn.fmt} weights: F16, BF16 or F32")
+    n = fn.cols
+    aligned = n * VALUE_BYTES[fn.fmt] % 16 == 0 and n % 4 == 0
+    _mix(fn.fmt, aligned)[(fn.rows, tokens), (32, MIX_WARPS), stream](out, x, fn.data, fn.rows, n, F32(eps))

@@ -171,10 +171,10 @@ def kernel(words: int, whole: bool, tile: int, apart: bool) -> Any:
     @cuda.jit
     def attend_rows(
         parts, tops, totals, error, q, keys, values, first_of, count_of, comp, comp_count, selected,
-        lossy, shared, sharing, dim, groups, runs, raw_rows, comp_rows, picks, picked, scale, code, left,
+        shared, sharing, dim, groups, runs, raw_rows, comp_rows, picks, picked, scale, code,
     ):  # fmt: skip
         """Attend in one block to a run of rows, for a token, one of ``shared`` cache heads, and a group of the
-        ``sharing`` query heads that read it. With ``left``, only if lossy[0]: ``attending_many`` has done it else.
+        ``sharing`` query heads that read it.
 
         Stores sums of weighted rows (tokens, runs, heads, dim), and their maximum score and sum of weights (tokens,
         runs, heads). Compressed rows are for rings of one head, whose keys are its values.
@@ -188,8 +188,6 @@ def kernel(words: int, whole: bool, tile: int, apart: bool) -> Any:
         part_down = cuda.shared.array(GROUP, f32)
         scores = cuda.shared.array(score_words, f32)
         weights = cuda.shared.array(both_weights, i32)
-        if left and lossy[0] == 0:
-            return
         lane, warp = I32(cuda.threadIdx.x), I32(cuda.threadIdx.y)
         t = I32(warp * 32 + lane)
         block = I32(cuda.blockIdx.x)
@@ -341,13 +339,10 @@ def kernel(words: int, whole: bool, tile: int, apart: bool) -> Any:
 
 
 @cuda.jit
-def join_kernel(out, parts, tops, totals, sinks, lossy, sunk, heads, dim, runs, left):
-    """Combine the runs of a token and a head in one block. Without ``sunk`` there are no sinks. ``left`` is that of
-    ``attend_rows``."""
+def join_kernel(out, parts, tops, totals, sinks, sunk, heads, dim, runs):
+    """Combine the runs of a token and a head in one block. Without ``sunk`` there are no sinks."""
     shares = cuda.shared.array(MOST_RUNS, f32)
     sums = cuda.shared.array(MOST_RUNS, f32)
-    if left and lossy[0] == 0:
-        return
     token = divide(I32(cuda.blockIdx.x), heads)
     h = I32(cuda.blockIdx.x - token * heads)
     first, t, step = token * runs * heads + h, cuda.threadIdx.x, cuda.blockDim.x
@@ -385,43 +380,21 @@ def runs_for(tokens: int, shared: int, sharing: int, rows: int, tile: int) -> in
     return max(1, min(MOST_RUNS, -(-rows // tile), -(-FILLED // blocks)))
 
 
-def _launch(stream, blocks, dim, apart, args):
+def attend(
+    stream, out, parts, tops, totals, error, q, keys, values, first_of, count_of, comp, comp_count, selected, sinks,
+    tokens, shared, sharing, dim, runs, raw_rows, comp_rows, picks, picked, apart, sunk, scale, code,
+):  # fmt: skip
+    """Attend q (tokens, shared * sharing, dim) to rows of two rings, or, unless ``apart``, of one, and to compressed
+    ones, with scratch for the parts of ``runs`` runs. Without ``sunk`` there are no sinks."""
+    groups, heads = -(-sharing // GROUP), shared * sharing
+    args = (
+        parts, tops, totals, error, q, keys, values, first_of, count_of, comp, comp_count, selected,
+        shared, sharing, dim, groups, runs, raw_rows, comp_rows, picks, picked, F32(scale), code,
+    )  # fmt: skip
     tile, words = tile_rows(dim), padded_words(dim)
     compiled, dynamic = kernel(words, dim == 2 * words, tile, apart), dynamic_bytes(dim, tile)
     allow_shared(compiled, dynamic, args, fixed_bytes(tile))
-    compiled[blocks, (32, WARPS), stream, dynamic](*args)
-
-
-def attention(
-    stream, out, parts, tops, totals, error, q, raw, first_of, count_of, comp, comp_count, selected, sinks, lossy,
-    tokens, heads, dim, runs, raw_rows, comp_rows, picks, picked, scale, code, left,
-):  # fmt: skip
-    """Attend q (tokens, heads, dim) to rows of a ring and compressed ones, with scratch for the parts of ``runs``
-    runs; with ``left``, only if lossy[0]."""
-    groups = -(-heads // GROUP)
-    args = (
-        parts, tops, totals, error, q, raw, raw, first_of, count_of, comp, comp_count, selected,
-        lossy, 1, heads, dim, groups, runs, raw_rows, comp_rows, picks, picked, F32(scale), code, left,
-    )  # fmt: skip
-    _launch(stream, tokens * groups * runs, dim, False, args)
+    compiled[tokens * shared * groups * runs, (32, WARPS), stream, dynamic](*args)
     join_kernel[tokens * heads, threads_for(dim, 512, 1), stream](
-        out, parts, tops, totals, sinks, lossy, True, heads, dim, runs, left
-    )
-
-
-def attend(
-    stream, out, parts, tops, totals, error, q, keys, values, first_of, count_of, no_floats, no_ints,
-    tokens, shared, sharing, dim, runs, ring, scale, code,
-):  # fmt: skip
-    """Attend q (tokens, shared * sharing, dim) to the rows of two rings, with scratch for the parts of ``runs`` runs.
-    ``no_floats`` and ``no_ints`` stand for the sinks, compressed rows and selection that are not used."""
-    groups = -(-sharing // GROUP)
-    args = (
-        parts, tops, totals, error, q, keys, values, first_of, count_of, no_floats, no_ints, no_ints,
-        no_ints, shared, sharing, dim, groups, runs, ring, 0, 0, True, F32(scale), code, False,
-    )  # fmt: skip
-    _launch(stream, tokens * shared * groups * runs, dim, True, args)
-    heads = shared * sharing
-    join_kernel[tokens * heads, threads_for(dim, 512, 1), stream](
-        out, parts, tops, totals, no_floats, no_ints, False, heads, dim, runs, False
+        out, parts, tops, totals, sinks, sunk, heads, dim, runs
     )

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 from ..driver.arrays import DeviceArray
-from ..driver.grids import blocks_for, threads_for
+from ..driver.grids import per_value
 from ..driver.launch import Launch
 from ..driver.shim import cuda
 
 AXES = 4
 
 
-@cuda.jit
-def copy_kernel(out, x, size, n1, n2, n3, t0, t1, t2, t3, s0, s1, s2, s3):
+@per_value()
+def strided(out, x, size, n1, n2, n3, t0, t1, t2, t3, s0, s1, s2, s3):
     """Copy one value per thread, at index (i0, i1, i2, i3) of axes of n0, n1, n2, n3."""
     for i in range(cuda.grid(1), size, cuda.gridsize(1)):
         i3, rest = i % n3, i // n3
         i2, rest = rest % n2, rest // n2
         i1, i0 = rest % n1, rest // n1
         out[i0 * t0 + i1 * t1 + i2 * t2 + i3 * t3] = x[i0 * s0 + i1 * s1 + i2 * s2 + i3 * s3]
-
-
-def _strided(stream, out, x, size, *numbers):
-    threads = threads_for(size, 256, 1)
-    copy_kernel[blocks_for(size, threads), threads, stream](out, x, size, *numbers)
 
 
 def _axes(array: DeviceArray) -> tuple[list[int], list[int]]:
@@ -46,4 +41,4 @@ def copy(to: DeviceArray, x: DeviceArray) -> Launch:
     """Make the launch that copies ``x`` to ``to``; they have the same shape and type, and at least one value."""
     shape, target_strides = _axes(to)
     _, source_strides = _axes(x)
-    return Launch(_strided, [_reach(to)], [_reach(x)], [to.size, *shape[1:], *target_strides, *source_strides])
+    return Launch(strided, [_reach(to)], [_reach(x)], [to.size, *shape[1:], *target_strides, *source_strides])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..driver.grids import MOST_THREADS, tiles_for
+from ..driver.grids import MOST_THREADS, blocks_for
 from ..driver.intrinsics import divide, float_bits, lane_value, shift_left, shift_right
 from ..driver.shim import cuda, f32, i32
 
@@ -29,12 +29,9 @@ SIGN = np.int32(-0x80000000)
 
 
 @cuda.jit
-def scores_kernel(out, iq, rows, w, count, lossy, n, heads, dim, tiles, left):
+def scores_kernel(out, iq, rows, w, count, n, heads, dim, tiles):
     """Score TILE rows for one token per block: a product of rows and heads, chunk of channels by chunk, then relu and
-    head weights; further heads follow in further rounds. With ``left``, only if lossy[0]: ``indexing_many`` has done it
-    else."""
-    if left and lossy[0] == 0:
-        return
+    head weights; further heads follow in further rounds."""
     row_tile = cuda.shared.array(STAGED, f32)
     head_tile = cuda.shared.array(STAGED, f32)
     parts = cuda.shared.array(PARTS, f32)
@@ -102,11 +99,10 @@ def weight_of(w, token, h, heads):
     return w[token * heads + h] if h < heads else F32(0)
 
 
-def index_scores(stream, out, iq, rows, w, count, lossy, tokens, n, heads, dim, left):
-    """Compute sum_h relu(iq_h . row) w_h, (tokens, n), of the first ``count`` rows, with ``left`` only if lossy[0].
-    Rows are float32 or binary16."""
-    tiles = tiles_for(n, TILE)
-    scores_kernel[tokens * tiles, SIDE * SIDE, stream](out, iq, rows, w, count, lossy, n, heads, dim, tiles, left)
+def index_scores(stream, out, iq, rows, w, count, tokens, n, heads, dim):
+    """Compute sum_h relu(iq_h . row) w_h, (tokens, n), of the first ``count`` rows, which are float32 or binary16."""
+    tiles = blocks_for(n, TILE)
+    scores_kernel[tokens * tiles, SIDE * SIDE, stream](out, iq, rows, w, count, n, heads, dim, tiles)
 
 
 @cuda.jit(device=True)

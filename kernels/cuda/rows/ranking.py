@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...ops import LEAST, MOST_RANKED
-from ..driver.grids import MOST_THREADS, tiles_for
+from ..driver.grids import MOST_THREADS, blocks_for, per_value
 from ..driver.shim import cuda, i64
 from .indexing import order_key
 
@@ -90,22 +90,15 @@ def keep_greatest(keys, tile, width):
             distance //= 2
 
 
-@cuda.jit
-def of_values_kernel(kept, x, n, k, tile, tiles, width):
-    """Keep the k best of one tile of a row's values per block."""
-    keys = cuda.shared.array(TILE, i64)
-    row, first = cuda.blockIdx.x // tiles, cuda.blockIdx.x % tiles * tile
-    t, step = cuda.threadIdx.x, cuda.blockDim.x
-    for i in range(t, tile, step):
-        keys[i] = candidate(x[row * n + first + i], first + i) if first + i < n else EMPTY
-    cuda.syncthreads()
-    keep_greatest(keys, tile, width)
-    for i in range(t, k, step):
-        kept[cuda.blockIdx.x * k + i] = keys[i]
+@per_value()
+def candidates(out, x, size, n):
+    """Make candidates of x, rows of n values."""
+    for i in range(cuda.grid(1), size, cuda.gridsize(1)):
+        out[i] = candidate(x[i], i % n)
 
 
 @cuda.jit
-def of_candidates_kernel(kept, candidates, count, k, tile, tiles, width):
+def best_kernel(kept, candidates, count, k, tile, tiles, width):
     """Keep the k best of one tile of a row's ``count`` candidates per block."""
     keys = cuda.shared.array(TILE, i64)
     row, first = cuda.blockIdx.x // tiles, cuda.blockIdx.x % tiles * tile
@@ -138,16 +131,10 @@ def width_for(k: int) -> int:
     return 1 << (k - 1).bit_length()
 
 
-def of_values(stream: Any, kept: Any, x: Any, rows: int, n: int, k: int) -> None:
-    """Keep the k best of every tile of x (rows, n), as candidates (rows, tiles, k)."""
-    tiles = tiles_for(n, TILE)
-    of_values_kernel[rows * tiles, THREADS, stream](kept, x, n, k, TILE, tiles, width_for(k))
-
-
-def of_candidates(stream: Any, kept: Any, candidates: Any, rows: int, count: int, k: int) -> None:
+def best(stream: Any, kept: Any, candidates: Any, rows: int, count: int, k: int) -> None:
     """Keep the k best of every tile of candidates (rows, count), as (rows, tiles, k)."""
-    tiles = tiles_for(count, TILE)
-    of_candidates_kernel[rows * tiles, THREADS, stream](kept, candidates, count, k, TILE, tiles, width_for(k))
+    tiles = blocks_for(count, TILE)
+    best_kernel[rows * tiles, THREADS, stream](kept, candidates, count, k, TILE, tiles, width_for(k))
 
 
 def ranks(stream: Any, values: Any, ids: Any, candidates: Any, x: Any, rows: int, n: int, count: int, k: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..driver.grids import blocks_for, per_value, threads_for
+from ..driver.grids import per_value, threads_for
 from ..driver.intrinsics import shuffle_xor
 from ..driver.shim import cuda, f32, i32
 from .maths import INFINITY, sigmoid32, softplus32, sqrt32
@@ -41,7 +41,7 @@ def first_of_warp(value, number):
 
 @cuda.jit
 def route_kernel(
-    probs, ids, weights, error, counts, logits, bias, hash_ids, E, k, scale, floor, biased, hashed, counted, code
+    probs, ids, weights, error, logits, bias, hash_ids, E, k, scale, floor, biased, hashed, code
 ):  # fmt: skip
     """Route one token per block. The i-th choice is the first in order after the previous choice."""
     best = cuda.shared.array(ROOM, f32)
@@ -88,8 +88,6 @@ def route_kernel(
         expert = chosen[i]
         ids[token * k + i] = expert
         values[i] = probs[token * E + expert]
-        if counted:
-            cuda.atomic.add(counts, expert, 1)
     cuda.syncthreads()
     if t == 0:
         total = F32(0)
@@ -106,24 +104,14 @@ def route_kernel(
 
 
 def route(
-    stream, probs, ids, weights, error, logits, bias, hash_ids, counts, tokens, E, k, scale, floor, biased, hashed,
-    code,
+    stream, probs, ids, weights, error, logits, bias, hash_ids, tokens, E, k, scale, floor, biased, hashed, code
 ):  # fmt: skip
     """Compute probs, the k chosen experts and their weights from logits (tokens, E).
 
-    Without ``biased`` (``hashed``) the operand bias (hash_ids) is not read; counts, any int64 array, never is.
+    Without ``biased`` (``hashed``) the operand bias (hash_ids) is not read.
     """
     route_kernel[tokens, threads_for(E, MOST, 1), stream](
-        probs, ids, weights, error, counts, logits, bias, hash_ids, E, k, F32(scale), floor, biased, hashed, False, code
-    )
-
-
-def route_counted(
-    stream, probs, ids, weights, error, counts, logits, bias, hash_ids, tokens, E, k, scale, floor, biased, hashed, code
-):  # fmt: skip
-    """Run ``route`` and add to counts (E,) int64 how often each expert was chosen (``joining``)."""
-    route_kernel[tokens, threads_for(E, MOST, 1), stream](
-        probs, ids, weights, error, counts, logits, bias, hash_ids, E, k, F32(scale), floor, biased, hashed, True, code
+        probs, ids, weights, error, logits, bias, hash_ids, E, k, F32(scale), floor, biased, hashed, code
     )
 
 
@@ -144,15 +132,6 @@ def check_ids(error, ids, size, E, code):
             error[0] = code
 
 
-@cuda.jit(device=True)
-def gated(g, u, limit):
-    """Return silu(min(g, limit)) clip(u, -limit, limit)."""
-    g = limit if g > limit else g
-    u = limit if u > limit else u
-    u = -limit if u < -limit else u
-    return F32(F32(g * sigmoid32(g)) * u)
-
-
 @per_value()
 def geglu(out, gate, up, size):
     """Compute GELU of the gate, by its tangent, times up."""
@@ -162,19 +141,13 @@ def geglu(out, gate, up, size):
         out[i] = F32(F32(g * sigmoid32(F32(TANGENT * inner))) * up[i])
 
 
-@cuda.jit
-def swiglu_kernel(out, gate, up, weight, size, n, limit, weighted):
-    """Compute SwiGLU in a grid-stride loop."""
+@per_value()
+def swiglu(out, gate, up, weight, size, n, limit, weighted):
+    """Compute silu(min(gate, limit)) clip(up, -limit, limit), times the weight of a row of n values."""
     for i in range(cuda.grid(1), size, cuda.gridsize(1)):
-        mid = gated(gate[i], up[i], limit)
-        if weighted:
-            mid = F32(mid * weight[i // n])
-        out[i] = mid
-
-
-def swiglu(stream, out, gate, up, weight, rows, n, limit, weighted):
-    """Compute silu(min(gate, limit)) clip(up, -limit, limit), times the row's weight."""
-    threads = threads_for(rows * n, 256, 1)
-    swiglu_kernel[blocks_for(rows * n, threads), threads, stream](
-        out, gate, up, weight, rows * n, n, F32(limit), weighted
-    )
+        g, u = gate[i], up[i]
+        g = limit if g > limit else g
+        u = limit if u > limit else u
+        u = -limit if u < -limit else u
+        mid = F32(F32(g * sigmoid32(g)) * u)
+        out[i] = F32(mid * weight[i // n]) if weighted else mid

@@ -102,15 +102,15 @@ class Stages(NamedTuple):
     ``half`` for halves."""
 
     n: int
-    heads: int
     stages: int
     weighted: bool
-    eps: np.float32
-    half: int
-    gap: int
-    sign: np.float32
-    channels: int
-    factor: np.float32
+    heads: int = 1
+    eps: np.float32 = ZERO
+    half: int = 0
+    gap: int = 1
+    sign: np.float32 = ONE
+    channels: int = 0
+    factor: np.float32 = ONE
 
 
 @cuda.jit(device=True)
@@ -191,34 +191,20 @@ def chain(stream, out, x, weight, cos, sin, rows, c):
 
 
 @cuda.jit
-def chain_beside_kernel(out, out2, ring, x, weight, cos, sin, x2, weight2, cos2, sin2, at, rows, c, c2, slots):
-    """Run the first chain on the first ``rows`` rows, one a block, the second on the others, and store each of those in
-    its slot of the ring; ``out2`` is scratch."""
+def chain_store_kernel(out, ring, x, weight, cos, sin, at, c, slots):
+    """Run the chain on one row per block, and store it in its slot of the ring."""
     sums = cuda.shared.array(MOST, f64)
     peaks = cuda.shared.array(PEAKS, i32)
     row = cuda.blockIdx.x
-    if row < rows:
-        stages_of_row(x, out, weight, cos, sin, row, c, sums, peaks)
-    else:
-        row -= rows
-        stages_of_row(x2, out2, weight2, cos2, sin2, row, c2, sums, peaks)
-        slot = (at[0] + row) % slots
-        for i in range(cuda.threadIdx.x, c2.n, cuda.blockDim.x):
-            ring[slot * c2.n + i] = out2[row * c2.n + i]
+    stages_of_row(x, out, weight, cos, sin, row, c, sums, peaks)
+    slot = (at[0] + row) % slots
+    for i in range(cuda.threadIdx.x, c.n, cuda.blockDim.x):
+        ring[slot * c.n + i] = out[row * c.n + i]
 
 
 def chain_store(stream, out, ring, x, weight, cos, sin, at, rows, c, slots):
     """Run ``chain``, then store row r into ring row (at + r) % slots; at most ``slots`` rows."""
-    chain_beside_kernel[rows, threads_for(c.n, MOST), stream](
-        out, out, ring, x, weight, cos, sin, x, weight, cos, sin, at, 0, c, c, slots
-    )
-
-
-def chain_beside(stream, out, out2, ring, x, weight, cos, sin, x2, weight2, cos2, sin2, at, rows, rows2, c, c2, slots):
-    """Run ``chain`` and, on other rows of n values, ``chain_store``."""
-    chain_beside_kernel[rows + rows2, threads_for(c.n, MOST), stream](
-        out, out2, ring, x, weight, cos, sin, x2, weight2, cos2, sin2, at, rows, c, c2, slots
-    )
+    chain_store_kernel[rows, threads_for(c.n, MOST), stream](out, ring, x, weight, cos, sin, at, c, slots)
 
 
 @cuda.jit

@@ -16,7 +16,6 @@ from unittest import mock
 import numpy as np
 
 from ds4ref.kernels.cuda.driver.gpu import Block
-from ds4ref.kernels.cuda.graph.branches import Schedule
 
 LARGE = 1 << 30
 
@@ -39,9 +38,6 @@ class HostDriver:
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
-
-    def stream_of(self, branch: int) -> Any:
-        return self.stream
 
     def alloc(self, nbytes: int) -> Block:
         self.counts["alloc"] += 1
@@ -79,25 +75,9 @@ class HostDriver:
 
     def capture(
         self, refresh: Sequence[tuple[Block, np.ndarray]], calls: Sequence[Callable[[], None]],
-        fetch: Sequence[tuple[np.ndarray, Block]], order: Schedule | None = None,
+        fetch: Sequence[tuple[np.ndarray, Block]],
     ) -> HostGraph:  # fmt: skip
-        """Branches come in another order than that of the list, which must not matter."""
-        ordered = calls if order is None else [calls[number] for number in another_order(order)]
-        return HostGraph(self, list(refresh), list(ordered), list(fetch))
-
-
-def another_order(schedule: Schedule) -> list[int]:
-    """An allowed order of launches, as far from that of their numbers as branches allow: each branch goes on for as
-    long as it can, the last branch first."""
-    queues: dict[int, list[int]] = {}
-    for number, turn in enumerate(schedule.turns):
-        queues.setdefault(turn.branch, []).insert(0, number)
-    order: list[int] = []
-    while len(order) < len(schedule.turns):
-        for branch in sorted(queues, reverse=True):
-            while queues[branch] and {*schedule.turns[queues[branch][-1]].waits} <= {*order}:
-                order.append(queues[branch].pop())
-    return order
+        return HostGraph(self, list(refresh), list(calls), list(fetch))
 
 
 class HostGraph:

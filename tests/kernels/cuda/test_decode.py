@@ -51,14 +51,7 @@ def counted(engine: Engine) -> Counter[str]:
     return counts
 
 
-FOLDED = {
-    "chain_beside", "chain_packed", "enter_packed", "expert_linear_both", "expert_sum_packed", "hc_leave",
-    "linear_both", "linear_both_stored", "linear_packed", "pack_swiglu_a8", "pool_windows", "route_counted",
-}  # fmt: skip
-"""Launches that stand for several ops, in a token's recordings."""
-
-
-def test_a_token_is_one_graph_and_one_wait_and_its_launches_are_folded(engine: Engine) -> None:
+def test_a_token_is_one_graph_and_one_wait_and_its_launches_are_joined(engine: Engine) -> None:
     """Whatever the position, over a window's end of either ratio; another session records nothing."""
     made = []
     for size in (400, 400, 900):
@@ -74,7 +67,7 @@ def test_a_token_is_one_graph_and_one_wait_and_its_launches_are_folded(engine: E
         made.append(len(session._decoder._recordings))
     assert 1 < made[0] < 9 and made == [made[0]] * 3
     recordings = [recording for recording, _ in session._decoder._recordings.values()]
-    assert {launch.function.__name__ for r in recordings for launch in r.launches} >= FOLDED
+    assert {launch.function.__name__ for r in recordings for launch in r.launches} >= {"multiply_both", "chain_store"}
     last = session._decoder.last
     assert last.nodes == len(last.launches) + 3, "one copy in and two out"
     results = {id(a.buffer): a.buffer.nbytes for launch in last.launches for a in launch.writes}

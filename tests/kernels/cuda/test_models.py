@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks import gpu_models
 from benchmarks.gpu_check import Check
-from benchmarks.report import Row
+from benchmarks.harness import Row
 from ds4ref.archs.deepseek4.mtp import Block
 from ds4ref.cli import ds4
 from ds4ref.drafts.mtp import Mtp
@@ -41,8 +41,8 @@ def test_a_model_that_does_not_fit_has_the_bits_of_one_that_does(
     nano_path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = []
-    for share in (None, 0.4):
-        monkeypatch.setattr(backend.CUDA, "prepare", lambda self, *sizes, share=share: setattr(self, "share", share))
+    for spare in (None, 1 << 20):
+        monkeypatch.setattr(backend.CUDA, "prepare", lambda self, *sizes, spare=spare: setattr(self, "spare", spare))
         with Engine.open(nano_path, backend="cuda", numerics="ds4") as engine:
             session = engine.session(64)
             session.sync([7, 8, 9])

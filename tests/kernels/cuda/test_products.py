@@ -6,14 +6,13 @@ largest sums, what is no number, weights of more than 4 GiB.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
-from ds4ref.kernels.cuda.products import decoding, dispatch, dots, embedding, grouping, layouts, matmat, matvec, plain
-from ds4ref.kernels.cuda.products.operands import Routing, Weights
-from ds4ref.kernels.cuda.products.staging import ROWS
+from ds4ref.kernels.cuda.ops import products
+from ds4ref.kernels.cuda.products import decoding, dots, embedding, grouping, layouts, matmat, matvec, plain
+from ds4ref.kernels.cuda.products.filling import ROWS
+from ds4ref.kernels.cuda.products.operands import Inputs, Routing, Weights
 from ds4ref.kernels.cuda.products.units import BY_HAND, GENERATED, UNITS
 from ds4ref.kernels.cuda.products.widening import WIDE, placed_bytes, widened
 from ds4ref.kernels.formats import FORMATS, Matrix
@@ -33,7 +32,7 @@ QUICK = {("Q8_0", "a8"), ("Q2_K", "q8k"), ("Q3_K", "q8k"), ("IQ2_XXS", "q8k"), (
 EACH = pytest.mark.parametrize(
     ("fmt", "act"), [each if each in QUICK else pytest.param(*each, marks=pytest.mark.slow) for each in BOTH]
 )
-MANY = dispatch.MANY_TOKENS + 2
+MANY = products.MANY_TOKENS + 2
 FAILURE = 7
 
 
@@ -74,22 +73,20 @@ def test_every_layout_of_a_format_multiplies_the_same(fmt: str, act: str) -> Non
     """Rows that start anywhere, and rows of whole chunks at multiples of 16 bytes, for which kernels are special; two
     matrices at once, neither of which has full groups of rows; warps that share rows."""
     unit, block, ops = UNITS[fmt], FORMATS[fmt].block_elems, cuda.backend
-    stream = ops.driver.stream
     for layout in layouts.LAYOUTS.get(fmt, layouts.ANY_FORMAT[: 2 if fmt == "Q6_K" else 1]):
         if act == "float" and layout.rows > layouts.FLOAT_ROWS:
             continue
         chunk = 1024 * layout.passes
         for n, split_bits in ((block * (3 if unit.per_block > 1 else 35), 0), (chunk, 0), (2 * chunk, 1)):
-            whole = layouts.is_whole(unit, layout, n)
-            assert whole or n % chunk
-            ws, x, held = [drawn(fmt, 5, n), drawn(fmt, 3, n, seed=1)], normal(1, n), []
-            given = ops.upload(x)
-            inputs = dispatch.pack(stream, given.flat(), 1, n, fmt, act, ops.scratch(held))
+            assert layouts.is_whole(unit, layout, n) or n % chunk
+            ws, x = [drawn(fmt, 5, n), drawn(fmt, 3, n, seed=1)], normal(1, n)
+            packed = ops._packed(ops.upload(x), ws[0], act)
+            codes, scales, sums = (each.flat() for each in packed)
             outs, here = [ops.array(w.rows) for w in ws], [ops.place(w) for w in ws]
-            made = matvec.kernel(fmt, act, layout, whole, split_bits)
             parts = [Weights(m.data.flat(), m.rows, out.flat()) for m, out in zip(here, outs, strict=True)]
-            routing = Routing(inputs.codes, 0, 1, 1, 1, inputs.codes, 0)
-            matvec.launch(stream, made, parts, ws[0].row_bytes, n, routing, inputs, 1)
+            routing = Routing(ops.absent(np.int32).flat(), ops.error.flat(), *matvec.Numbers())
+            inputs = Inputs(codes, scales, sums)
+            matvec.launch(ops.driver.stream, fmt, act, layout, split_bits, parts, n, routing, inputs, 1)
             for w, out in zip(ws, outs, strict=True):
                 close(ops.host(out), REFERENCE.linear(x, w, act)[0])
 
@@ -102,22 +99,15 @@ def test_layouts_fit_every_gpu_and_fill_a_large_one(monkeypatch: pytest.MonkeyPa
         for layout in layouts.layouts_of(fmt):
             assert layout.warps * layout.blocks * 32 * layout.registers <= 65536
             assert layout.blocks * (layouts.shared_bytes(unit, layout) + 1024) <= 228 << 10
-        if matmat.has(fmt, unit.activation):
-            assert matmat.shared_bytes(fmt, grouping.TILE) <= 99 << 10
-            for tile in (grouping.TILE, matmat.WIDE_TILE):
-                threads = matmat.layout(fmt, tile).threads
-                assert threads * matmat.registers_for(fmt, tile) <= 65536
-                assert threads % ROWS == 0 and 2 * tile <= threads
-    for module in (layouts, matmat):
-        monkeypatch.setattr(module, "multiprocessors", lambda: 132)
-        monkeypatch.setattr(module, "shared_limit", lambda: 227 << 10)
+    for fmt, act in BOTH:
+        assert matmat.dynamic_bytes(fmt, act) + matmat.FIXED_BYTES <= 99 << 10
+    monkeypatch.setattr(layouts, "multiprocessors", lambda: 132)
+    monkeypatch.setattr(layouts, "shared_limit", lambda: 227 << 10)
     assert layouts.choose("Q8_0", "a8", [129280], 4096, 1) == (layouts.LAYOUTS["Q8_0"][0], 0)
     assert layouts.choose("Q2_K", "q8k", [4096], 2048, 1, slots=6)[1] > 0
     for rows in (1, 100, 5000):
         layout, split_bits = layouts.choose("Q2_K", "q8k", [rows], 2048, 1, 3)
         assert 1 << split_bits <= 3 * -(-2048 // (1024 * layout.passes))
-    for tokens, tile in ((512, grouping.TILE), (2048, matmat.WIDE_TILE)):
-        assert matmat.tile_for("Q8_0", 2048, tokens, 1) == tile
 
 
 @pytest.mark.parametrize("fmt", [*UNITS, *plain.VALUE_BYTES])
@@ -134,24 +124,12 @@ def difficult() -> np.ndarray:
     return x
 
 
-def test_packed_inputs_are_those_of_the_reference_bit_for_bit() -> None:
-    x, ops = difficult(), cuda.backend
-    for fmt, act, want in (("Q8_0", "a8", REFERENCE.quantize_a8(x)), ("Q2_K", "q8k", REFERENCE.quantize_q8k(x))):
-        held: list[Any] = []
-        given = ops.upload(x)
-        dispatch.pack(ops.driver.stream, given.flat(), 6, 512, fmt, act, ops.scratch(held))
-        for buffer, wanted in zip(held, want, strict=True):
-            got = np.empty(buffer.nbytes, np.uint8)
-            ops.driver.to_host(got, buffer.block, buffer.start)
-            assert np.array_equal(got.view(wanted.dtype)[: wanted.size].reshape(wanted.shape), wanted, equal_nan=True)
-
-
 @EACH
 def test_groups_in_tiles_that_are_not_full(fmt: str, act: str) -> None:
     """18 inputs of 64, groups whose rows begin inside a tile, more rows than a block; and more inputs than a tile."""
     w, x = drawn(fmt, 2 * (ROWS + 5), length(fmt)), normal(MANY, 2, length(fmt))
     close(cuda.grouped_linear(x, w, act), REFERENCE.grouped_linear(x, w, act))
-    w, x = drawn(fmt, 9, length(fmt)), normal(matmat.WIDE_TILE + 1, length(fmt))
+    w, x = drawn(fmt, 9, length(fmt)), normal(grouping.TILE + 1, length(fmt))
     close(cuda.linear(x, w, act), REFERENCE.linear(x, w, act))
 
 
@@ -161,7 +139,7 @@ def test_experts_in_tiles_of_every_size(fmt: str, act: str) -> None:
     sizes = (1, 0, 7, 8, 9, 63, 64, 66)
     w, pairs = drawn(fmt, 19, length(fmt), len(sizes)), sum(sizes)
     ids = np.random.default_rng(1).permutation(np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)).reshape(-1, 2)
-    assert dispatch.worth_sorting(pairs, len(sizes)) and max(sizes) > grouping.TILE
+    assert products.worth_sorting(pairs, len(sizes)) and max(sizes) > grouping.TILE
     x = normal(len(ids), 2, w.cols)
     close(cuda.expert_sum(x, ids, w, act), REFERENCE.expert_sum(x, ids, w, act))
     x = x[:, 0].copy()
@@ -228,7 +206,7 @@ def test_decoders_by_hand_give_what_generated_ones_do(fmt: str, monkeypatch: pyt
     """Rows of a table bit for bit; products up to the order of sums."""
     n, act = 3 * FORMATS[fmt].block_elems, UNITS[fmt].activation
     w, x, ids = drawn(fmt, 5, n), normal(2, n), np.arange(5, dtype=np.int32)
-    caches = embedding._blocks, matvec.kernel, matvec._kernel, dots.dot_of
+    caches = embedding._blocks, matvec.kernel, dots.dot_of
     by_hand = cuda.embed(w, ids), cuda.linear(x, w, act), cuda.linear(x, w, "float")
     with monkeypatch.context() as patches:
         patches.setitem(UNITS, fmt, GENERATED[fmt])
@@ -245,7 +223,7 @@ def test_decoders_by_hand_give_what_generated_ones_do(fmt: str, monkeypatch: pyt
 
 @pytest.mark.parametrize(("fmt", "act"), [("F16", "a8"), ("Q8_0", "q8k"), ("Q2_K", "a8"), ("MXFP4", "a8")])
 def test_roundings_that_have_no_kernel_come_before_the_float_product(fmt: str, act: str) -> None:
-    assert not dispatch.rounds(fmt, act)
+    assert not products.rounds(fmt, act)
     w, x, ids = drawn(fmt, 3, 512, 2), difficult()[[0, 1, 4]], np.array([[0], [1], [1]], np.int32)
     close(cuda.linear(x, w.expert(1), act), REFERENCE.linear(x, w.expert(1), act))
     close(cuda.expert_linear(x, ids, w, act), REFERENCE.expert_linear(x, ids, w, act))
@@ -272,7 +250,7 @@ def test_formats_without_kernels_are_widened_exactly(fmt: str) -> None:
 def test_experts_beyond_four_gibibytes(fmt: str, act: str, in_tiles: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """At the beginning, beyond 2^31 and beyond 2^32 bytes of an array that takes no memory but for what is written:
     large blocks of the tests' driver are zeros that nobody has touched."""
-    monkeypatch.setattr(dispatch, "worth_sorting", lambda pairs, experts: in_tiles)
+    monkeypatch.setattr(products, "worth_sorting", lambda pairs, experts: in_tiles)
     ops, n, far = cuda.backend, 8192, 9 << 29
     few = drawn(fmt, (5 << 20) // FORMATS[fmt].row_bytes(n), n, 3)
     size = few.rows * few.row_bytes

@@ -21,7 +21,6 @@ from typing import Any
 
 import pytest
 
-from ds4ref.kernels.cuda.backend import BRANCHES
 from tests.weights import llama2c
 
 pytestmark = pytest.mark.cuda
@@ -110,7 +109,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # --- a token
 
 
-def test_a_token_is_one_graph_of_three_branches_and_one_wait(stub: Stub, nano_path: str) -> None:
+def test_a_token_is_one_graph_and_one_wait(stub: Stub, nano_path: str) -> None:
     """The embedded model: a prompt, a first token, which is recorded, and three more of the same kind."""
     script = f"""
         import ctypes
@@ -137,11 +136,10 @@ def test_a_token_is_one_graph_of_three_branches_and_one_wait(stub: Stub, nano_pa
     assert tokens[1:-1] == [["cuGraphLaunch", "cuStreamSynchronize"]] * 4
     for end in done.named("cuStreamEndCapture"):
         branches, nodes = map(int, re.findall("[0-9]+", end.details))
-        assert branches == BRANCHES and nodes > 100
+        assert branches == 1 and nodes > 100
     counted = Counter(call.name for call in done.calls)
     assert counted["cuStreamEndCapture"] == counted["cuGraphInstantiate"] == counted["cuGraphDestroy"] > 1
     assert counted["cuGraphExecDestroy"] == counted["cuGraphInstantiate"]
-    assert counted["cuEventCreate"] == counted["cuEventDestroy"] > 10
 
 
 PRODUCT = """
@@ -215,10 +213,9 @@ def test_a_second_process_compiles_nothing(stub: Stub, story: Path, tmp_path: Pa
 
 ILLEGAL_ADDRESS, LAUNCH_FAILED, OUT_OF_MEMORY = 700, 719, 2
 CALLS = {
-    "cuCtxPushCurrent": (1,), "cuStreamCreate": (1, 2), "cuMemAlloc": (1, 20), "cuMemHostAlloc": (1,),
+    "cuCtxPushCurrent": (1,), "cuStreamCreate": (1,), "cuMemAlloc": (1, 20), "cuMemHostAlloc": (1,),
     "cuMemGetInfo": (1,), "cuMemFree": (1, 12), "cuMemcpyHtoDAsync": (1, 20), "cuMemcpyDtoHAsync": (1,),
-    "cuLaunchKernel": (1, 30), "cuStreamSynchronize": (1, 4), "cuStreamBeginCapture": (1,), "cuEventCreate": (4,),
-    "cuEventRecord": (4,), "cuStreamWaitEvent": (2,), "cuEventDestroy": (1,), "cuStreamEndCapture": (1,),
+    "cuLaunchKernel": (1, 30), "cuStreamSynchronize": (1, 4), "cuStreamBeginCapture": (1,), "cuStreamEndCapture": (1,),
     "cuGraphGetNodes": (1,), "cuGraphInstantiate": (1,), "cuGraphDestroy": (1,), "cuGraphLaunch": (1, 2),
     "cuGraphExecDestroy": (1,), "cuStreamDestroy": (1,),
 }  # fmt: skip
@@ -227,7 +224,7 @@ FAULTS = [f"{name}:{number}:{ILLEGAL_ADDRESS}" for name, numbers in CALLS.items(
 FULL = f"cuMemAlloc:20:{OUT_OF_MEMORY},cuMemAlloc:21:{OUT_OF_MEMORY}"
 FAULTS += [f"cuGraphLaunch:2:{LAUNCH_FAILED}", FULL]
 BRIEFLY_FULL = f"cuMemAlloc:20:{OUT_OF_MEMORY}"
-AT_LAST = ("cuMemFree", "cuGraphExecDestroy", "cuStreamDestroy", "cuEventDestroy", "cuGraphDestroy")
+AT_LAST = ("cuMemFree", "cuGraphExecDestroy", "cuStreamDestroy", "cuGraphDestroy")
 """Calls that give something back: the command may have its answer before, and ends as if nothing had been."""
 ARGUMENTS = ["-p", "the sea", "-n", 2, "--temp", 0]
 

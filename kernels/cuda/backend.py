@@ -28,7 +28,6 @@ from .driver.memory import Memory
 from .graph.recording import Recording
 from .ops.attention import AttentionOps
 from .ops.products import ProductOps
-from .ops.ranking import RankingOps
 from .ops.rows import RowOps
 from .products.widening import placed_bytes, widened
 from .rows import copying
@@ -45,7 +44,7 @@ SMALL = 1024
 """Uploads of at most this many bytes become inputs of the recording under construction."""
 
 
-class Ops(RowOps, AttentionOps, ProductOps, RankingOps):
+class Ops(RowOps, AttentionOps, ProductOps):
     """All ops, launched at once or recorded by a subclass."""
 
 

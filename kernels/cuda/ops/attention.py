@@ -1,9 +1,10 @@
-"""Hyper-connections, elementwise arithmetic, attention and the indexer. What each op computes: ``kernels.ops``."""
+"""Hyper-connections, arithmetic, attention, choosing rows and tokens. What each op computes: ``kernels.ops``."""
 
 from __future__ import annotations
 
-from ...binding import F32, I32, bind
-from ..rows import attending, hyper, indexing
+from ...binding import F32, I32, I64, bind
+from ..driver.grids import blocks_for
+from ..rows import attending, hyper, indexing, ranking
 from .steps import Steps
 
 
@@ -82,3 +83,16 @@ class AttentionOps(Steps):
     @bind
     def select_rows(self, scores, visible, k, out, T, n):
         self.go(indexing.select_rows, [out], [scores, visible], T, n, k)
+
+    @bind
+    def top(self, x, k, values, ids, T, n):
+        if not T:
+            return
+        count, candidates = n, self.empty(T, n, dtype=I64)
+        self.go(ranking.candidates, [candidates], [x], x.size, n)
+        while count > ranking.TILE:
+            tiles = blocks_for(count, ranking.TILE)
+            kept = self.empty(T, tiles * k, dtype=I64)
+            self.go(ranking.best, [kept], [candidates], T, count, k)
+            count, candidates = tiles * k, kept
+        self.go(ranking.ranks, [values, ids], [candidates, x], T, n, count, k)

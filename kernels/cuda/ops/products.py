@@ -11,6 +11,7 @@ from ...formats.matrix import Matrix
 from ..driver.arrays import DeviceArray
 from ..driver.launch import Launch
 from ..products import embedding, grouping, limbs, matmat, matvec, packing, plain
+from ..products.operands import Routing
 from ..products.units import UNITS
 from ..rows import quantize, routing, windows
 from .steps import Steps
@@ -99,10 +100,10 @@ class ProductOps(Steps):
 
     def _few(
         self, out: DeviceArray, x: DeviceArray, ids: DeviceArray | None, w: Matrix, act: str, pairs: int,
-        numbers: matvec.Numbers,
+        routing: Routing,
     ) -> None:  # fmt: skip
         reads = [*self._packed(x, w, act), self.or_absent(ids, I32)]
-        self.run(Launch(matvec.multiply, [out, self.error], reads, (act, pairs, numbers), matrices=(w,)))
+        self.run(Launch(matvec.multiply, [out, self.error], reads, (act, pairs, routing), matrices=(w,)))
 
     def _many(
         self, out: DeviceArray, x: DeviceArray, tiles: list[DeviceArray], w: Matrix, act: str, count: int, groups: int,
@@ -127,7 +128,7 @@ class ProductOps(Steps):
         if tokens >= MANY_TOKENS:
             self._many(out, x, [], w, act, tokens, groups, 1)
         else:
-            self._few(out, x, None, w, act, tokens * groups, matvec.Numbers(groups=groups))
+            self._few(out, x, None, w, act, tokens * groups, Routing(groups=groups))
 
     @bind
     def hc_mix(self, X, fn, eps, out, T):
@@ -155,7 +156,7 @@ class ProductOps(Steps):
         (tokens, K), code = ids.shape, self.failure(failure)
         if not worth_sorting(ids.size, w.experts):
             pairs, slots, share = (tokens, K, 1) if summed else (ids.size, 1, K)
-            self._few(out, x, ids, w, act, pairs, matvec.Numbers(w.experts, 1, slots, share, code))
+            self._few(out, x, ids, w, act, pairs, Routing(experts=w.experts, slots=slots, share=share, failure=code))
             return
         parts = self.empty(ids.size, w.rows) if summed else out
         self._many(parts, x, self._tiles(ids, w.experts, code), w, act, 0, 1, 1 if summed else K)

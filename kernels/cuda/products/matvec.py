@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -57,16 +57,6 @@ from .units import UNITS
 
 F32, I32, I64 = np.float32, np.int32, np.int64
 ZERO = np.float32(0)
-
-
-class Numbers(NamedTuple):
-    """Numbers of ``Routing``."""
-
-    experts: int = 0
-    groups: int = 1
-    slots: int = 1
-    share: int = 1
-    failure: int = 0
 
 
 @cuda.jit(device=True)
@@ -304,40 +294,40 @@ def launch(
 
 def multiply(
     stream: Any, out: Any, error: Any, codes: Any, scales: Any, sums: Any, ids: Any, w: Matrix, act: str, pairs: int,
-    numbers: Numbers,
+    routing: Routing,
 ) -> None:  # fmt: skip
     """Multiply ``pairs`` packed inputs with the matrices of ``w`` that ``Routing`` says -> out (pairs, rows of one)."""
-    rows = w.rows // numbers.groups
-    _multiply(stream, [Weights(w.data, rows, out)], error, codes, scales, sums, ids, w, act, pairs, numbers)
+    rows = w.rows // routing.groups
+    _multiply(stream, [Weights(w.data, rows, out)], error, codes, scales, sums, ids, w, act, pairs, routing)
 
 
 def multiply_both(
     stream: Any, out: Any, out2: Any, error: Any, codes: Any, scales: Any, sums: Any, ids: Any, w: Matrix, w2: Matrix,
-    act: str, pairs: int, numbers: Numbers,
+    act: str, pairs: int, routing: Routing,
 ) -> None:  # fmt: skip
     """Run ``multiply`` with two matrices of one format and row length, without groups, in one launch."""
     parts = [Weights(w.data, w.rows, out), Weights(w2.data, w2.rows, out2)]
-    _multiply(stream, parts, error, codes, scales, sums, ids, w, act, pairs, numbers)
+    _multiply(stream, parts, error, codes, scales, sums, ids, w, act, pairs, routing)
 
 
-def together(w: Matrix, w2: Matrix, act: str, pairs: int, numbers: Numbers) -> bool:
+def together(w: Matrix, w2: Matrix, act: str, pairs: int, routing: Routing) -> bool:
     """Return whether ``multiply_both`` gives the bits of two launches."""
-    if (w.fmt, w.cols) != (w2.fmt, w2.cols) or numbers.groups > 1 or numbers.experts and w.rows != w2.rows:
+    if (w.fmt, w.cols) != (w2.fmt, w2.cols) or routing.groups > 1 or routing.experts and w.rows != w2.rows:
         return False
     if w.fmt in plain.VALUE_BYTES:
         return plain.warps_a_row(w.rows, pairs) == plain.warps_a_row(w2.rows, pairs)
-    splits = {choose(w.fmt, act, [rows], w.cols, pairs, numbers.slots)[1] for rows in (w.rows, w2.rows)}
+    splits = {choose(w.fmt, act, [rows], w.cols, pairs, routing.slots)[1] for rows in (w.rows, w2.rows)}
     return len(splits) == 1
 
 
 def _multiply(
     stream: Any, parts: Sequence[Weights], error: Any, codes: Any, scales: Any, sums: Any, ids: Any, w: Matrix,
-    act: str, pairs: int, numbers: Numbers,
+    act: str, pairs: int, routing: Routing,
 ) -> None:  # fmt: skip
-    routing = Routing(ids, error, *numbers)
+    routing = routing._replace(ids=ids, error=error)
     if w.fmt in plain.VALUE_BYTES:
         plain.rows(stream, parts, codes, w.fmt, routing, w.cols, pairs)
         return
-    layout, split_bits = choose(w.fmt, act, [part.rows for part in parts], w.cols, pairs, numbers.slots)
+    layout, split_bits = choose(w.fmt, act, [part.rows for part in parts], w.cols, pairs, routing.slots)
     inputs = Inputs(codes, scales, sums)
     launch(stream, w.fmt, act, layout, split_bits, parts, w.cols, routing, inputs, pairs)

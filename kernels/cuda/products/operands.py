@@ -27,13 +27,13 @@ class Routing(NamedTuple):
     is not below ``experts``.
     """
 
-    ids: Any
-    error: Any
-    experts: int
-    groups: int
-    slots: int
-    share: int
-    failure: int
+    ids: Any = None
+    error: Any = None
+    experts: int = 0
+    groups: int = 1
+    slots: int = 1
+    share: int = 1
+    failure: int = 0
 
 
 class Inputs(NamedTuple):

@@ -84,7 +84,7 @@ def test_every_layout_of_a_format_multiplies_the_same(fmt: str, act: str) -> Non
             codes, scales, sums = (each.flat() for each in packed)
             outs, here = [ops.array(w.rows) for w in ws], [ops.place(w) for w in ws]
             parts = [Weights(m.data.flat(), m.rows, out.flat()) for m, out in zip(here, outs, strict=True)]
-            routing = Routing(ops.absent(np.int32).flat(), ops.error.flat(), *matvec.Numbers())
+            routing = Routing(ops.absent(np.int32).flat(), ops.error.flat())
             inputs = Inputs(codes, scales, sums)
             matvec.launch(ops.driver.stream, fmt, act, layout, split_bits, parts, n, routing, inputs, 1)
             for w, out in zip(ws, outs, strict=True):

@@ -171,23 +171,20 @@ def run_part(record: Record, name: str, work: str, seconds: float, rehearsal: bo
         [*command, *(["--rehearse"] if rehearsal else [])], env=os.environ | {"PYTHONPATH": path},
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
-    late = threading.Event()
 
     def kill() -> None:
-        late.set()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)
 
-    timer = threading.Timer(seconds, kill)
+    timer, part = threading.Timer(seconds, kill), record.parts[name]
     timer.start()
-    part = record.parts[name]
     try:
         assert child.stdout is not None
         for line in child.stdout:
             record.take(name, line)
             if part["state"] != "running":  # what it left behind may hold the pipe open
                 break
-        if part["state"] == "running" and late.is_set():
+        if part["state"] == "running" and time.monotonic() - start >= seconds:
             part["state"] = f"killed: not through after {seconds:.0f} s"
     except KeyboardInterrupt:
         part["state"] = "stopped"

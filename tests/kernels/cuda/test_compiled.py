@@ -146,50 +146,19 @@ def larger(name: str) -> list[list[Any]]:
         return [[x, np.cos(angles), np.sin(angles), inverse, halves] for inverse in (0, 1) for halves in (0, 1)]
     if name == "pool":
         return [[normal(3, 128, 200), normal(3, 128, 200)]]
-    if name == "grouped_linear":
-        return many_inputs(False)
-    if name == "expert_linear":
-        return many_inputs(True)
-    formats = [("Q8_0", "a8", 80), ("Q8_0", "float", 80), ("Q4_K", "q8k", 20), ("Q2_K", "q8k", 20)]
-    formats += [("IQ2_XXS", "q8k", 20), ("IQ2_XXS", "float", 20), ("F16", "float", 2000), ("F16", "float", 2001)]
-    formats += [("Q2_K", "q8k", 16), ("Q2_K", "float", 16), ("IQ2_XXS", "q8k", 32)]  # rows of whole chunks
-    found = []
-    for fmt, act, blocks in formats:
-        n = blocks * {"Q8_0": 32, "F16": 1}.get(fmt, 256)
-        if name == "linear":
-            found.append([normal(1, n), matrix(fmt, 37, n), act])
-        else:
-            ids = np.array([[4, 0, 2]], np.int32)
-            found.append([normal(1, 3, n), ids, matrix(fmt, 11, n, 5), act])
-    return found
-
-
-def many_inputs(by_expert: bool) -> list[list[Any]]:
-    """Tiles of tensor cores: more inputs than one has, one of which is far larger than the others of its vector; more
-    rows than a block; groups; an expert without any."""
-    rng = np.random.default_rng(9)
-    found: list[list[Any]] = []
-    cases = [("Q8_0", 96), ("Q2_K", 512), ("Q4_K", 256), ("Q6_K", 256), ("IQ2_XXS", 256), ("F16", 104), ("BF16", 75)]
-    for fmt, n in [*cases, ("F32", 44)]:
-        if by_expert:
-            ids = np.where(rng.integers(0, 6, (40, 2)), 2, 0).astype(np.int32)
-            found.append([rng.standard_normal((40, n)).astype(np.float32), ids, matrix(fmt, 20, n, 4), "float"])
-        else:
-            x = rng.standard_normal((70, 2, n)).astype(np.float32)
-            x[3, 1, 41] = 1000
-            found.append([x, matrix(fmt, 2 * 141, n), "float"])
-    return found
+    # experts whose bytes begin anywhere, of several chunks; and rows of whole chunks
+    formats = [("Q8_0", "a8", 2560), ("Q8_0", "float", 2560), ("Q4_K", "q8k", 5120), ("IQ2_XXS", "float", 5120)]
+    formats += [("F16", "float", 2000), ("F16", "float", 2001), ("Q2_K", "q8k", 4096), ("IQ2_XXS", "q8k", 8192)]
+    ids = np.array([[4, 0, 2]], np.int32)
+    return [[normal(1, 3, n), ids, matrix(fmt, 11, n, 5), act] for fmt, act, n in formats]
 
 
 LARGER = (
     "attend",
     "attention",
-    "expert_linear",
     "expert_sum",
-    "grouped_linear",
     "hc_split",
     "index_scores",
-    "linear",
     "pool",
     "remove_along",
     "rms_norm",

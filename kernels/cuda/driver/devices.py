@@ -103,9 +103,7 @@ def _too_old(error: Exception) -> str | None:
         has, made_by = _versions()
     except Exception:  # without both versions there is nothing to compare
         return None
-    if has[0] >= made_by[0] and not any(name in str(error) for name in OF_OLD_DRIVERS):
-        return None
-    if has >= made_by:
+    if has >= made_by or has[0] == made_by[0] and not any(name in str(error) for name in OF_OLD_DRIVERS):
         return None
     needed = (made_by[0], 0) if has[0] < made_by[0] else made_by
     instead = f", or pip install 'ds4ref[cuda{has[0]}]'" if has[0] >= 12 else ""

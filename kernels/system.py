@@ -1,6 +1,6 @@
 """What operating systems do each in their own way, for the kernels and all above them: cores, sysctl, priorities.
 
-Calls that only Linux has lie here or in ``ds4ref.environment`` (``tests/test_platforms.py``). Nothing fails where a
+Calls that only Linux has lie here or in ``ds4ref.environment``. Nothing fails where a
 system lacks one: the answer is None, empty, or the portable one.
 """
 

@@ -58,8 +58,7 @@ class Calls(Protocol):
 class Store:
     """The checkpoints of one engine. Use a session from one thread at a time; ``find_calls`` may be called from any.
 
-    calls             remembered tool calls, saved to and restored from tool maps
-    different_quant   load ds4's files of other weight formats too, as ds4 does by default
+    calls   remembered tool calls, saved to and restored from tool maps
     """
 
     def __init__(
@@ -70,10 +69,9 @@ class Store:
         policy: Policy | None = None,
         *,
         calls: Calls | None = None,
-        different_quant: bool = True,
     ):
         self.directory, self.identity, self.tokenizer = directory, identity, tokenizer
-        self.policy, self.calls, self.different_quant = policy or Policy(), calls, different_quant
+        self.policy, self.calls = policy or Policy(), calls
         self._ids: dict[tuple[str, tuple[int, int, int]], frozenset[str]] = {}
         self._passed: set[tuple[str, tuple[int, int], int]] = set()  # sound, but of no use in a context of that size
         self._guard = threading.Lock()
@@ -120,9 +118,8 @@ class Store:
     def _usable(self, checkpoint: Checkpoint, ctx: int) -> bool:
         """Return whether header and integrity section fit this engine and a context of ``ctx`` tokens."""
         h = checkpoint.header
-        quant = checkpoint.integrity is not None or self.different_quant or h.quant == self.identity.quant
         size = self.policy.min_tokens <= h.tokens < ctx and h.ctx <= ctx
-        return size and quant and not self.identity.differs(checkpoint.identity)
+        return size and not self.identity.differs(checkpoint.identity)
 
     def _restore(self, session: Session, entry: StoredCheckpoint, key: bytes, fit: Fit) -> bool:
         """Load an entry; return False, with ``session`` unchanged, if it cannot be used."""

@@ -223,7 +223,7 @@ class Interrupt(Cancellation):
     """Context manager that turns Ctrl-C, and the signals ``also``, into a request for cancellation, not an exception.
 
     signum   the signal that came, 0 before
-    second   what the second signal does, once (None, and any later one: it raises KeyboardInterrupt)
+    second   what every further signal does (None: it raises KeyboardInterrupt)
     """
 
     def __init__(self, *also: int) -> None:
@@ -240,10 +240,9 @@ class Interrupt(Cancellation):
         if not self.requested:
             self.signum = signum
             return self.press()
-        action, self.second = self.second, None
-        if action is None:
+        if self.second is None:
             raise KeyboardInterrupt
-        action()
+        self.second()
 
     def __enter__(self) -> Interrupt:
         self._before = [signal.signal(each, self._handle) for each in self._signals]

@@ -21,11 +21,6 @@ from ..packs import Question
 from ..runner import Event, Runner
 from .app import EvalApp
 
-RESTORE = "".join(f"\x1b[?{mode}l" for mode in (1000, 1003, 1015, 1006, 1016, 2004, 1004)) + (
-    "\x1b[<u\x1b[?1049l\x1b[?7h\x1b[?25h"
-)
-"""Escape sequences that restore a terminal: mouse, paste, focus and keyboard modes off; main screen, wrapping and
-cursor on."""
 SWITCH_S = 0.0005
 """Thread switch interval in seconds: how long drawing may hold the interpreter while the engine waits for it."""
 
@@ -47,18 +42,13 @@ def show(
     not wait for the end. ``pause_s``: seconds to show each grade.
     """
     app = EvalApp(make_runner, questions, epochs, log, title=title, pause_s=pause_s, stay=stay)
+    interrupt.second = app.request_leave  # an exception would break the event loop
     try:
-        interrupt.second = app.request_leave  # an exception would break the event loop
-        with interrupt.does(app.request_stop):
-            with _terminal(app):
-                asyncio.run(app.run_async())
-            _finish(app)
-    except KeyboardInterrupt:
-        app.work.leave()
-        raise
-    except BaseException:
+        with interrupt.does(app.request_stop), _terminal():
+            asyncio.run(app.run_async())
+    finally:
         _finish(app)
-        raise
+        interrupt.second = None
     sys.stderr.write("".join(app.printed))
     error = app.work.failure or app.crash
     if error is not None:
@@ -95,11 +85,11 @@ class _Tolerant:
 
 
 @contextmanager
-def _terminal(app: EvalApp) -> Iterator[None]:
-    """Restore signal handlers, streams and the terminal's modes at the end."""
-    names = ("SIGTSTP", "SIGCONT", "SIGWINCH", "SIGTTIN", "SIGTTOU")
-    handlers = {number: signal.getsignal(number) for name in names if (number := getattr(signal, name, None))}
-    modes, interval, streams = _get_modes(), sys.getswitchinterval(), (sys.stdout, sys.stderr, sys.__stderr__)
+def _terminal() -> Iterator[None]:
+    """Restore signal handlers and streams at the end."""
+    numbers = signal.SIGTSTP, signal.SIGCONT, signal.SIGWINCH, signal.SIGTTIN, signal.SIGTTOU
+    handlers = {number: signal.getsignal(number) for number in numbers}
+    interval, streams = sys.getswitchinterval(), (sys.stdout, sys.stderr, sys.__stderr__)
     sys.__stderr__ = _Tolerant(sys.__stderr__)  # type: ignore[misc, assignment]
     sys.setswitchinterval(SWITCH_S)
     gc.collect()
@@ -107,27 +97,8 @@ def _terminal(app: EvalApp) -> Iterator[None]:
     try:
         yield
     finally:
-        # an exception from a signal handler may have left the thread that reads keys, and the screen
-        if (exit_event := getattr(app._driver, "exit_event", None)) is not None and not exit_event.is_set():
-            exit_event.set()
-            print(RESTORE, end="", file=sys.__stderr__, flush=True)
         sys.stdout, sys.stderr, sys.__stderr__ = streams  # type: ignore[misc]
         for number, handler in handlers.items():
             signal.signal(number, handler)
-        if modes is not None:
-            import termios
-
-            with suppress(termios.error, OSError, ValueError):
-                termios.tcsetattr(sys.__stdin__.fileno(), termios.TCSADRAIN, modes)  # type: ignore[union-attr]
         sys.setswitchinterval(interval)
         gc.unfreeze()
-
-
-def _get_modes() -> list[Any] | None:
-    """Modes of the terminal on stdin; None where there is none, or no termios (Windows)."""
-    with suppress(ImportError, OSError, ValueError, AttributeError):
-        import termios
-
-        with suppress(termios.error):
-            return termios.tcgetattr(sys.__stdin__.fileno())  # type: ignore[union-attr]
-    return None

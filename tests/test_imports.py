@@ -45,7 +45,15 @@ def test_light_modules_stay_light(statement):
 
 
 @pytest.mark.parametrize(
-    "module", ["ds4ref.cli.ds4", "ds4ref.cli.server", "ds4ref.cli.kv", "ds4ref.cli.quantize", "ds4ref.speed_bench.cli"]
+    "module",
+    [
+        "ds4ref.cli.ds4",
+        "ds4ref.cli.server",
+        "ds4ref.cli.kv",
+        "ds4ref.cli.quantize",
+        "ds4ref.speed_bench.cli",
+        "ds4ref.reports.cli",
+    ],
 )
 def test_help_imports_neither_numba_nor_scipy(module):
     code = (

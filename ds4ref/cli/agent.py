@@ -27,6 +27,7 @@ from ..console.common import EXIT_INTERRUPTED, Interrupt, read_text, say
 from ..console.flags import add
 from ..console.model import add_engine, engine_options, open_engine, threads
 from ..console.options import SEED_MAX, Parser, integer, printable
+from ..console.tool import queried
 from ..errors import UsageError
 from ..targets import Ability, Target, open_target
 from ..version import __version__
@@ -173,9 +174,12 @@ def _target(args: Namespace) -> Iterator[Target]:
     options: dict[str, Any] = {}
     if args.target.startswith(("http:", "https:")):
         options = {"model": args.model_name, "dialect": args.dialect, "key_env": args.key_env, "timeout": args.timeout}
-    elif args.target.startswith("local"):
+    spec = args.target
+    if spec.startswith("local"):
+        spec, _, query = spec.partition("?")
         options = {**engine_options(args), "ctx": args.ctx or CTX, "threads": threads(PROG, args.threads)}
-    with open_target(args.target, **options) as target:
+        options |= engine_options(queried(query))
+    with open_target(spec, **options) as target:
         target.require(Ability.CHAT, Ability.TOOLS, Ability.STREAM, needed_for="an agent")
         yield target
 

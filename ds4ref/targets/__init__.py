@@ -1,7 +1,7 @@
 """Engines as targets: one interface over the local engine, HTTP endpoints and external binaries.
 
-    local, local:MODEL.gguf                 this engine; options backend, numerics, threads, ctx, sessions, also
-                                            in the spec: local:MODEL.gguf?numerics=exact&backend=reference
+    local, local:MODEL.gguf                 this engine; options ctx, sessions, and those of Engine.open, which commands
+                                            also read from the spec: local:MODEL.gguf?numerics=exact&threads=2
     http://host:port/v1, https://...        any OpenAI-compatible endpoint; options model, dialect, per_minute, ...
     command:./ds4 -m MODEL.gguf             an external ds4 binary; options timeout, ctx
 
@@ -26,32 +26,9 @@ __all__ = [
 ]  # fmt: skip
 
 
-_NUMBERS = ("threads", "ctx", "sessions")
-_OPTIONS = ("backend", "numerics", *_NUMBERS)
-
-
-def _query(text: str) -> dict[str, Any]:
-    """Parse the options inside a spec; UsageError for an unknown or malformed one."""
-    options: dict[str, Any] = {}
-    for part in filter(None, text.split("&")):
-        name, equals, value = part.partition("=")
-        if name not in _OPTIONS or not equals:
-            names = ", ".join(f"{name}=" for name in _OPTIONS)
-            raise UsageError(f"target option {part[:40]!r}: choose from {names}")
-        if name in _NUMBERS:
-            if not value.isdecimal() or not 0 < int(value) < 1 << 31:
-                raise UsageError(f"target option {name} must be a number above 0, not {value[:20]!r}")
-            options[name] = int(value)
-        else:
-            options[name] = value
-    return options
-
-
 def open_target(spec: str, **options: Any) -> Target:
     """Open the target that ``spec`` describes; raise UsageError for an invalid spec or option."""
     kind, _, rest = spec.partition(":")
-    if spec.startswith("local?"):
-        kind, rest = "local", spec.removeprefix("local")
     try:
         if kind in ("http", "https"):
             from .openai import HttpTarget
@@ -64,8 +41,7 @@ def open_target(spec: str, **options: Any) -> Target:
         if kind == "local":
             from .local import LocalTarget
 
-            path, _, query = rest.partition("?")
-            return LocalTarget.open(path or None, **options | _query(query))
+            return LocalTarget.open(rest or None, **options)
     except TypeError as error:
         raise UsageError(f"target {kind}: {str(error).split(') ')[-1]}") from None
     raise UsageError(f"unknown target {spec!r}: local[:MODEL], http(s)://HOST/v1 or command:BINARY ARGS")

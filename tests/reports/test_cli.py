@@ -1,15 +1,12 @@
 """ds4-report from the command line: what it prints, what it refuses, how it ends."""
 
-import csv
-import io
 import json
 import subprocess
 import sys
 
-import pandas as pd
 import pytest
 
-from ds4ref.reports.cli import COMMANDS, main
+from ds4ref.reports.cli import main
 from ds4ref.runs.store import Store
 
 from ..runs.simulate import arms
@@ -129,51 +126,6 @@ def test_labels_cannot_command_the_terminal(store, capsys):
         assert "\x1b" not in out and "\x07" not in out and " [31mred" in out
 
 
-@pytest.mark.parametrize("suffix, read", [(".csv", pd.read_csv), (".JSON", pd.read_json)])
-def test_exports_can_be_read_again(store, suffix, read, tmp_path, capsys):
-    path = tmp_path / f"all{suffix}"
-    assert call(capsys, "export", "before", "2", "-o", path)[:2] == (0, f"{path}: 80 lines\n")
-    table = read(path)
-    assert list(table["run_label"].unique()) == ["before", "after"]
-    speeds = [row["prefill_tps"] for i in (1, 2) for row in store.rows(i)]
-    assert table["prefill_tps"].tolist() == pytest.approx(speeds, rel=1e-14)
-    assert set(table["run_model_sha256"]) == {"a" * 64}
-
-
-def test_a_run_without_rows_is_one_line(store, tmp_path, capsys):
-    """A run stopped before its first row: its label and status are in the table, not nothing."""
-    number, path = store.begin("bench", {}, label="begun"), tmp_path / "x.csv"
-    assert call(capsys, "export", number, "1", "-o", path)[:2] == (0, f"{path}: 41 lines\n")
-    table = pd.read_csv(path)
-    assert table["run_label"].tolist() == ["begun"] + ["before"] * 40 and pd.isna(table["prefill_tps"][0])
-
-
-def test_an_export_to_the_byte(store, tmp_path, capsys):
-    """What rows lack and what is no number; lists, quotes, accents; no float where there are whole
-    numbers."""
-    rows = [
-        {"n": 1 << 60, "x": 0.1 + 0.2, "s": 'a "b", c\n'},
-        {"n": 2, "l": [1.5, float("nan")], "ok": True},
-        {"x": 1e-300},
-    ]
-    number = store.add("bench", {}, rows, label="café")
-    read = {}
-    for suffix in ("csv", "json"):
-        path = tmp_path / f"x.{suffix}"
-        assert call(capsys, "export", number, "-o", path)[0] == 0
-        read[suffix] = path.read_bytes()
-    head, *lines = read["csv"].decode().split("\n", 1)
-    columns = head.split(",")
-    assert columns[-5:] == ["n", "x", "s", "l", "ok"] and columns[0] == "run_id"
-    assert [line[-5:] for line in csv.reader(io.StringIO(lines[0]))] == [
-        ["1152921504606846976", "0.30000000000000004", 'a "b", c\n', "", ""], ["2", "", "", "[1.5, null]", "True"],
-        ["", "1e-300", "", "", ""],
-    ]  # fmt: skip
-    whole = json.loads(read["json"].decode())
-    assert [list(line) for line in whole] == [columns] * 3 and {line["run_label"] for line in whole} == {"café"}
-    assert [line["n"] for line in whole] == [1 << 60, 2, None] and whole[1]["l"] == [1.5, None]
-
-
 # --- comparing, as a gate
 
 
@@ -214,9 +166,6 @@ def test_the_sound_and_the_unsound(store, capsys):
         (["list", "--kind", "speed"], 2, "invalid value for --kind"),
         (["list", "--store", "/nowhere/at/all"], 1, "no run store at /nowhere/at/all"),
         (["tag", "1"], 2, "at least one tag"),
-        (["export", "1"], 2, "export needs -o FILE.csv"),
-        (["export", "1", "-o", "x.xlsx"], 2, "export needs -o FILE.csv"),
-        (["export", "1", "-o", "/nowhere/x.csv"], 1, "cannot write /nowhere/x.csv"),
         (["import", "absent.csv"], 1, "absent.csv: No such file"),
         (["import", "a.csv", "b.csv", "--label", "x"], 2, "--label names one file"),
         (["build", "absent.csv"], 1, "absent.csv: No such file"),
@@ -227,23 +176,6 @@ def test_the_sound_and_the_unsound(store, capsys):
 def test_mistakes_are_one_line(store, capsys, argv, code, message):
     found, out, err = call(capsys, *argv)
     assert (found, out) == (code, "") and message in err and err.startswith("ds4-report: ")
-
-
-@pytest.mark.parametrize("command", ["", *COMMANDS])
-def test_help(command, capsys):
-    code, out, err = call(capsys, *([command] if command else []), "--help")
-    assert (code, err) == (0, "") and out.startswith("usage: ds4-report")
-    assert all(len(line) <= 120 for line in out.splitlines())
-
-
-def test_help_loads_nothing_heavy():
-    code = (
-        "import sys, ds4ref.reports.cli as m\nassert m.main(['--help']) == 0\n"
-        "heavy = {'numpy', 'scipy', 'pandas', 'matplotlib', 'jinja2', 'numba'} & set(sys.modules)\n"
-        "print('heavy:', sorted(heavy), file=sys.stderr)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stderr == "heavy: []\n"
 
 
 def test_listing_loads_no_scipy_stats(store):

@@ -207,18 +207,6 @@ def test_malformed_answers_are_one_line(reply: Any) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_options_in_a_spec_reach_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: list[Any] = []
-    monkeypatch.setattr(
-        "ds4ref.targets.local.LocalTarget.open", lambda *path, **options: opened.append((path, options))
-    )
-    open_target("local:m.gguf?numerics=exact&backend=reference&threads=3&ctx=64")
-    open_target("local", threads=2)
-    assert opened == [
-        (("m.gguf",), {"numerics": "exact", "backend": "reference", "threads": 3, "ctx": 64}), ((None,), {"threads": 2})
-    ]  # fmt: skip
-
-
 def sse(*events: Any, done: bool = True) -> httpx2.Response:
     lines = [f"data: {json.dumps(event)}\n\n" for event in events] + ["data: [DONE]\n\n"] * done
     return httpx2.Response(200, content=("".join([": keep-alive\n\n", *lines])).encode(),
@@ -364,12 +352,6 @@ def test_bad_specs(spec: str) -> None:
         open_target(spec)
     with pytest.raises(UsageError, match="colour"):
         open_target("http://127.0.0.1:9/v1", colour="red")
-
-
-@pytest.mark.parametrize("query", ["speed=3", "threads", "threads=two", "threads=0", "ctx=-1", f"ctx={1 << 31}"])
-def test_bad_options_in_a_spec(query: str) -> None:
-    with pytest.raises(UsageError, match="target option"):
-        open_target(f"local?{query}")
 
 
 @pytest.mark.parametrize("key", ["sk-a\nb", "sk-\u00e9"])

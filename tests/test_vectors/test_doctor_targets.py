@@ -58,7 +58,7 @@ class Broken:
 
 @pytest.mark.parametrize("mode", ["exact", "qat", "ds4"])
 def test_this_engine_agrees_with_itself_in_every_mode(engine, mode) -> None:
-    with open_target(f"local:{diagnostic_path()}?numerics={mode}", ctx=600) as target:
+    with open_target(f"local:{diagnostic_path()}", numerics=mode, ctx=600) as target:
         found = examine(
             ExamContext(target, engine, quick=True), ["tokenizer", "template", "determinism", "ways", "batch"]
         )

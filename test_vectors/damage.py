@@ -38,9 +38,6 @@ def run(argv: Sequence[str]) -> int:
     add(flags, "--token-ids", help="JSON list of token ids (random ones)")
     add(flags, "--tokens", type=integer(2, 4096), default=64, help="number of random token ids (64)")
     add(flags, "--seed", default=0, help="seed of the random token ids (0)")
-    flags.add_argument(
-        "--all", action="store_true", help="print every op of every layer instead of one line per family"
-    )
     add(flags, "--json")
     add_engine(flags, numerics={"default": "exact"})
     args = parsed(flags, argv)
@@ -64,7 +61,7 @@ def run(argv: Sequence[str]) -> int:
         "verdict": bugs[0].verdict if bugs else "quantization",
         "ops": [{**vars(r), "verdict": r.verdict} for r in readings],
     }  # fmt: skip
-    finish(result, args.json, _page(readings, bugs, logits, args.all))
+    finish(result, args.json, _page(readings, bugs, logits))
     return 1 if bugs else 0
 
 
@@ -81,32 +78,20 @@ def _ids(args: Any, vocab: int) -> list[int]:
     return ids
 
 
-def _page(readings: list[Reading], bugs: list[Reading], logits: dict[str, float], every: bool) -> str:
-    quantized = [reading for reading in readings if reading.family]
-    lines = []
-    if every:
-        head = ["op", "layer", "formats", "error", "cosine", "of its weights", "worst row", "verdict"]
-        lines.append(rows(head, [
-            [r.point, _layer(r.layer), " ".join(r.formats), f"{r.error:.3g}", f"{r.cosine:.6f}", f"{r.weights:.3g}",
-             f"{r.worst:.3g}", r.verdict] for r in readings
-        ]))  # fmt: skip
-    else:
-        groups: dict[tuple[str, str], list[Reading]] = defaultdict(list)
-        for reading in quantized:
+def _page(readings: list[Reading], bugs: list[Reading], logits: dict[str, float]) -> str:
+    groups: dict[tuple[str, str], list[Reading]] = defaultdict(list)
+    for reading in readings:
+        if reading.family:
             groups[reading.family, " ".join(dict.fromkeys(reading.formats))].append(reading)
-        body = []
-        for (family, formats), members in groups.items():
-            worst = max(members, key=lambda r: r.error)
-            body.append([family, formats, str(len(members)), f"{statistics.median(r.error for r in members):.3g}",
-                         f"{worst.error:.3g}", f"{worst.point}, {_layer(worst.layer)}",
-                         f"{min(r.cosine for r in members):.5f}", f"{max(r.weights for r in members):.3g}",
-                         f"{max(r.loss for r in members):.3g}", f"{max(r.worst for r in members):.3g}"])  # fmt: skip
-        lines.append(
-            rows(
-                ["family", "format", "ops", "error", "worst", "where", "cosine", "weights", "allowed", "worst row"],
-                body,
-            )
-        )
+    body = []
+    for (family, formats), members in groups.items():
+        worst = max(members, key=lambda r: r.error)
+        body.append([family, formats, str(len(members)), f"{statistics.median(r.error for r in members):.3g}",
+                     f"{worst.error:.3g}", f"{worst.point}, {_layer(worst.layer)}",
+                     f"{min(r.cosine for r in members):.5f}", f"{max(r.weights for r in members):.3g}",
+                     f"{max(r.loss for r in members):.3g}", f"{max(r.worst for r in members):.3g}"])  # fmt: skip
+    head = ["family", "format", "ops", "error", "worst", "where", "cosine", "weights", "allowed", "worst row"]
+    lines = [rows(head, body)]
     lines.append(f"logits: KL {logits['kl_mean']:.4g} nats per token (99 % below {logits['kl_p99']:.4g}), "
                  f"same top token {100 * logits['same_top1']:.1f} %")  # fmt: skip
     if not bugs:

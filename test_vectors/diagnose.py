@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import signal
-import time
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ds4ref.console.common import Interrupt, Progress, read_text, say
+from ds4ref.console.common import Interrupt, Progress, read_text
 from ds4ref.console.flags import add
 from ds4ref.console.model import engine_options
 from ds4ref.console.options import choice, integer, parsed
@@ -30,8 +29,8 @@ if TYPE_CHECKING:
 
 NOT_DEEPSEEK = ("only DeepSeek V4 has a library of known mistakes; this model was compared with rounding sets and with "
                 "mistakes of prompt, template and output")  # fmt: skip
-USUAL, QUIET = 250, 15.0
-"""USUAL: candidates of a search that nothing ends early. QUIET: seconds between lines where there is no terminal."""
+USUAL = 250
+"""Candidates of a search that nothing ends early."""
 
 DIAGNOSE = """Find the rounding or the mistake that explains another engine's logits.
 
@@ -164,7 +163,12 @@ def run_diagnosis(
     if useless is not None:
         raise DataError(useless.says)
     broken = [finding for finding in findings if finding.outcome is BROKEN]
-    with Trying() as trying:
+    with Progress("") as line:
+
+        def trying(done: int, doing: str) -> None:
+            line.label = f"trying {doing}"
+            line(done, max(done, USUAL))
+
         library, tokenizer = Signatures(engine, seen.ids.tolist()), tokenizer_of(engine)
         bos = None if tokenizer is None else tokenizer.bos
 
@@ -184,27 +188,6 @@ def run_diagnosis(
         result.next.append("if that engine reads a file other than -m: --their-model FILE shows whether the file or "
                            "the engine is wrong")  # fmt: skip
     return result
-
-
-class Trying:
-    """Progress of a search: what is tried now; where stderr is no terminal, a line now and then."""
-
-    def __init__(self) -> None:
-        self._line, self._said = Progress(""), time.monotonic()
-
-    def __call__(self, done: int, doing: str) -> None:
-        """Show that ``done`` candidates are computed, and which are ``doing``."""
-        self._line.label = f"trying {doing}"
-        self._line(done, max(done, USUAL))
-        if not self._line.live and time.monotonic() - self._said > QUIET:
-            self._said = time.monotonic()
-            say("ds4-vectors", f"{done} candidates compared, trying {doing}")
-
-    def __enter__(self) -> Trying:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._line.clear()
 
 
 def _broken(findings: list[Finding], seen: Observation, explained: object) -> Diagnosis:

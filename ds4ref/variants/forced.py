@@ -16,7 +16,7 @@ import numpy as np
 from ..archs.deepseek4 import attention, head, moe
 from ..archs.deepseek4.chunk import HEAD
 from ..archs.deepseek4.forward import Model
-from ..archs.deepseek4.hooks import NAMES
+from ..archs.deepseek4.hooks import NAMES, Recorder
 from ..archs.deepseek4.weights import LayerWeights, Weights
 from ..archs.dense import blocks
 from ..archs.dense.chunk import TENSORS
@@ -28,8 +28,8 @@ from ..numerics import Numerics
 from .library import applicable
 
 __all__ = [
-    "HEAD", "NAMES", "LayerWeights", "Model", "Pass", "Weights", "applicable", "model_in", "model_of", "pass_of",
-    "run_layers",
+    "HEAD", "NAMES", "LayerWeights", "Model", "Pass", "Recorder", "Weights", "applicable", "model_in", "model_of",
+    "pass_of", "run_layers",
 ]  # fmt: skip
 
 

@@ -18,52 +18,24 @@ from ds4ref.console.common import atomic_output
 from ds4ref.engine import Engine
 from ds4ref.errors import DataError, UsageError
 from ds4ref.files import file_digest
-from ds4ref.variants import Fault
-from ds4ref.variants.forced import HEAD, NAMES, model_of, run_layers
+from ds4ref.variants.forced import HEAD, NAMES, Recorder, model_of, run_layers
 from ds4ref.version import __version__
 
 from .dumps import FORMAT
 from .ops import OPS
 
 
-class Recorder:
-    """Hooks that copy every point of the requested layers."""
-
-    def __init__(self, layers: Collection[int], faults: Sequence[Fault] = ()):
-        self.layers, self.parts = set(layers), [fault.hooks() for fault in faults]
-        self.tensors: dict[str, np.ndarray] = {}
-        self.entries: list[dict[str, Any]] = []
-
-    def begin(self, chunk: Any) -> None:
-        """Apply the faults' changes to a new chunk."""
-        for part in self.parts:
-            part.begin(chunk)
-
-    def tap(self, name: str, layer: int, value: Any, chunk: Any) -> Any:
-        """Copy an intermediate if it was requested; return it with the faults' edits."""
-        for part in self.parts:
-            value = part.tap(name, layer, value, chunk)
-        if layer in self.layers and value is not None:
-            for i, array in enumerate(value if isinstance(value, tuple) else (value,)):
-                key = (name if layer < 0 else f"{name}.{layer}") + (f".{i}" if isinstance(value, tuple) else "")
-                values = self.tensors[key] = np.array(array, order="C")  # a copy
-                self.entries.append(
-                    {"key": key, "name": name, "layer": layer, "shape": list(values.shape), "dtype": values.dtype.name,
-                     "axes": OPS[name].axes, "meaning": NAMES[name]}
-                )  # fmt: skip
-        return value
-
-
 def record(
     engine: Engine,
     ids: Sequence[int],
     layers: Collection[int] | None = None,
-    faults: Sequence[Fault] = (),
     cancel: Callable[[int], None] | None = None,
+    watch: Callable[[set[int]], Recorder] = lambda layers: Recorder(layers=layers),
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Run the pass up to the last requested layer (None: all); return (tensors by name, manifest).
 
-    UsageError for a layer that does not exist, DataError for token ids outside the vocabulary.
+    watch: returns what records some layers. UsageError for a layer that does not exist, DataError for token ids outside
+    the vocabulary.
     """
     shape = engine.shape
     wanted = {*range(shape.n_layers), HEAD} if layers is None else set(layers)
@@ -72,10 +44,20 @@ def record(
         raise UsageError(f"there is no layer {outside[0]}: the model has 0 to {shape.n_layers - 1}, and head")
     if not ids or max(ids) >= shape.vocab:
         raise DataError(f"token ids must be 0 to {shape.vocab - 1}, and at least one")
-    recorder = Recorder(wanted, faults)
+    recorder = watch(wanted)
     last = shape.n_layers if HEAD in wanted else max(wanted) + 1
     with np.errstate(all="ignore"):
         run_layers(model_of(engine), ids, recorder, [*range(last), *([HEAD] if HEAD in wanted else [])], cancel=cancel)
+    tensors: dict[str, np.ndarray] = {}
+    entries = []
+    for (name, layer), (value,) in recorder.parts.items():
+        whole = name if layer < 0 else f"{name}.{layer}"
+        parts = {f"{whole}.{i}": part for i, part in enumerate(value)} if isinstance(value, tuple) else {whole: value}
+        for key, part in parts.items():
+            if part is not None:
+                array = tensors[key] = np.array(part, order="C")
+                entries.append({"key": key, "name": name, "layer": layer, "shape": list(array.shape),
+                                "dtype": array.dtype.name, "axes": OPS[name].axes, "meaning": NAMES[name]})  # fmt: skip
     manifest = {
         "format": FORMAT,
         "engine": f"ds4ref {__version__}",
@@ -84,9 +66,9 @@ def record(
         "backend": engine.backend,
         "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "ids": list(map(int, ids)),
-        "tensors": recorder.entries,
+        "tensors": entries,
     }
-    return recorder.tensors, manifest
+    return tensors, manifest
 
 
 def write(path: str, tensors: dict[str, np.ndarray], manifest: dict[str, Any]) -> None:

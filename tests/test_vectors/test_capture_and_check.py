@@ -235,6 +235,12 @@ def test_without_forcing_the_steps_after_a_fork_are_incomparable(free, verdicts,
     assert [s.verdict for s in result.steps] == verdicts and result.verdict == whole and not result.forced
 
 
+def test_the_end_token_of_the_api_is_that_of_the_vocabulary() -> None:
+    want, free = expected(step(API_EOS.encode(), (b"B", -2.5))), [step(EOS.encode(), (b"B", -2.5))]
+    (found,) = check_case(Scripted(free), Prompt.chat("?"), want).steps
+    assert (found.verdict, found.rank, found.overlap) == ("match", 1, 1.0)
+
+
 def test_kl_is_that_of_the_shared_support() -> None:
     want = expected(step(b"A", (b"B", -2.5), (b"Z", -4.0)))
     result = judge(want, step(b"A", (b"B", -1.5), logprob=-0.3)).steps[0]

@@ -15,7 +15,7 @@ from ds4ref.test_vectors.trace.report import page
 from ds4ref.variants import Fault
 from tests.marking import sampled
 
-from .tracing import IDS, as_dump, examined, names, recorded
+from .tracing import IDS, Bent, as_dump, examined, names, recorded
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_an_engine_that_computes_in_16_bits_is_right(kind):
     with Engine.open(path, numerics="exact", threads=1) as other:
         weights = other.model.weights
         other.model.weights = replace(in_type(weights, kind), layers=[in_type(w, kind) for w in weights.layers])
-        tensors = record(other, IDS, faults=[rounding(kind)])[0]
+        tensors = record(other, IDS, watch=lambda wanted: Bent([rounding(kind)], wanted))[0]
     for keep in (lambda name: True, lambda name: name.startswith(some)):
         result = examined(as_dump(tensors, keep), search=False, path=path)
         assert not result.wrong, [(wrong.key, wrong.judgement.ratio) for wrong in result.wrong]

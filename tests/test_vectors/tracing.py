@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from functools import cache
+from typing import Any
 
 import numpy as np
 
+from ds4ref.archs.deepseek4.hooks import Recorder
 from ds4ref.engine import Engine
 from ds4ref.nano.diagnostic import PROMPTS, diagnostic_path
 from ds4ref.test_vectors.trace.blame import BlameResult, Blaming, blame
@@ -18,6 +20,23 @@ from ds4ref.test_vectors.trace.theirs import Theirs
 from ds4ref.variants import LIBRARY, Fault
 
 IDS = PROMPTS["mixed"]()
+
+
+class Bent(Recorder):
+    """Record a pass with faults in it."""
+
+    def __init__(self, faults: Sequence[Fault], layers: set[int]):
+        super().__init__(layers=layers)
+        self.bent = [fault.hooks() for fault in faults]
+
+    def begin(self, chunk: Any) -> None:
+        for part in self.bent:
+            part.begin(chunk)
+
+    def tap(self, name: str, layer: int, value: Any, chunk: Any) -> Any:
+        for part in self.bent:
+            value = part.tap(name, layer, value, chunk)
+        return super().tap(name, layer, value, chunk)
 
 
 @cache
@@ -36,7 +55,7 @@ def recorded(
 ) -> dict[str, np.ndarray]:
     """Record tensors as ``trace record`` writes them."""
     bent = [LIBRARY[fault] if isinstance(fault, str) else fault for fault in faults]
-    return record(engine(numerics, backend, path), ids, layers=layers, faults=bent)[0]
+    return record(engine(numerics, backend, path), ids, layers, watch=lambda wanted: Bent(bent, wanted))[0]
 
 
 def as_dump(tensors: dict[str, np.ndarray], keep: Callable[[str], bool] = lambda name: True) -> Dump:

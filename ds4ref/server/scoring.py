@@ -10,11 +10,9 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from ..generate import prefill_steps
-from ..sampling import token_logprob, top_logprobs
 from ..targets.answer import Delta, Step, Token
+from ..targets.local import step_of
 from ..text.chat import text_start
 from ..text.stream import StreamDecoder
 from .turn import Prefill
@@ -58,17 +56,9 @@ def echo(session: Session, tokenizer: Tokenizer, job: Job, part: Part) -> Iterat
             fed, known = ids[start : start + ROWS], ids[start + 1 : start + ROWS + 1]
             rows = session.extend(fed, cancel=job.cancel)
             progress(start + len(fed), total)
-            say([step(tokenizer, row, token, top) for row, token in zip(rows, known, strict=False)])
+            say([step_of(tokenizer, row, token, top) for row, token in zip(rows, known, strict=False)])
             job.timing.prefill_tokens += len(fed)
             job.timing.prefill_s += time.perf_counter() - begun
     rest = decoder.finish()
     if rest:
         job.tell(part, Delta(rest))
-
-
-def step(tokenizer: Tokenizer, logits: np.ndarray, token: int, top: int, at: float | None = None) -> Step:
-    """Return ``token`` with its log probability under ``logits`` (V,), and the ``top`` likeliest alternatives."""
-    raw = tokenizer.token_bytes
-    best = top_logprobs(logits, top) if top else []
-    alternatives = tuple(Token(raw(i), lp, i, logit) for i, logit, lp in best)
-    return Step(Token(raw(token), token_logprob(logits, token), token, float(logits[token])), alternatives, at)

@@ -29,6 +29,7 @@ from ..generate import Generation, Piece
 from ..sampling import sampler_of
 from ..sampling.adjust import Adjustment
 from ..targets.answer import Delta, Finish, Step, Token, Usage
+from ..targets.local import step_of
 from ..targets.reader import AnswerReader
 from ..text.chat import Message, ends_in_thinking, text_start
 from ..text.protocol import USER
@@ -37,7 +38,7 @@ from .constrain import GrammarError
 from .job import Job, Part
 from .queue import FairQueue
 from .schedule import Schedule
-from .scoring import echo, step
+from .scoring import echo
 from .sequences import Sequences, Start, begins
 from .turn import Event, Failed, Prefill, Queued, Turn
 from .vocabulary import vocabulary
@@ -466,7 +467,7 @@ class Worker:
         thought, raw = piece.thinking or self._is_tag(token), self.engine.tokenizer.token_bytes(token)
         if turn.top_logprobs is None:
             return Step(Token(raw, None, token), (), now, thought)
-        return replace(step(self.engine.tokenizer, session.logits, token, turn.top_logprobs, now), thought=thought)
+        return replace(step_of(self.engine.tokenizer, session.logits, token, turn.top_logprobs, now), thought=thought)
 
     def _remember(self, job: Job, part: Part, session: Session, generation: Generation, reader: AnswerReader) -> None:
         """Cache the sequence, end-of-sequence token included, under every text its history may be rendered as."""

@@ -97,7 +97,9 @@ class LocalTarget(Target):
                     piece = next(pieces, None)
                     end = generation.end
                     token = end if piece is None else piece.token
-                    step = None if token is None else self._step(session.logits, token, request.top_logprobs, None)
+                    step = (
+                        None if token is None else step_of(self.tokenizer, session.logits, token, request.top_logprobs)
+                    )
                 now = time.perf_counter() - start
                 steps = () if step is None else (replace(step, time=now),)
                 generated += len(steps)
@@ -204,7 +206,7 @@ class LocalTarget(Target):
         for start in range(0, len(fed), SCORE_ROWS):
             rows = session.extend(fed[start : start + SCORE_ROWS])
             wanted = forced[start : start + SCORE_ROWS]
-            yield [self._step(row, token, top, None) for row, token in zip(rows, wanted, strict=True)]
+            yield [step_of(self.tokenizer, row, token, top) for row, token in zip(rows, wanted, strict=True)]
 
     def _token_id(self, raw: bytes) -> int:
         if raw.decode(errors="replace") in EOS_SPELLINGS:
@@ -224,14 +226,13 @@ class LocalTarget(Target):
             self._index = ids_by_bytes(self.tokenizer)
         return self._index
 
-    def _step(self, logits: np.ndarray, token: int, top: int, at: float | None) -> Step:
-        raw = self.tokenizer.token_bytes
-        best = top_logprobs(logits, top) if top else []
-        return Step(
-            Token(raw(token), token_logprob(logits, token), token, float(logits[token])),
-            tuple(Token(raw(i), lp, i, logit) for i, logit, lp in best if i >= 0),
-            at,
-        )
+
+def step_of(tokenizer: Tokenizer, logits: np.ndarray, token: int, top: int, at: float | None = None) -> Step:
+    """Return ``token`` with its log probability under ``logits`` (V,), and the ``top`` likeliest alternatives."""
+    raw = tokenizer.token_bytes
+    best = top_logprobs(logits, top) if top else []
+    alternatives = tuple(Token(raw(i), lp, i, logit) for i, logit, lp in best if i >= 0)
+    return Step(Token(raw(token), token_logprob(logits, token), token, float(logits[token])), alternatives, at)
 
 
 def _sampler(engine: Engine, request: Request) -> Sampler:

@@ -15,7 +15,7 @@ from ds4ref.targets.answer import CallDelta, Delta, Finish, Step, Token, Usage
 from ds4ref.text.chat import Message
 from ds4ref.text.dsml import ToolCall, render_calls
 
-from .answers import data_of, deltas, events_of, play, read
+from .answers import data_of, deltas, play, read
 from .understood import CHAT, COMPLETIONS, MESSAGES, RESPONSES, Answer, understood
 
 TRANSCRIPTS = Path(__file__).parents[1] / "data" / "transcripts"
@@ -328,10 +328,3 @@ def test_several_choices_and_token_ids(path):
     assert [(c["index"], c["token_ids"], c["finish_reason"]) for c in whole["choices"]] == [
         (0, [5, 0], "stop"), (1, [7], "length")]  # fmt: skip
     assert whole["usage"] == usage["usage"]
-
-
-def test_events_are_named_where_clients_go_by_it():
-    """Anthropic's SDK goes by the name of an event; OpenAI's have none."""
-    for path in BODIES:
-        names = {name for name, _ in events_of(asked(path, SAID, True))}
-        assert ("message_stop" in names) == (path == MESSAGES) and (names == {""}) == (path != MESSAGES)

@@ -122,23 +122,6 @@ def test_a_cold_prompt_is_kept_up_to_its_last_user_message(nano: Engine) -> None
     assert told[0] == (0, len(job.ids)) and told[-1] == (len(job.ids), len(job.ids)) and told == sorted(told)
 
 
-def test_a_cold_prompt_without_an_anchor_is_trimmed_and_aligned(nano: Engine) -> None:
-    """ds4 KV 7.2."""
-    disk, one = Recorded(SMALL), turn("What is it? " * 30, system="")
-    with Running(nano, disk) as running:
-        job, *_ = running.ask(one)
-        assert disk.saved == [("cold", SMALL.stable(len(job.ids)))]
-        assert disk.saved[0][1] % 32 == 0
-
-
-@pytest.mark.parametrize("policy", [Policy(32, 0, 0), Policy(32, 40, 0), Policy(2000, 3000, 0)])
-def test_prompts_that_are_not_kept(nano: Engine, policy: Policy) -> None:
-    disk = Recorded(policy)
-    with Running(nano, disk) as running:
-        running.ask(turn("What is it?"))
-        assert disk.saved == []
-
-
 def test_continued_while_a_prompt_is_evaluated(nano: Engine) -> None:
     """ds4 KV 7.3, at the ends of chunks, beyond what was there already."""
     policy = Policy(32, cold_max=0, interval=500, align=512)

@@ -1,9 +1,9 @@
 """Request fields that an API does not carry out: which are refused by name, and which change no answer.
 
 What an API carries out are the fields of its request (``requests``). Of all others, a field that would change the
-answer is refused, unless its value asks for what happens anyway; ``IGNORED`` holds those that change none, each with
-the reason. A field that neither knows is ignored: clients send new ones all the time. Names are those of the public
-descriptions of OpenAI and Anthropic, and of vLLM, SGLang 0.5.23, llama.cpp's server and ollama 0.6.3.
+answer is refused, unless its value asks for what happens anyway. A field that is not known is ignored: clients send new
+ones all the time. Names are those of the public descriptions of OpenAI and Anthropic, and of vLLM, SGLang 0.5.23,
+llama.cpp's server and ollama 0.6.3; tests/data/request_fields.json says of those that are ignored why.
 """
 
 from __future__ import annotations
@@ -63,49 +63,13 @@ _NEUTRAL: Mapping[frozenset[str], str] = {
 NEUTRAL = {name: values for values, names in _NEUTRAL.items() for name in names.split()}
 """Fields that would change an answer, each with the values (as JSON) that ask for what happens anyway."""
 
-_REASONS = {
-    "about an account, a bill or a record that a hosted service keeps": """
-        user safety_identifier metadata store service_tier inference_geo user_profile_id workspace_id diagnostics betas
-        billing_policy fallback_credit_token access_programs client_metadata request_id rid session_id custom_labels
-    """,
-    "prefixes are cached as they come, whatever a request says about it": """
-        prompt_cache_key prompt_cache_retention prompt_cache_options cache_control cache_salt extra_key cache_prompt
-        n_cache_reuse id_slot slot_id keep_alive n_keep num_keep n_discard
-    """,
-    "asks for speed or for a place in the queue, not for another answer": """
-        prediction speed priority data_parallel_rank bootstrap_host bootstrap_port bootstrap_room disagg_prefill_dp_rank
-        speculative.n_max speculative.n_min speculative.p_min speculative.type backend_sampling num_batch num_gpu
-        main_gpu num_thread numa low_vram f16_kv use_mmap use_mlock logits_all vocab_only embedding_only num_ctx
-        stream_interval
-    """,
-    "only counts together with a field that is refused": """
-        mirostat_tau mirostat_eta dry_base dry_allowed_length dry_penalty_last_n dry_sequence_breakers xtc_threshold
-        dynatemp_exponent repeat_last_n penalize_newline penalize_nl grammar_lazy grammar_triggers preserved_tokens
-        truncation_side adaptive_decay routed_experts_start_len background_options
-    """,
-    "about images, sounds and films; they are replaced by a note": """
-        image mm_processor_kwargs media_io_kwargs images_config video_config use_audio_in_video min_dynamic_patch
-        max_dynamic_patch
-    """,
-    "asks for figures beside the answer; they are in the Server-Timing header and in usage": """
-        timings_per_token return_progress return_cached_tokens_details return_spec_tokens_details verbose
-    """,
-    "about tools, models or checks of a hosted service; there are none here": """
-        max_tool_calls fallbacks safeguards
-    """,
-    "a hint for which DeepSeek V4's prompt has no words; agents send it with every request": "verbosity",
-    "what it asks for is what happens in the APIs that do not carry it out": "stream_options truncation",
-    "of endpoints that only render a prompt": "return_token_offsets return_assistant_tokens_mask",
-    "no spaces are put between control tokens, which are not shown": "spaces_between_special_tokens",
+IGNORED = {
+    # a plain prompt has no tools and no reasoning
+    "completions": frozenset(("thinking", "think", "reasoning_effort", "parallel_tool_calls", "tool_choice")),
+    # what it asks for is what happens in the APIs that do not carry it out
+    **dict.fromkeys(("messages", "responses"), frozenset(("stream_options",))),
 }
-IGNORED = {name: reason for reason, names in _REASONS.items() for name in names.split()}
-_PLAIN = "a plain prompt has no tools and no reasoning"
-IGNORED_BY = {
-    "completions": dict.fromkeys(
-        ("thinking", "think", "reasoning_effort", "parallel_tool_calls", "tool_choice"), _PLAIN
-    )
-}
-"""Fields that change no answer of one API alone."""
+"""Fields of other APIs that change no answer of an API."""
 
 CHAT, PLAIN = "/v1/chat/completions", "/v1/completions"
 _CALLED: Mapping[str, tuple[str, str, str, str]] = {
@@ -183,7 +147,7 @@ def check(members: Mapping[str, Raw], api: str) -> None:
     ours = REQUESTS[api].__struct_fields__
     elsewhere = {name for request in REQUESTS.values() for name in request.__struct_fields__}
     for name, raw in members.items():
-        if name in ours or name in IGNORED or name in IGNORED_BY.get(api, ()):
+        if name in ours or name in IGNORED.get(api, ()):
             continue
         value = "".join(bytes(raw).decode().split())
         if name not in NEUTRAL and name not in elsewhere or value == "null" or value in NEUTRAL.get(name, OFF):

@@ -71,7 +71,7 @@ class Watched(Worker):
         def listener(event: Any) -> None:
             # Events after the cancellation were computed after it, or just then.
             if jobs and isinstance(event, (Delta, Prefill)) and not getattr(event, "finish", ""):
-                pressed = self._pressed.get(jobs[0].number)
+                pressed = self._pressed.get(id(jobs[0]))
                 if pressed is not None:
                     pressed.append(time.monotonic())
             listen(event)
@@ -84,12 +84,12 @@ class Watched(Worker):
         """Record that the job's client disconnected, then abandon the job."""
         self.left += 1
         if job in self.running:
-            self._pressed[job.number] = [time.monotonic()]
+            self._pressed[id(job)] = [time.monotonic()]
         super().abandon(job)
 
     def _end(self, job: Job, finish: str) -> None:
         super()._end(job, finish)
-        pressed = self._pressed.pop(job.number, None)
+        pressed = self._pressed.pop(id(job), None)
         if pressed is not None:
             self.late_tokens.append(len(pressed) - 1)
             self.late_seconds.append(time.monotonic() - pressed[0])

@@ -41,7 +41,6 @@ class Job:
     submitted, began, decoding, ended   seconds of ``time.monotonic``; None before that stage
     """
 
-    number: int
     parts: list[Part]
     listen: Callable[[Event], None]
     remember: Callable[..., Message] = lambda message, choice: message

@@ -114,22 +114,15 @@ def too_large(limits: Limits) -> Refused:
 # ------------------------------------------------------------------------------------------------ compressed bodies
 
 
-def _deflate(data: bytes) -> Any:
-    # "deflate" means zlib's format; some clients send the bare one.
-    framed = len(data) >= 2 and data[0] & 0x0F == 8 and int.from_bytes(data[:2], "big") % 31 == 0
-    return zlib.decompressobj(zlib.MAX_WBITS if framed else -zlib.MAX_WBITS)
-
-
-CODINGS: dict[str, Callable[[bytes], Any]] = {
-    "gzip": lambda data: zlib.decompressobj(16 + zlib.MAX_WBITS),
-    "x-gzip": lambda data: zlib.decompressobj(16 + zlib.MAX_WBITS),
-    "deflate": _deflate,
+CODINGS: dict[str, Callable[[], Any]] = {
+    "gzip": lambda: zlib.decompressobj(16 + zlib.MAX_WBITS),
+    "deflate": lambda: zlib.decompressobj(),
 }
 """Constructors of decompressors by content coding; each has ``decompress(data, most)``, ``eof`` and ``unused_data``."""
 
 with suppress(ImportError):
     _zstd = importlib.import_module("compression.zstd")  # from Python 3.14 on
-    CODINGS["zstd"] = lambda data: _zstd.ZstdDecompressor()
+    CODINGS["zstd"] = lambda: _zstd.ZstdDecompressor()
 
 
 def inflate(data: bytes, coding: str, limits: Limits) -> bytes:
@@ -145,7 +138,7 @@ def inflate(data: bytes, coding: str, limits: Limits) -> bytes:
         known = ", ".join(CODINGS)
         raise Refused(415, f"Content-Encoding: choose from {known}", headers={"accept-encoding": known})
     try:
-        undo = CODINGS[name](data)
+        undo = CODINGS[name]()
         out = undo.decompress(data, limits.body_bytes + 1)
     except Exception:  # each library has an error of its own
         raise Refused(400, f"the request body is not {name}") from None

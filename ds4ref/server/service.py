@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -115,14 +114,7 @@ class Service:
     async def drain(self) -> None:
         """Stop accepting turns, fail the queued ones, and wait until the running ones have ended."""
         self.draining = True
-        done = asyncio.get_running_loop().create_future()
-
-        def work() -> None:
-            self.worker.shut_down(self.limits.drain_seconds)
-            done.get_loop().call_soon_threadsafe(done.set_result, None)
-
-        threading.Thread(target=work, name="drain", daemon=True).start()
-        await done
+        await asyncio.to_thread(self.worker.shut_down, self.limits.drain_seconds)
 
     def close(self) -> None:
         """Stop the threads that parse requests, and close the trace file."""

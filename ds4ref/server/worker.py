@@ -122,8 +122,6 @@ class Worker:
         self._schedule: Schedule[Stream] = Schedule()
         self._together = engine.together()
         self._idle: list[Session] = [engine.session(ctx)]
-        self._lock = threading.Lock()
-        self._count = 0
         self._thread = threading.Thread(target=self._work, name="inference", daemon=True)
         self._thread.start()
 
@@ -149,9 +147,7 @@ class Worker:
             if token >= len(self.engine.tokenizer):
                 raise TokenError(f"logit_bias: token {token} is outside the vocabulary of {len(self.engine.tokenizer)}")
         demanded = None if self.constrain is None else self.constrain(turn, self.engine.tokenizer)
-        with self._lock:
-            self._count += 1
-            job = Job(self._count, parts, listen, remember, demanded, submitted=time.monotonic())
+        job = Job(parts, listen, remember, demanded, submitted=time.monotonic())
         self.queue.put(turn.client, job)
         return job
 
@@ -298,7 +294,7 @@ class Worker:
         except BaseException:
             # One request's bug must not end the server, and what it left in the session nobody knows. A library in
             # Rust raises its panics as BaseException.
-            log.exception("request %d", job.number)
+            log.exception("an answer failed")
             job.listen(Failed("engine", "internal error"))
             return False
         self._idle = [stream.session]

@@ -169,7 +169,7 @@ def sized(path: str, size: int, coding: str = "") -> Pieces:
 @cache
 def bomb(coding: str, size: int) -> bytes:
     """So many zeros in few bytes."""
-    pack = zlib.compressobj(9, wbits={"gzip": 31, "deflate": 15, "raw": -15}[coding])
+    pack = zlib.compressobj(9, wbits={"gzip": 31, "deflate": 15}[coding])
     zeros = bytes(MiB)
     return b"".join([*(pack.compress(zeros) for _ in range(size // MiB)), pack.flush()])
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import json
 import re
+from decimal import Decimal
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,12 +16,13 @@ from hypothesis import strategies as st
 
 from ds4ref.errors import TextError
 from ds4ref.server.constrain import GrammarError, guide_of
+from ds4ref.server.grammar import bounded
 from ds4ref.server.turn import Turn
 from ds4ref.server.vocabulary import MAX_BYTES
 from ds4ref.targets.answer import Finish
 from tests.server.walk import walk
 
-from .constrained import TOK, custom, function, json_turn, schemas, tool_turn, validate
+from .constrained import ASK, TOK, custom, function, json_turn, schemas, tool_turn, validate
 
 
 def answer(schema: object, tokens: int = 300, seed: int = 0, **more) -> str:
@@ -204,3 +206,19 @@ def test_numbers_that_would_be_changed_are_refused_by_name(place):
 
 def test_numbers_that_constrain_nothing_are_taken():
     assert answer({"default": B + 1, "examples": [0.12345678901234567, {"const": B + 1}], "const": 7}) == "7"
+
+
+def test_bounds_beyond_doubles_count_as_the_nearest_and_names_are_counted_once():
+    schema = {"const": {"maximum": 5}, "properties": {"maximum": {"maximum": 2**60}}, "maxLength": 2**64,
+              "items": [{"exclusiveMaximum": 2**60, "maximum": 7}, {"exclusiveMinimum": -(2**60)}]}  # fmt: skip
+    wanted = {"const": {"maximum": 5}, "properties": {"maximum": {"maximum": B - 1}},
+              "items": [{"maximum": 7}, {"minimum": 1 - B}]}  # fmt: skip
+    assert bounded("x", schema) == wanted
+    free = {"type": "object", "minProperties": 2, "additionalProperties": {"type": "integer"}}
+    with pytest.raises(TextError, match="minProperties 2 is not supported where members may have any name"):
+        guide_of(json_turn({"anyOf": [free]}), TOK)
+    assert guide_of(tool_turn(function(type="object", properties={"x": free})), TOK) is not None
+    assert len(json.loads(answer({**free, "minProperties": 1}))) >= 1
+    for number in (str(1 - B), "3.141592653589793", "1.50", "1e15", "2e-7"):
+        turn = Turn("chat", messages=ASK, format=f'{{"const": [{number}]}}', thinking="none")
+        assert json.loads(walk(turn, TOK, 60).text, parse_float=Decimal) == [Decimal(number)]

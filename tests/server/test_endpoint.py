@@ -7,7 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from ds4ref.server.endpoint import PACE, Slow, _Answer
+from ds4ref.errors import TextError
+from ds4ref.server.api import Refused
+from ds4ref.server.endpoint import PACE, Slow, _Answer, translated
 from ds4ref.server.exchange import Exchange
 from ds4ref.server.limits import Disconnected, Limits
 from ds4ref.server.turn import Failed, Prefill, Queued, Turn
@@ -100,3 +102,14 @@ def test_who_is_gone_or_reads_nothing_ends_it():
     for options, error in (({"left": True}, Disconnected), ({"full": True}, Slow), ({"reads": False}, Slow)):
         with pytest.raises(error):
             Played(True, (1, PROMPT), (2, LAST), **options)
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [(ValueError("x"), 400), (RecursionError(), 400), (TextError("x"), 400), (KeyError("x"), 500), (MemoryError(), 500),
+     (BaseException("a panic in Rust"), 500), (Refused(418, "tea"), 418)],
+)  # fmt: skip
+def test_whose_fault_an_exception_is(error, status):
+    with pytest.raises(Refused) as refused, translated():
+        raise error
+    assert refused.value.status == status

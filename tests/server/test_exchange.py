@@ -47,7 +47,7 @@ class Watched:
         """A turn that arrives at ``at`` and is submitted a second later."""
         self.clock.now = at
         x = Exchange("chat", {"x-request-id": f"t{at:g}"}, "10.0.0.9", (self.metrics, self.lines))
-        job = Job(1, [Part(Turn("chat", **turn), Rendered(), [7] * ids)], lambda event: None, submitted=at + 1)
+        job = Job([Part(Turn("chat", **turn), Rendered(), [7] * ids)], lambda event: None, submitted=at + 1)
         x.take_on(job.turn, job)
         return x, job
 

@@ -54,26 +54,21 @@ def test_a_length_too_large_is_refused_before_anything_is_read():
 # --- compression
 
 
-def deflated(data):
-    compress = zlib.compressobj(wbits=-zlib.MAX_WBITS)
-    return compress.compress(data) + compress.flush()
-
-
-PACK = {"gzip": gzip.compress, "x-gzip": gzip.compress, "deflate": zlib.compress, "raw deflate": deflated}
+PACK = {"gzip": gzip.compress, "deflate": zlib.compress}
 
 
 @pytest.mark.parametrize("name", PACK)
 def test_codings(name):
     """Up to the limit and no further; what is damaged is a 400."""
-    pack, coding = PACK[name], name.removeprefix("raw ")
+    pack = PACK[name]
     for size in (0, 1, 999, 1000):
         data = bytes(i * 7 % 251 for i in range(size))
-        assert inflate(pack(data), coding.upper(), SMALL) == data
+        assert inflate(pack(data), name.upper(), SMALL) == data
     packed = pack(b"some text that is long enough to be cut" * 3)
     wrong = [(pack(bytes(1001)), 413), (packed[:-3], 400), (packed + b"more", 400), (b"\xff\xff" + packed[2:], 400)]
     for data, status in wrong:
         with pytest.raises(Refused) as refused:
-            inflate(data, coding, SMALL)
+            inflate(data, name, SMALL)
         assert refused.value.status == status
 
 

@@ -100,6 +100,6 @@ def test_a_panic_in_the_steps_of_an_answer_ends_that_one_alone(worker):
         raise BaseException("a panic in Rust")
 
     events = []
-    stream = Stream(SimpleNamespace(listen=events.append, number=1), None, steps())
+    stream = Stream(SimpleNamespace(listen=events.append), None, steps())
     assert worker._slice(stream, 0.0) and not worker._slice(stream, 0.0)
     assert events == [Failed("engine", "internal error")]

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from ..archs.deepseek4 import payload
 from ..archs.deepseek4.cache import Projections
 from ..decode import RANKS
 from ..errors import ContextError, SessionError
@@ -193,7 +192,7 @@ class ClusterSnapshot:
     @property
     def own_bytes(self) -> int:
         """Return the bytes on all stages that no other snapshot shares."""
-        return payload.size(self._shape, self.node.end) - self._compressed_bytes
+        return self._shape.payload_bytes(self.node.end) - self._compressed_bytes
 
     @property
     def shared(self) -> tuple[int, int]:

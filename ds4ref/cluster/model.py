@@ -287,4 +287,4 @@ class ClusterModel:
 
     def saved_bytes(self, tokens: int) -> int:
         """Return the size of a saved session of ``tokens`` tokens in bytes."""
-        return payload.size(self.shape, tokens)
+        return self.shape.payload_bytes(tokens)

@@ -21,7 +21,8 @@ from ds4ref.runs import provenance
 from ds4ref.session.identity import Identity
 from ds4ref.session.session import Session
 from ds4ref.targets.local import LocalTarget
-from ds4ref.weights.gguf import GGUFFile, Metadata
+from ds4ref.weights.gguf import GGUFFile
+from ds4ref.weights.source import Metadata
 from tests.marking import sampled
 
 from .links import Breaking, split
@@ -258,8 +259,6 @@ def test_what_is_refused(nano_path: str) -> None:
 
     with pytest.raises(UsageError, match="draft"):
         Engine.open(nano_path, cluster="tcp://127.0.0.1:1", drafts=Drafting("lookup"))
-    metadata = Metadata("m.gguf", -1)
-    metadata._entries = {"general.architecture": ("string", "llama")}
-    llama: Any = SimpleNamespace(path="m.gguf", metadata=metadata)
+    llama: Any = SimpleNamespace(path="m.gguf", metadata=Metadata([("general.architecture", "string", "llama")]))
     with pytest.raises(ModelFileError, match="deepseek4 alone, not 'llama'"):
         check_family(llama)

@@ -242,6 +242,8 @@ def test_splice_refuses_layers_that_are_not_there(quantized, tmp_path, capsys, l
     command = [str(quantized), "--donor", str(quantized), "--layers", layers]
     assert main([*command, "-o", str(tmp_path / "o.gguf")]) == code
     assert says in capsys.readouterr().err and not list(tmp_path.iterdir())
+    for more in (["--layers", "1"], ["--donor", str(quantized)], [*command[1:-1], "1", "--recipe", "q4"]):
+        assert main([str(quantized), *more, "-o", str(tmp_path / "o.gguf")]) == 2 and not list(tmp_path.iterdir())
 
 
 # --- whole models

@@ -39,7 +39,8 @@ def test_bytes_read_per_token_at_flash_dimensions(tmp_path, recipe):
     text = inspect_text(path)
     assert f"{TOTALS[recipe]:,}" in text
     assert "13,760 bytes in f32, 6,880 in f16" in text
-    assert "total below 2052 tokens" in text
+    below = next(line for line in text.splitlines() if "total below 2052 tokens (no indexer)" in line)
+    assert below.endswith(f" {TOTALS[recipe] - SHARED['indexer']:,}")
     assert "284,334,567,511" in text
 
 

@@ -111,7 +111,7 @@ class Model(archs.Model):
 
     def saved_bytes(self, tokens: int) -> int:
         """Return the size of a saved session of ``tokens`` tokens in bytes."""
-        return payload.size(self.shape, tokens)
+        return self.shape.payload_bytes(tokens)
 
     # --- a few tokens, recorded (see ``ds4ref.decode``)
 

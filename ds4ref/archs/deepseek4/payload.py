@@ -77,16 +77,6 @@ def _sections(shape: ModelShape, cache: Cache) -> Iterator[np.ndarray]:
             yield from _slots(shape, layer, kind, cache)
 
 
-def size(shape: ModelShape, tokens: int) -> int:
-    """Return the size in bytes of the payload after ``tokens`` tokens (Flash: 23,995,788 + 13,764 n for n = 128, 256,
-    ...)."""
-    floats = shape.vocab + min(tokens, shape.window) * shape.head_dim * shape.n_layers
-    for layer, ratio in enumerate(shape.ratios):
-        for _, _, width, projection in _kinds(shape, layer):
-            floats += tokens // ratio * width + 2 * shape.state_rows(layer) * projection
-    return 4 * (HEADER_WORDS + tokens + 2 * shape.n_layers + floats)
-
-
 def save(file: File, shape: ModelShape, ctx: int, tokens: Sequence[int], logits: np.ndarray, cache: Cache) -> None:
     """Write a session with a context of ``ctx`` tokens; a path is replaced atomically."""
     with writing(file) as stream:
@@ -108,7 +98,7 @@ def _read(reader: Reader, shape: ModelShape, cache: Cache) -> tuple[list[int], n
     ctx = cache.ctx
     words = reader.words("header", HEADER_WORDS)
     n = _check_header(words, header(shape, ctx, 0), shape, ctx)
-    reader.expect(size(shape, n))
+    reader.expect(shape.payload_bytes(n))
     tokens = reader.tokens(n, shape.vocab)
     logits = reader.array("logits", shape.vocab, "<f4")
     wanted = np.array(_counts(shape, n), np.uint32)

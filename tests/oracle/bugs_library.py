@@ -1,26 +1,18 @@
 """Faults of ``ds4ref.variants.LIBRARY`` made again in Hugging Face's code, under the same names.
 
 Each was written from the one line that the library says about it, as a mistake in this other code base; whether both
-mean the same is then a fact about the descriptions (test_bugs). Faults about storage formats are made with gguf-py's
-dequantizers: one that takes two fields for each other gives what a right one gives on blocks with the fields exchanged.
+mean the same is then a fact about the descriptions (test_bugs).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
-from unittest.mock import patch
 
-import gguf
-import numpy as np
 import torch
 
 from ds4ref.variants import LIBRARY
 
-from . import hf_rounded
-from .hf import Oracle
 from .surgery import (
     ATTENTION,
     CSA,
@@ -183,117 +175,5 @@ _APPLY: dict[str, Apply] = {
     "sinkhorn_short": attribute(MIXING, "hc_sinkhorn_iters", lambda n: n - 1),
 }  # fmt: skip
 
-# --- dequantizers
 
-Rearrange = Callable[[np.ndarray], None]
-
-
-def misread(fmt: str, rearrange: Rearrange) -> Apply:
-    """Every tensor of a format read wrongly; ``rearrange`` changes blocks uint8 (n, bytes of a block) in place."""
-    kind = gguf.GGMLQuantizationType[fmt]
-    size = gguf.GGML_QUANT_SIZES[kind][1]
-
-    def wrong(data: np.ndarray, qtype: gguf.GGMLQuantizationType) -> np.ndarray:
-        if qtype == kind:
-            data = np.array(data, np.uint8)
-            rearrange(data.reshape(-1, size))
-        return right(data, qtype)
-
-    right = gguf.quants.dequantize
-    return reread(gguf.quants, "dequantize", lambda: wrong)
-
-
-def reread(owner: Any, part: str, wrong: Callable[[], Any]) -> Apply:
-    """The file read while ``part`` of ``owner``, which belongs to gguf-py, is ``wrong()``."""
-
-    @contextmanager
-    def apply(oracle: Oracle) -> Iterator[None]:
-        with patch.object(owner, part, wrong()):
-            other = Oracle.load(oracle.path, torch.get_num_threads()).model.state_dict()
-        kept = oracle.model.state_dict()
-        changed = {name for name, value in other.items() if not torch.equal(value, kept[name])}
-        if not changed:
-            raise ValueError(f"nothing in {oracle.path} reads otherwise")
-        backup = {name: kept[name].clone() for name in changed}
-        try:
-            with torch.no_grad():
-                for name in changed:
-                    kept[name].copy_(other[name])
-            yield
-        finally:
-            with torch.no_grad():
-                for name in changed:
-                    kept[name].copy_(backup[name])
-
-    return apply
-
-
-def _nibbles(first: int, last: int) -> Rearrange:
-    def change(blocks: np.ndarray) -> None:
-        part = blocks[:, first:last]
-        blocks[:, first:last] = (part << 4) | (part >> 4)
-
-    return change
-
-
-def _q2_minimum_sign(blocks: np.ndarray) -> None:
-    blocks[:, 83] ^= 0x80
-
-
-def _iq2_groups(change: Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]) -> Rearrange:
-    """change(indices (n, 8, 4) uint8, words (n, 8) uint32) of the eight groups of 32 weights."""
-
-    def rearrange(blocks: np.ndarray) -> None:
-        groups = blocks[:, 2:].reshape(len(blocks), 8, 8)
-        words = groups[..., 4:].copy().view("<u4")[..., 0]
-        indices, words = change(groups[..., :4].copy(), words)
-        groups[..., :4] = indices
-        groups[..., 4:] = np.ascontiguousarray(words).view(np.uint8).reshape(*words.shape, 4)
-        blocks[:, 2:] = groups.reshape(len(blocks), 64)
-
-    return rearrange
-
-
-def _low_scale(indices: np.ndarray, words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The scale lies in the top four bits; it is looked for in the lowest, the signs above it."""
-    return indices, words >> 4 | (words & 15) << 28
-
-
-def _q4_low_bits(blocks: np.ndarray) -> None:
-    """Scales and minima 4 to 7 keep two bits in the tops of the bytes of 0 to 3."""
-    blocks[:, 4:12] &= 0x3F
-
-
-_IQ2 = gguf.quants.IQ2_XXS
-
-
-def iq2_signs(change: Callable[[int, int], int]) -> Apply:
-    """IQ2_XXS with change(entry, its eight signs as bits) for every entry of the table of signs."""
-    return reread(_IQ2, "ksigns", lambda: bytes(change(entry, bits) for entry, bits in enumerate(_IQ2.ksigns)))
-
-
-_READ: dict[str, Apply] = {
-    "q8_0_nibbles": misread("Q8_0", _nibbles(2, 34)),
-    "q2_k_scale_nibbles": misread("Q2_K", _nibbles(0, 16)),
-    "q2_k_min_added": misread("Q2_K", _q2_minimum_sign),
-    "iq2_xxs_scale_low": misread("IQ2_XXS", _iq2_groups(_low_scale)),
-    "iq2_xxs_sign_parity": iq2_signs(lambda entry, bits: bits & 127),
-    "q4_k_scale_bits": misread("Q4_K", _q4_low_bits),
-}
-
-LIBRARY_BUGS = [Bug(name, LIBRARY[name].says, apply) for name, apply in {**_APPLY, **_READ}.items()]
-
-
-@contextmanager
-def _one_scale(_oracle: Oracle) -> Iterator[None]:
-    def rounded(x: torch.Tensor) -> torch.Tensor:
-        first = x[..., :64].abs().amax(-1, keepdim=True).clamp(min=1e-4)
-        scale = torch.exp2(torch.ceil(torch.log2(first / 448)))
-        return (x / scale).clamp(-448, 448).to(torch.float8_e4m3fn).float() * scale
-
-    with patch.object(hf_rounded, "e4m3", rounded):
-        yield
-
-
-ROUNDED_BUGS = [Bug("fp8_first_scale", LIBRARY["fp8_first_scale"].says, _one_scale)]
-"""Mistakes in a rounding: nothing is wrong where nothing is rounded."""
+LIBRARY_BUGS = [Bug(name, LIBRARY[name].says, apply) for name, apply in _APPLY.items()]

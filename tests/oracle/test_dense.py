@@ -112,15 +112,6 @@ def test_every_sharing_of_heads(family: str, sharing: int, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("family", list(dense.FAMILIES))
-@pytest.mark.parametrize("seed", SEEDS)
-def test_long_texts(family: str, seed: int, tmp_path: Path) -> None:
-    shape = draw(family, seed)
-    wanted = saved(tmp_path, family, shape, seed, seed % 2 == 0, "F32", 700)
-    with Engine.open(wanted.path, numerics="exact") as engine:
-        agrees(engine, wanted)
-
-
-@pytest.mark.parametrize("family", list(dense.FAMILIES))
 def test_a_gguf_of_the_same_weights(family: str, tmp_path: Path) -> None:
     """Written through the names that the folder is presented with: equal to the bit, pairs of channels and all."""
     shape = draw(family, 31)

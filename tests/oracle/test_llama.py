@@ -95,17 +95,6 @@ def test_smooth_as_shipped(golden: Path, copies: dict[str, Path], llama: Any, ca
     assert found["hf"].rms < found["ds4_f32act"].rms < found["ds4"].rms
 
 
-@pytest.mark.parametrize("case", ["t5", "t200"])
-def test_tiny_as_shipped(golden: Path, copies: dict[str, Path], llama: Any, case: str) -> None:
-    """The chaotic model: one flip changes everything after it, so this only says "the same function, roughly"."""
-    stored = np.load(golden / f"tiny.{case}.npz")
-    with llama.Llama(copies["tiny"]) as engine:
-        found = near("tiny", engine.logits(stored["ids"].tolist()), stored)
-    for key, distance in found.items():
-        print(f"tiny {case} against {key}: {distance}")
-    assert found["hf"].rms < 0.8 and found["hf"].kl < 0.3
-
-
 class Forced(Recorder):
     """Each half layer gets llama.cpp's input stream; its output and its discrete choices are recorded."""
 
@@ -173,11 +162,3 @@ def test_half_layers_with_its_roundings_emulated(graph: dict[str, Any]) -> None:
             ours = np.sort(forced["indexer_topk", layer], axis=1)[late]
             theirs = np.sort(graph["taken"][f"lid_top_k-{layer}"], axis=1)[late]
             assert (ours == theirs).all(axis=1).mean() >= 0.97, f"layer {layer} rows"
-
-
-def test_its_roundings_are_what_separates_it_from_exact(graph: dict[str, Any]) -> None:
-    """Without the emulation the same comparison shows four orders of magnitude more, so it can see such things."""
-    errors, _ = forced_errors(graph, graph["engine"].model)
-    for name, error in errors.items():
-        print(f"{graph['model']} {name}: medians {np.median(error, axis=1)}")
-        assert np.median(error, axis=1).min() > 1e-3

@@ -9,7 +9,6 @@ from ds4ref.archs import costs_of
 from ds4ref.archs.deepseek4.shape import ModelShape
 from ds4ref.archs.deepseek4.weights import expected_tensors
 from ds4ref.cli.ds4 import main as ds4
-from ds4ref.cli.imatrix import main as imatrix
 from ds4ref.cli.quantize import main as quantize
 from ds4ref.errors import ModelFileError, ShapeError
 from ds4ref.weights import open_source
@@ -85,32 +84,6 @@ def test_a_part_of_a_split_model_says_which_and_how_to_merge_it(tmp_path, keys, 
     with pytest.raises(ModelFileError) as caught:
         GGUFFile.open(path)
     assert says in str(caught.value) and ("llama-gguf-split --merge" in str(caught.value)) is says.startswith("part")
-
-
-@pytest.mark.parametrize("number", [0, 1])
-def test_no_command_takes_a_part(tmp_path, capsys, number):
-    """Neither the first part, which has all keys, nor another, which has none."""
-    specs = expected_tensors(SMALL, "q2")
-    keys = [("split.no", "u16", number), ("split.count", "u16", 2), ("split.tensors.count", "i32", len(specs))]
-    first, second = SMALL.metadata() + TOKENS, [("general.architecture", "string", "deepseek4")]
-    half = specs[:9] if number == 0 else specs[9:]
-    part = str(write_model(tmp_path / "p.gguf", metadata=[*(second if number else first), *keys], specs=half))
-    whole, text, out = str(write_model(tmp_path / "w.gguf")), tmp_path / "t.txt", tmp_path / "o.gguf"
-    text.write_text("Some text.")
-    for command in (
-        lambda: quantize([part, "-o", str(out), "--recipe", "q8"]),
-        lambda: quantize([whole, "-o", str(out), "--template", part]),
-        lambda: quantize([part, "--donor", whole, "--layers", "0", "-o", str(out)]),
-        lambda: quantize([whole, "--donor", part, "--layers", "0", "-o", str(out)]),
-        lambda: quantize([whole, "-o", str(out), "--recipe", "q2", "--imatrix", part]),
-        lambda: imatrix([str(text), "-m", part, "-o", str(out)]),
-        lambda: ds4(["-m", part, "-p", "hi"]),
-        lambda: ds4(["--inspect", part]),
-    ):
-        assert command() == 1
-        err = capsys.readouterr().err
-        assert f"part {number + 1} of 2 of a split model" in err and err.count("\n") == 1
-        assert not out.exists()
 
 
 def _other(key, kind, value):

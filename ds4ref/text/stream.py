@@ -31,10 +31,6 @@ class StreamDecoder:
         """Return the pending bytes as text and reset the decoder."""
         return self._decoder.decode(b"", final=True)
 
-    def reset(self) -> None:
-        """Drop pending bytes."""
-        self._decoder.reset()
-
 
 class StopHolder:
     """Filter that cuts text at the first stop string and withholds text that may still become one.

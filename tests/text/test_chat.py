@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ds4ref.errors import TextError
 from ds4ref.text import chat, protocol
 from ds4ref.text.chat import MAX_PREFIX, Message, render, resolve_mode
 from ds4ref.text.dsml import ToolCall
@@ -207,11 +206,6 @@ def test_system_texts_in_place():
 )
 def test_resolution(ctx, fields, mode):
     assert resolve_mode(ctx, **fields) == mode
-
-
-def test_unknown_effort():
-    with pytest.raises(TextError, match="'extreme': choose from max, none, xhigh"):
-        resolve_mode(4096, effort="extreme")
 
 
 # --- tokens

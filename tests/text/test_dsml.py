@@ -69,11 +69,6 @@ def test_parse_is_the_inverse(calls, content, thinking):
         assert [c.arguments for c in got.calls] == [c.arguments for c in calls]
 
 
-def test_names_are_escaped():
-    call = ToolCall('<&">', '{"<\\"&>":1}')
-    assert 'name="&lt;&amp;&quot;&gt;">' in block(call) and 'name="&lt;&quot;&amp;&gt;" string="false">' in block(call)
-
-
 @given(TRICKY)
 def test_string_escape_is_minimal(text):
     escaped = escape_string(text)

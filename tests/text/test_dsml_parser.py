@@ -152,14 +152,6 @@ def test_40_unclosed_parameter_never_ends():
     assert (got.finish_reason("stop"), got.finish_reason("length")) == ("error", "length")
 
 
-@pytest.mark.parametrize("space", ["", " ", "\n", "\n\n", "\n\n\n\n", " \t\r\n\v\f"])
-def test_41_42_exact_white_space(space):
-    """ds4 keeps two newlines at most, so that such a turn does not replay byte for byte."""
-    got = parse(f"</think>T{space}{TC}\n{I('a')}\n{I_END}\n{TC_END}", thinking=True)
-    assert got.content == "T"
-    assert got.raw_block == f"{space}{TC}\n{I('a')}\n{I_END}\n{TC_END}"
-
-
 def test_after_a_malformed_block_calls_are_no_longer_looked_for():
     got = parse(MALFORMED[1] + call(), thinking=False)
     assert (got.content, got.calls, got.complete) == (MALFORMED[1] + call(), (), False)
@@ -197,11 +189,6 @@ def test_44_calls_inside_reasoning_are_not_calls():
     assert (got.reasoning, got.content, got.calls) == (f"x{stanza}", "Final", ())
 
 
-def test_45_first_closer_counts():
-    got = parse("a</think>b</think>c", thinking=True)
-    assert (got.reasoning, got.content) == ("a", "b</think>c")
-
-
 def test_leading_think_tag():
     assert parse("<think>a</think>b", thinking=True).reasoning == "a"
     got = parse("<think>a</think>b", thinking=False)
@@ -227,11 +214,6 @@ def test_46_only_the_first_block():
 def test_47_empty_block():
     got = parse(f"</think>\n\n{TC}\n{TC_END}", thinking=True)
     assert (got.calls, got.content, got.finish_reason("stop")) == ((), "", "tool_calls")
-
-
-def test_48_duplicates_are_kept():
-    got = parse(call(f"{P('s', 'true')}1{P_END}", f"{P('s', 'true')}2{P_END}"), thinking=False)
-    assert got.calls[0].arguments == '{"s":"1","s":"2"}'
 
 
 def test_attributes_are_whole_words():
@@ -296,15 +278,6 @@ def test_49_states():
         ("parameter>", TAG), ("\n</｜DSML｜invoke>\n</｜DSML｜tool_calls", TAG), (">", OUT), (call(), OUT),
     ]  # fmt: skip
     assert states([piece for piece, _ in steps]) == [state for _, state in steps]
-
-
-def test_done():
-    parser = DsmlParser(False)
-    assert not parser.done
-    parser.feed(call()[:-1])
-    assert not parser.done
-    parser.feed(">")
-    assert parser.done and parser.feed("more") == []
 
 
 # --- text that is held back

@@ -270,18 +270,6 @@ def test_pieces_with_byte_fallback(tmp_path):
     assert found.decode([260, 2 + 0xC3, 2 + 0xA9, 258, 259]) == " aé a".encode()
 
 
-def test_the_same_vocabulary_for_our_own_merging(tmp_path, definition):
-    tokens, merges = vocabulary(folder_of(tmp_path / "m", definition))
-    assert {token: i for i, token in enumerate(tokens)} == {
-        **definition["model"]["vocab"], **{t["content"]: t["id"] for t in definition["added_tokens"]}
-    }  # fmt: skip
-    wanted = definition["model"]["merges"]
-    assert merges == [m if isinstance(m, str) else " ".join(m) for m in wanted]
-    holes = {**definition, "added_tokens": [{"id": 405, "content": "late"}]}
-    tokens, _ = vocabulary(folder_of(tmp_path / "m", holes))
-    assert tokens[405] == "late" and len(set(tokens)) == 406
-
-
 HOSTILE = {
     "no model": {"model": None},
     "a model of text": {"model": "BPE"},

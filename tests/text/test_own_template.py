@@ -173,14 +173,3 @@ def test_a_gguf_without_a_usable_tokenizer_is_one_line(entries, tmp_path, key, e
     with open_source(write(tmp_path / "m.gguf", kept)) as source, pytest.raises(TextError, match=match) as caught:
         of_gguf(source)
     assert "\n" not in str(caught.value) and np.isfinite(len(str(caught.value)))
-
-
-def test_the_server_s_grammars_know_such_vocabularies(model):
-    """No token of DeepSeek's protocol is there, and a beginning neither."""
-    from ds4ref.server.vocabulary import vocabulary
-
-    with open_source(model) as source:
-        tok = open_tokenizer(source)
-    assert tok.bos == tok.dsml == -1
-    found = vocabulary(tok)
-    assert min(found.control) >= 0 and tok.eos in found.control and found.size == len(tok)

@@ -27,16 +27,6 @@ def test_any_bytes_come_out_as_python_decodes_them(data):
     assert "".join(decode(data)) == data.decode("utf-8", "replace")
 
 
-def test_reset_and_reuse():
-    decoder = StreamDecoder(TOK)
-    half = TOK.encode(b"\xe2")[0]
-    assert decoder.feed(half) == ""
-    decoder.reset()
-    assert decoder.finish() == ""
-    assert decoder.feed(half) == "" and decoder.finish() == "\ufffd"
-    assert decoder.feed(TOK.bos) == "<｜begin▁of▁sentence｜>"
-
-
 def run(stops: list[str], chunks: list[str]) -> tuple[str, str | None]:
     holder = StopHolder(stops)
     shown = "".join(map(holder.feed, chunks)) + holder.finish()

@@ -148,11 +148,6 @@ def test_merges_may_not_make_control_tokens():
         Tokenizer([*protocol.SPECIALS, *ALPHABET, *parts], merges)
 
 
-def test_unknown_split():
-    with pytest.raises(TextError, match="unicode, ds4"):
-        make("regex")
-
-
 class FakeFile:
     path = "m.gguf"
 

@@ -95,22 +95,3 @@ def test_metadata_records_values_and_not_questions() -> None:
         "general.type": "is 'adapter', only \"model\" is computed here",
         "d": "is 0.5: unknown here, it may change the model",
     }
-
-
-def test_keys_of_general_converters_pass() -> None:
-    """What llama.cpp's converter and others write around a model's own keys."""
-    keys = (
-        "general.architecture general.type general.name general.basename general.finetune general.size_label "
-        "general.license general.license.name general.tags general.languages general.base_model.count "
-        "general.base_model.0.name general.base_model.0.repo_url general.dataset.count general.file_type "
-        "general.quantized_by general.quantization_version general.sampling.temp general.parameter_count "
-        "tokenizer.ggml.model tokenizer.ggml.pre tokenizer.ggml.tokens tokenizer.ggml.token_type "
-        "tokenizer.ggml.scores tokenizer.ggml.merges tokenizer.ggml.bos_token_id tokenizer.ggml.eos_token_id "
-        "tokenizer.ggml.padding_token_id tokenizer.ggml.add_bos_token tokenizer.ggml.add_space_prefix "
-        "tokenizer.chat_template tokenizer.chat_template.tool_use tokenizer.chat_templates "
-        "quantize.imatrix.file quantize.imatrix.dataset quantize.imatrix.entries_count quantize.imatrix.chunks_count "
-        "mradermacher.quantized_by split.no split.count split.tensors.count"
-    ).split()
-    values = {"general.type": "model", "general.quantization_version": 2, "split.count": 0}
-    account = settle({key: values.get(key, "x") for key in keys}, (), METADATA)
-    assert not account.refused and len(account.inert) == len(keys)

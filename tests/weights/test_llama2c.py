@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ds4ref.cli import ds4
 from ds4ref.engine import Engine
-from ds4ref.errors import Ds4Error, UsageError
+from ds4ref.errors import Ds4Error
 from ds4ref.generate import Generation, Timing, prefill
 from ds4ref.sampling.llama2c import Llama2cSampler
 from ds4ref.text.pieces import PieceTokenizer, read_tokenizer_bin
@@ -123,12 +123,6 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         for token in wanted[:many]:
             data, before = data + llama2c.decode(tokens, before + 1, token), token
         assert code == 0 and out.removesuffix("\n") == data.decode("utf-8", "replace") and text
-
-
-def test_top_k_is_refused(tmp_path: Path) -> None:
-    path, *_ = checkpoint(tmp_path, CONFIGS["gqa"], "legacy")
-    with Engine.open(path) as engine, pytest.raises(UsageError, match="no top-k"):
-        engine.sampler(1.0, top_k=5)
 
 
 # ---- the vocabulary

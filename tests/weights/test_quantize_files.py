@@ -220,20 +220,6 @@ def test_splice_takes_the_layers_and_nothing_else(unquantized, quantized, tmp_pa
         assert kept == {key: base.metadata[key] for key in base.metadata}
 
 
-def test_a_spliced_file_spliced_again_has_the_notes_of_the_last_time_and_of_its_importance(
-    unquantized, quantized, tmp_path
-):
-    base = str(unquantized)
-    for layers in ("0", "1"):
-        out = str(tmp_path / f"{layers}.gguf")
-        assert main([base, "--donor", str(quantized), "--layers", layers, "-o", out]) == 0
-        base = out
-    with open_source(base) as made:
-        entries = [(key, made.metadata[key]) for key in made.metadata]
-    notes = [("ds4ref.splice.donor", quantized.name), ("ds4ref.splice.layers", "1")]
-    assert entries == [*((key, value) for key, _, value in METADATA), *notes]
-
-
 @pytest.mark.parametrize(
     ("layers", "says", "code"),
     [("2", "layer 2 has no routed experts", 1), ("1-0", "range 1-0", 2), ("a", "expected an integer", 2)],

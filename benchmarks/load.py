@@ -64,7 +64,7 @@ class Watched(Worker):
         self._pressed: dict[int, list[float]] = {}
         super().__init__(*args, **named)
 
-    def submit(self, turn: Any, listen: Any, remember: Any = lambda message: message) -> Job:
+    def submit(self, turn: Any, listen: Any, remember: Any = lambda message, choice: message) -> Job:
         """Submit the turn; its events are also recorded."""
         jobs: list[Job] = []
 

@@ -231,6 +231,8 @@ FAULTS = [
     ("a cut ends in stop in streams", CHAT, each(lie("finish_reason", "length", "stop"))),
     ("no index of pieces", CHAT, replaced(r'"tool_calls":\[\{"index":0,', '"tool_calls":[{')),
     ("pieces from 1", CHAT, delta_of(lambda d: [p.update(index=1) for p in d.get("tool_calls") or ()] and None)),
+    ("ids in later pieces", CHAT,
+     delta_of(lambda d: [p.setdefault("id", "x") for p in d.get("tool_calls") or ()] and None)),
     ("calls without a name", CHAT, replaced(r'"name":"weather",?', "")),
     ("names with a prefix", CHAT,
      calls_of(lambda c: c["function"].get("name") and c["function"].update(name="functions.weather"))),

@@ -11,7 +11,9 @@ from ds4ref.console.flags import add
 from ds4ref.console.options import parsed, printable
 from ds4ref.console.tool import parser
 from ds4ref.errors import UsageError
-from ds4ref.runs.compare import INCOMPARABLE, Change, Comparison, compare
+from ds4ref.runs.compare import compare
+from ds4ref.runs.pairs import Change
+from ds4ref.runs.statements import INCOMPARABLE, Comparison
 from ds4ref.runs.store import Measured, Run
 
 from .keep import about, rows_of

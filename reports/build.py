@@ -18,9 +18,11 @@ from ds4ref.console.page import Code, Listing, Page, Picture, Section, Table, Te
 from ds4ref.errors import DataError
 from ds4ref.runs import drift, warnings
 from ds4ref.runs.columns import BY_NAME, shown, summaries
-from ds4ref.runs.compare import SPEEDS, Comparison, compare
+from ds4ref.runs.compare import compare
 from ds4ref.runs.spread import band_name
+from ds4ref.runs.statements import Comparison
 from ds4ref.runs.store import Measured
+from ds4ref.runs.words import SPEEDS
 
 from . import figures
 from .figures import finite

@@ -169,7 +169,8 @@ def import_(args: Namespace) -> int:
 def compare_(args: Namespace) -> int:
     """Run ``ds4-report compare``; return 0, 1 if the gate fails, or 4 if runs are not comparable or have warnings."""
     from ds4ref.console.comparison import text
-    from ds4ref.runs.compare import INCOMPARABLE, LIMITS, compare
+    from ds4ref.runs.compare import compare
+    from ds4ref.runs.statements import INCOMPARABLE, LIMITS
     from ds4ref.runs.stats import REFUSED
 
     from .tables import width

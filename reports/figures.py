@@ -17,7 +17,7 @@ from zlib import crc32
 from ds4ref.console.curves import SERIES, Curve, context_axis, heading, line, new_figure, shorten, speed_figure
 from ds4ref.console.page import Picture
 from ds4ref.console.plots import GRID, INK
-from ds4ref.runs.compare import LIMITS
+from ds4ref.runs.statements import LIMITS
 from ds4ref.runs.stats import Interval
 
 if TYPE_CHECKING:

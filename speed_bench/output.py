@@ -219,7 +219,8 @@ def verdict(run: Measurement) -> tuple[dict[str, Any], list[str]]:
     """Compare two targets that were measured in turn: as a JSON document, and as sentences; empty for other runs."""
     if len(run.targets) != 2:
         return {}, []
-    from ds4ref.runs.compare import LIMITS, finite, speeds
+    from ds4ref.runs.speeds import speeds
+    from ds4ref.runs.statements import LIMITS, finite
 
     a, b = run.targets
     limits, found = LIMITS["bench"], speeds(a.rows, b.rows, True, names=(a.name, b.name)).findings

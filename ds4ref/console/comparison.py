@@ -1,11 +1,12 @@
-"""A comparison of two runs (``ds4ref.runs.compare``) as text that fits the terminal."""
+"""A comparison of two runs (``ds4ref.runs.statements``) as text that fits the terminal."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Sequence
 
-from ..runs.compare import Change, Comparison, Pairing
+from ..runs.pairs import Change, Pairing
+from ..runs.statements import Comparison
 from .page import line
 from .tables import Column, fitted
 

@@ -7,6 +7,8 @@ from typing import Any
 
 from .stats import BETTER, LEAST_GRADED, LEAST_P, REFUSED, SAME, UNCLEAR, WORSE, Interval, p_is_bound
 
+SPEEDS = (("prefill", "prefill_tps", "prefill_tokens"), ("decode", "gen_tps", "gen_tokens"))
+"""Metric name, its column in results, and the column with the amount of work (tokens)."""
 _FASTER = {BETTER: "faster", WORSE: "slower", SAME: "the same", UNCLEAR: "unclear"}
 
 

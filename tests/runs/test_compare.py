@@ -13,19 +13,10 @@ from scipy import stats as scipy_stats
 
 from ds4ref.console.comparison import text
 from ds4ref.runs import stats, words
-from ds4ref.runs.compare import (
-    INCOMPARABLE,
-    LIMITS,
-    MIXED,
-    Cost,
-    Limits,
-    compare,
-    differences,
-    overall,
-    pair,
-    remarks,
-    speeds,
-)
+from ds4ref.runs.compare import compare, differences
+from ds4ref.runs.pairs import Cost, pair, remarks
+from ds4ref.runs.speeds import speeds
+from ds4ref.runs.statements import INCOMPARABLE, LIMITS, MIXED, Limits, overall
 from ds4ref.runs.stats import BETTER, REFUSED, SAME, UNCLEAR, WORSE, Interval, graded_interval, judge, unknown, wilson
 
 from .simulate import DEPTHS, arms, run

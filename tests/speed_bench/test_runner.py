@@ -15,8 +15,9 @@ from ds4ref.errors import SessionError
 from ds4ref.nano.recipe import NANO
 from ds4ref.reports.sources import read_csv
 from ds4ref.runs.columns import HEADER, summaries, summary
-from ds4ref.runs.compare import SAME, compare
+from ds4ref.runs.compare import compare
 from ds4ref.runs.results import read_rows
+from ds4ref.runs.stats import SAME
 from ds4ref.runs.store import Measured, Store
 from ds4ref.speed_bench import cli, runner, sources
 from ds4ref.speed_bench.formats import FORMATS, render

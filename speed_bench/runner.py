@@ -34,9 +34,6 @@ from .sweep import Progress
 if TYPE_CHECKING:
     from ds4ref.runs.store import Store
 
-ANNOUNCED_FROM = 60.0
-"""Duration of a repetition in seconds from which it is announced in advance."""
-
 
 @dataclass
 class MeasuredTarget:
@@ -154,16 +151,13 @@ class Measurement:
         return sources
 
     def _describe(self, opening: Opening, sources: Sequence[Source]) -> None:
-        """Check the sources, warm them up, announce the duration, and collect the facts."""
+        """Check the sources, warm them up, and collect the facts."""
         buffers = [source.check(len(sources)) for source in sources]
         if buffers[0]:
             self.say(buffers[0])
         if self.plan.warmup:
-            warm = [source.warm_up() for source in sources]
-            least = sum(speed.walk(*self._work()) for speed in warm if speed is not None)
-            if least >= ANNOUNCED_FROM:
-                self.say(f"one repetition ({self.plan.rows * len(sources)} rows) takes at least {duration(least)}, by "
-                         "the speed of the warm-up; Ctrl-C keeps the rows measured")  # fmt: skip
+            for source in sources:
+                source.warm_up()
         text = opening.prompt.facts()
         shared = {**text, **stamp(self.command)}
         for target, source in zip(self.targets, sources, strict=True):
@@ -173,13 +167,6 @@ class Measurement:
             }
             target.facts = {**source.facts, **shared, **begun}
         self._record_group()
-
-    def _work(self) -> tuple[int, int]:
-        """Return the tokens of prefill and the steps of decode of one repetition of one target."""
-        if self.plan.probes:
-            probes = self.plan.probes
-            return sum(p.depth + p.prefill for p in probes), sum(p.decode for p in probes)
-        return self.plan.deepest, self.plan.gen_tokens * self.plan.rows
 
     def _record_group(self) -> None:
         for index, target in enumerate(self.targets):

@@ -21,7 +21,7 @@ from ds4ref.version import __version__
 
 from .plan import BenchTarget, Plan
 from .prompt import PromptText
-from .sweep import Progress, WarmUpSpeed, bounds, run_probes, sweep, warm_up, with_warnings
+from .sweep import Progress, bounds, run_probes, sweep, warm_up, with_warnings
 
 if TYPE_CHECKING:
     from ds4ref.costs import Costs, Peaks
@@ -91,9 +91,8 @@ class Source(abc.ABC):
         pressed.
         """
 
-    def warm_up(self) -> WarmUpSpeed | None:
-        """Warm up, so that the first row is measured like the others; return the speed, None if unknown."""
-        return None
+    def warm_up(self) -> None:  # noqa: B027  nothing to do is a fine implementation
+        """Warm up, so that the first row is measured like the others."""
 
     def check(self, sources: int) -> str:
         """Return a line about the memory of a context, "" if unknown; DataError if ``sources`` like this do not fit."""
@@ -159,10 +158,10 @@ class LocalSource(Source):
             f"prefill_chunk={chunk})"
         )
 
-    def warm_up(self) -> WarmUpSpeed:
-        """Run one full prefill chunk and a few decode steps; return their speed."""
+    def warm_up(self) -> None:
+        """Run one full prefill chunk and a few decode steps."""
         tokens = self.prompt.tokens(min(self.plan.deepest, self.engine.prefill_chunk))
-        return warm_up(self.engine.session(self.plan.context), tokens, self.prompt.eos, self.plan.decoded)
+        warm_up(self.engine.session(self.plan.context), tokens, self.prompt.eos, self.plan.decoded)
 
     def walk(self, rep: int, done: int, progress: Progress | None, cancel: Cancellation) -> Iterator[Row]:
         """Run one repetition, a sweep on a fresh session or each test on its own; yield its rows."""

@@ -16,7 +16,6 @@ import time
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ds4ref.costs import PREFILL_CHUNK
@@ -263,23 +262,8 @@ def decode(
     return ids, seconds
 
 
-@dataclass(frozen=True)
-class WarmUpSpeed:
-    """Speed of a warm-up: seconds per token of prefill, and seconds of the fastest decode step."""
-
-    prefill_s: float
-    step_s: float
-
-    def walk(self, tokens: int, steps: int) -> float:
-        """Return a lower bound in seconds for a sweep of ``tokens`` prefill tokens and ``steps`` decode steps.
-
-        Both get slower with depth.
-        """
-        return tokens * self.prefill_s + steps * self.step_s
-
-
-def warm_up(session: Any, tokens: Sequence[int], eos: int, positions: Iterable[int] = ()) -> WarmUpSpeed:
-    """Run a prefill chunk and a few decode steps on ``session``, to be discarded; return their speed.
+def warm_up(session: Any, tokens: Sequence[int], eos: int, positions: Iterable[int] = ()) -> None:
+    """Run a prefill chunk and a few decode steps on ``session``, to be discarded.
 
     The first row then measures no loading of code and weights. The chunk is a whole one, since a chunk of another size
     would use other code and buffers. ``positions``: of all tokens to be decoded, for what an engine's sessions share.
@@ -287,12 +271,11 @@ def warm_up(session: Any, tokens: Sequence[int], eos: int, positions: Iterable[i
     with _sweep_errors("warm-up failed"):
         chunk = getattr(session, "chunk", PREFILL_CHUNK)
         count = max(1, min(len(tokens), chunk, session.ctx - WARMUP_DECODE - 1))
-        _, spent = timed_prefill(session, list(tokens[:count]), count)
+        timed_prefill(session, list(tokens[:count]), count)
         snapshot = session.snapshot()
         session.prepare(positions)
-        _, steps = decode(session, session.pos, WARMUP_DECODE, eos)
+        decode(session, session.pos, WARMUP_DECODE, eos)
         session.restore(snapshot)
-    return WarmUpSpeed(spent / count, min(steps))
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..errors import TargetError
@@ -145,44 +145,29 @@ class Completion:
         return [b - a for a, b in zip(self.arrivals, self.arrivals[1:], strict=False)]
 
 
-class _Sum:
-    """Accumulates deltas into a completion."""
-
-    def __init__(self) -> None:
-        self.text: list[str] = []
-        self.reasoning: list[str] = []
-        self.steps: list[Step] = []
-        self.calls: dict[int, ToolCall] = {}
-        self.arrivals: list[float] = []
-        self.sizes: list[int] = []
-        self.last = Delta()
-        self.usage, self.model = Usage(), ""
-
-    def add(self, delta: Delta) -> None:
-        self.text.append(delta.text)
-        self.reasoning.append(delta.reasoning)
-        self.steps += delta.steps
+def _sum(deltas: Sequence[Delta]) -> Completion:
+    """Return the completion that the deltas add up to."""
+    calls: dict[int, ToolCall] = {}
+    for delta in deltas:
         if delta.void:
-            self.calls.clear()
+            calls.clear()
         for more in delta.calls:
-            known = self.calls.get(more.index, ToolCall("", ""))
-            self.calls[more.index] = ToolCall(
-                known.name + more.name, known.arguments + more.arguments, more.id or known.id
-            )
-        if delta.brings:
-            self.arrivals.append(delta.time)
-            texts = [delta.text, delta.reasoning, *(more.name + more.arguments for more in delta.calls)]
-            self.sizes.append(len("".join(texts).encode("utf-8", "surrogatepass")))
-        self.usage, self.model = delta.usage or self.usage, delta.model or self.model
-        self.last = delta if delta.finish else replace(self.last, time=delta.time)
+            known = calls.get(more.index, ToolCall("", ""))
+            calls[more.index] = ToolCall(known.name + more.name, known.arguments + more.arguments, more.id or known.id)
+    arrived = [delta for delta in deltas if delta.brings]
+    end = next((delta for delta in reversed(deltas) if delta.finish), Delta())
+    return Completion(
+        "".join(delta.text for delta in deltas), tuple(step for delta in deltas for step in delta.steps),
+        Finish(end.finish) if end.finish else "", next((d.usage for d in reversed(deltas) if d.usage), Usage()),
+        next((delta.model for delta in reversed(deltas) if delta.model), ""), tuple(delta.time for delta in arrived),
+        deltas[-1].time if deltas else 0.0, "".join(delta.reasoning for delta in deltas),
+        tuple(call for _, call in sorted(calls.items())), end.error, end.markup, tuple(map(_size, arrived)),
+    )  # fmt: skip
 
-    def completion(self) -> Completion:
-        last = self.last
-        return Completion(
-            "".join(self.text), tuple(self.steps), Finish(last.finish) if last.finish else "", self.usage, self.model,
-            tuple(self.arrivals), last.time, "".join(self.reasoning),
-            tuple(call for _, call in sorted(self.calls.items())), last.error, last.markup, tuple(self.sizes),
-        )  # fmt: skip
+
+def _size(delta: Delta) -> int:
+    texts = [delta.text, delta.reasoning, *(call.name + call.arguments for call in delta.calls)]
+    return len("".join(texts).encode("utf-8", "surrogatepass"))
 
 
 def collect(deltas: Iterable[Delta]) -> Completion:
@@ -191,13 +176,12 @@ def collect(deltas: Iterable[Delta]) -> Completion:
     Raise TargetError if the stream broke off or ended without a finish reason; the error's ``partial`` is then the
     completion so far, with finish ERROR.
     """
-    total = _Sum()
+    seen: list[Delta] = []
     try:
-        for delta in deltas:
-            total.add(delta)
-        if not total.last.finish:
+        seen.extend(deltas)
+        if not any(delta.finish for delta in seen):
             raise TargetError("the answer ended without a finish reason")
     except TargetError as error:
-        error.partial = replace(total.completion(), finish=Finish.ERROR, error=str(error))
+        error.partial = replace(_sum(seen), finish=Finish.ERROR, error=str(error))
         raise
-    return total.completion()
+    return _sum(seen)

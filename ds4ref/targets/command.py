@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..cancellation import Cancellation
 from ..errors import TargetError, UsageError
@@ -125,13 +125,13 @@ class CommandTarget(Target):
         return out
 
 
-class Dump:
+class Dump(NamedTuple):
     """The contents of a ``--dump-logprobs`` file."""
 
-    def __init__(
-        self, steps: tuple[Step, ...], prompt_tokens: int | None, finish: str, model: str, ctx: int | None = None
-    ):
-        self.steps, self.prompt_tokens, self.finish, self.model, self.ctx = steps, prompt_tokens, finish, model, ctx
+    steps: tuple[Step, ...]
+    prompt_tokens: int | None
+    finish: str
+    model: str
 
 
 def read_dump(data: bytes, where: str) -> Dump:
@@ -139,13 +139,13 @@ def read_dump(data: bytes, where: str) -> Dump:
     try:
         fields = json.loads(data)
         steps = tuple(_step(entry) for entry in fields["steps"])
-        prompt_tokens, ctx = (n if type(n := fields.get(key)) is int else None for key in ("prompt_tokens", "ctx"))
+        prompt_tokens = n if type(n := fields.get("prompt_tokens")) is int else None
         model = fields.get("model")
         name = str(model.get("name") or "") if isinstance(model, dict) else ""
         finish = fields.get("finish") or ("stop" if steps and _is_eos(steps[-1].token.raw) else "length")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         raise TargetError(f"{where}: malformed logprob dump: {type(error).__name__}: {error}") from None
-    return Dump(steps, prompt_tokens, str(finish), name, ctx)
+    return Dump(steps, prompt_tokens, str(finish), name)
 
 
 def _step(entry: dict[str, Any]) -> Step:

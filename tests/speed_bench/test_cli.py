@@ -361,12 +361,6 @@ def test_a_context_beyond_memory_is_refused_before_its_text_is_written(engines, 
     assert err[-1].startswith("ds4-bench: a context of 100,000,128 tokens needs ") and "8.0 GiB of memory" in err[-1]
 
 
-def test_a_long_walk_says_how_long(engines, capsys):
-    """By the warm-up: 24 tokens at 0.25 s, 3 x 100 steps at 0.625 s; two lines of a session's time are no window."""
-    assert cli.main([*SMALL[:-1], "100", "-r", "1"]) == 0
-    assert "one repetition (3 rows) takes at least 3 min" in capsys.readouterr().err
-
-
 def test_repetitions_that_fit_the_budget(engines, capsys, private_store):
     """A walk takes 9.75 s on this clock."""
     for budget, reps in (("300", 5), ("30", 3), ("5", 1)):

@@ -95,14 +95,13 @@ def test_bugs_broken_logits_and_a_full_context_are_noticed(clock):
 
 
 @pytest.mark.parametrize("ctx", [6, 20, 3000])
-def test_warm_up_is_a_whole_chunk_where_it_fits_and_says_what_it_took(clock, ctx):
+def test_warm_up_is_a_whole_chunk_where_it_fits(clock, ctx):
     """A shorter one would leave the buffers of the chunk, and its code, to the first row."""
     session = FakeSession(clock, ctx)
-    found = warm_up(session, [2] * 2048, EOS)
+    warm_up(session, [2] * 2048, EOS)
     names = [entry[0] for entry in session.log]
     assert session.log[0] == ("sync", 0, min(PREFILL_CHUNK, ctx - 5)) and names.count("append") == 4
-    assert names[-1] == "restore" and (found.prefill_s, found.step_s) == (PREFILL_S, STEP)
-    assert found.walk(100, 10) == 100 * PREFILL_S + 10 * STEP
+    assert names[-1] == "restore"
 
 
 def test_what_was_prepared_before_costs_the_first_step_nothing(clock):

@@ -99,21 +99,18 @@ class DeviceArray:
         return DeviceArray(self.buffer, whole, self.dtype, self.offset)
 
     def flat(self) -> Any:
-        """The kernel argument: all values in one dimension. The array must be contiguous and have memory."""
+        """The kernel argument: all values in one dimension. The array must be contiguous. Raises RuntimeError for a
+        place of a recording that is not sealed."""
         if self._flat is None:
-            self._flat = self.shaped((self.size,))
+            block = self.buffer.block
+            if block is None:
+                raise RuntimeError("a place of a recording has no memory before it is sealed")
+            self._flat = as_kernel_array(block.pointer + self.buffer.start + self.offset, self.size, self.dtype)
         return self._flat
 
     def move(self, buffer: Buffer) -> None:
         """Become an array at the beginning of another buffer. Views made before stay where they are."""
         self.buffer, self.offset, self._flat = buffer, 0, None
-
-    def shaped(self, shape: Sequence[int]) -> Any:
-        """The kernel argument in this shape. Raises RuntimeError for a place of a recording that is not sealed."""
-        block = self.buffer.block
-        if block is None:
-            raise RuntimeError("a place of a recording has no memory before it is sealed")
-        return as_kernel_array(block.pointer + self.buffer.start + self.offset, shape, self.dtype)
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
         raise TypeError("this array lives on the device: the backend's host() copies it")

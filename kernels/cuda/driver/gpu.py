@@ -195,21 +195,15 @@ class Device:
             with suppress(self.raises):  # what went wrong first is the news; the stream must not stay in capture
                 if not graph:
                     self._call("cuStreamEndCapture", self._handle, ctypes.byref(graph))
-            self._drop(graph)
+                if graph:
+                    self._call("cuGraphDestroy", graph)
             raise
         try:
-            nodes = ctypes.c_size_t()
-            self._call("cuGraphGetNodes", graph, None, ctypes.byref(nodes))
             self._call("cuGraphInstantiateWithFlags", ctypes.byref(ready), graph, ctypes.c_uint64(0))
         finally:
-            self._drop(graph)
-        return Captured(self, ready, nodes.value)
-
-    def _drop(self, graph: ctypes.c_void_p) -> None:
-        """Destroy what a capture made. An error here has been told by an earlier call or will be by a later one."""
-        with suppress(self.raises):
-            if graph:
+            with suppress(self.raises):  # an error here is told by the next call
                 self._call("cuGraphDestroy", graph)
+        return Captured(self, ready)
 
     def __del__(self) -> None:
         with suppress(Exception):  # the context went first, or there never was one
@@ -226,8 +220,8 @@ def _nothing_freed_at_exit() -> None:
 class Captured:
     """An instantiated CUDA graph."""
 
-    def __init__(self, driver: Device, ready: ctypes.c_void_p, nodes: int):
-        self._driver, self._ready, self.nodes = driver, ready, nodes
+    def __init__(self, driver: Device, ready: ctypes.c_void_p):
+        self._driver, self._ready = driver, ready
 
     def launch(self) -> None:
         self._driver._call("cuGraphLaunch", self._ready, self._driver._handle)

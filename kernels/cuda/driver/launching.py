@@ -21,27 +21,21 @@ from .shim import DriverError, dispatcher_class, driver_library, error_name, fro
 
 
 class KernelArray:
-    """What a kernel is given for an array in device memory: address, shape, dtype; contiguous in C order."""
+    """What a kernel is given for an array in device memory: ``size`` values from an address on."""
 
-    __slots__ = ("dtype", "key", "pointer", "shape", "words")
+    __slots__ = ("dtype", "words")
 
-    def __init__(self, pointer: int, shape: Sequence[int], dtype: Any) -> None:
-        self.pointer, self.shape, self.dtype = pointer, tuple(shape), np.dtype(dtype)
-        self.key = self.dtype.char, len(self.shape)
-        strides, size = [], self.dtype.itemsize
-        for length in reversed(self.shape):
-            strides.append(size)
-            size *= length
-        items = size // self.dtype.itemsize
+    def __init__(self, pointer: int, size: int, dtype: Any) -> None:
+        self.dtype = np.dtype(dtype)
         # Numba's array: owner, parent, items, bytes of an item, address, shape, strides
-        self.words = 0, 0, items, self.dtype.itemsize, pointer, *self.shape, *reversed(strides)
+        self.words = 0, 0, size, self.dtype.itemsize, pointer, size, self.dtype.itemsize
 
 
 def kind_of_kernel_array(value: Any) -> Any | None:
     """Return Numba's type of an array, None for other values."""
     if not isinstance(value, KernelArray):
         return None
-    return types.Array(from_dtype(value.dtype), len(value.shape), "C")
+    return types.Array(from_dtype(value.dtype), 1, "C")
 
 
 def kind_of(value: Any, kind_of_array: Callable[[Any], Any | None] = kind_of_kernel_array) -> Any:
@@ -99,7 +93,7 @@ _lock = threading.RLock()
 
 def prepared(kernel: Any, args: Sequence[Any], flat: Sequence[Any]) -> Prepared:
     """Return what launches of ``kernel`` with such arguments need; compile it the first time."""
-    key = kernel, *[leaf.key if isinstance(leaf, KernelArray) else type(leaf) for leaf in flat]
+    key = kernel, *[leaf.dtype.char if isinstance(leaf, KernelArray) else type(leaf) for leaf in flat]
     ready = _prepared.get(key)
     if ready is None:
         ready = _prepared[key] = Prepared(kernel, args, flat)

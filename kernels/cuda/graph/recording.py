@@ -187,12 +187,6 @@ class Recording(Steps):
                 owner.tell(code)
 
     @property
-    def nodes(self) -> int:
-        """Nodes of the graph: launches of kernels, and copies of inputs and outputs."""
-        nodes: int = self._graph.nodes
-        return nodes
-
-    @property
     def nbytes(self) -> int:
         """Bytes of device memory of places and outputs."""
         return self._arena.nbytes + self._results.nbytes

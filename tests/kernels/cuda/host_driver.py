@@ -85,7 +85,6 @@ class HostGraph:
 
     def __init__(self, driver: HostDriver, refresh: list, calls: list, fetch: list):
         self._driver, self._refresh, self._calls, self.fetch = driver, refresh, calls, fetch
-        self.nodes = len(refresh) + len(calls) + len(fetch)
 
     def launch(self) -> None:
         self._driver.counts["launch"] += 1

@@ -216,7 +216,7 @@ CALLS = {
     "cuCtxPushCurrent": (1,), "cuStreamCreate": (1,), "cuMemAlloc": (1, 20), "cuMemHostAlloc": (1,),
     "cuMemGetInfo": (1,), "cuMemFree": (1, 12), "cuMemcpyHtoDAsync": (1, 20), "cuMemcpyDtoHAsync": (1,),
     "cuLaunchKernel": (1, 30), "cuStreamSynchronize": (1, 4), "cuStreamBeginCapture": (1,), "cuStreamEndCapture": (1,),
-    "cuGraphGetNodes": (1,), "cuGraphInstantiate": (1,), "cuGraphDestroy": (1,), "cuGraphLaunch": (1, 2),
+    "cuGraphInstantiate": (1,), "cuGraphDestroy": (1,), "cuGraphLaunch": (1, 2),
     "cuGraphExecDestroy": (1,), "cuStreamDestroy": (1,),
 }  # fmt: skip
 """Which of the calls of each name fail, with an error after which all fail."""

@@ -49,11 +49,9 @@ class _Launcher:
         launch(self.kernel, grid, block, *args, shared=int(self.shared), slack=256, order=_opened[-1].order)
 
 
-def _array(pointer: int, shape: Any, dtype: np.dtype) -> np.ndarray:
+def _array(pointer: int, size: int, dtype: np.dtype) -> np.ndarray:
     """``launching.KernelArray`` over this process's memory."""
-    size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
-    raw = (ctypes.c_uint8 * size).from_address(pointer)
-    return np.frombuffer(raw, dtype).reshape(shape)
+    return np.frombuffer((ctypes.c_uint8 * (size * dtype.itemsize)).from_address(pointer), dtype)
 
 
 class CompiledDriver(HostDriver):

@@ -75,10 +75,12 @@ class Watched:
 
 
 class Endpoint:
-    """An OpenAI-compatible server on loopback that streams the answers of a script, each a list of Deltas."""
+    """An OpenAI-compatible server on loopback that streams the answers of a script: Deltas, or what makes them of a
+    request's body. ``model``: what it says of its model."""
 
-    def __init__(self, *script: list[Delta]):
+    def __init__(self, *script: Any, model: dict[str, str] | None = None):
         self.script, self.bodies, self.headers = list(script), [], []
+        models = [model or {"id": "m"}]
         endpoint = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -86,13 +88,13 @@ class Endpoint:
                 pass
 
             def do_GET(self) -> None:
-                self.reply(json.dumps({"object": "list", "data": [{"id": "m"}]}).encode(), "application/json")
+                self.reply(json.dumps({"object": "list", "data": models}).encode(), "application/json")
 
             def do_POST(self) -> None:
                 endpoint.headers.append(dict(self.headers))
                 endpoint.bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
                 answer = endpoint.script.pop(0) if len(endpoint.script) > 1 else endpoint.script[0]
-                events = [json.dumps(event(delta)) for delta in answer]
+                events = [json.dumps(event(d)) for d in (answer(endpoint.bodies[-1]) if callable(answer) else answer)]
                 self.reply("".join(f"data: {data}\n\n" for data in [*events, "[DONE]"]).encode(), "text/event-stream")
 
             def reply(self, data: bytes, kind: str) -> None:

@@ -15,8 +15,8 @@ from ds4ref.cancellation import Cancellation
 
 @pytest.fixture
 def shell(tmp_path) -> Shell:
-    """Its clock says 0, and 11 as soon as a command has made the file ``late``."""
-    return Shell(str(tmp_path), os.environ, lambda: 11.0 if (tmp_path / "late").exists() else 0.0)
+    """Its clock says 0, and 10 as soon as a command has made the file ``late``."""
+    return Shell(str(tmp_path), os.environ, lambda: 10.0 if (tmp_path / "late").exists() else 0.0)
 
 
 def run(shell: Shell, command: str, cancel: Cancellation | None = None):
@@ -55,7 +55,7 @@ def test_output_and_status(shell, tmp_path) -> None:
 def test_a_timeout_ends_the_whole_group(shell) -> None:
     done = run(shell, "(trap '' TERM; sleep 1000; sleep 1000) & echo $!; sleep 1000 | cat & echo $!; touch late; wait")
     pids = [int(line) for line in done.output.split()]
-    assert (done.why, done.status, done.seconds) == ("timeout", 143, 11.0) and len(pids) == 2 and all(map(gone, pids))
+    assert (done.why, done.status, done.seconds) == ("timeout", 143, 10.0) and len(pids) == 2 and all(map(gone, pids))
 
 
 @needs_proc

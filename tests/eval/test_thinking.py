@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from ds4ref.eval.cli import main
 from ds4ref.reports.cli import main as report
 from ds4ref.runs import thinking
+from ds4ref.targets import Delta, Finish
 from ds4ref.targets.dialects import likely
+from tests.agent.scripted import Endpoint
 
 DONE = {"status": "done", "output": "Answer: 4", "finish": "stop", "tokens": 4}
 SAMPLES = {
@@ -63,7 +63,6 @@ NOTES = {
     "off, but seen": ("none", (True, False), PROBED, "thinking: switched off, but seen in 1 of 2 answers. The server "
                       "ignores how it was asked (--dialect probe), or its model always thinks. "
                       "Try --dialect openai (or deepseek)"),
-    "judged, without settings": (None, (False, True), PROBED, ""),
 }  # fmt: skip
 
 
@@ -92,43 +91,22 @@ def test_the_dialects_that_are_named(current, owner, dialects):
 # --- from a server to every page
 
 
-class Server(BaseHTTPRequestHandler):
-    """Think as vLLM does: if chat_template_kwargs say so, whatever else is in the request."""
-
-    def reply(self, kind: str, data: bytes) -> None:
-        self.send_response(200)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def do_GET(self) -> None:
-        self.reply("application/json", b'{"data": [{"id": "m", "owned_by": "vllm"}]}')
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        thinks = body.get("chat_template_kwargs", {}).get("thinking")
-        deltas = [*([{"reasoning": "two and two"}] if thinks else []), {"content": "Answer: A"}, {}]
-        events = [{"choices": [{"index": 0, "delta": delta, "finish_reason": None if delta else "stop"}]}
-                  for delta in deltas]  # fmt: skip
-        self.reply("text/event-stream", b"".join(f"data: {json.dumps(event)}\n\n".encode() for event in events))
-
-    def log_message(self, *args: object) -> None:
-        """Say nothing."""
+def as_vllm(body: dict) -> list[Delta]:
+    """Think if chat_template_kwargs say so, whatever else is in the request."""
+    thinks = body.get("chat_template_kwargs", {}).get("thinking")
+    return [Delta(reasoning="two and two" * bool(thinks)), Delta("Answer: A"), Delta(finish=Finish.STOP)]
 
 
 @pytest.fixture
 def server():
-    with ThreadingHTTPServer(("127.0.0.1", 0), Server) as found:
-        threading.Thread(target=found.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{found.server_port}"
-        found.shutdown()
+    with Endpoint(as_vllm, model={"id": "m", "owned_by": "vllm"}) as found:
+        yield found.url
 
 
 def test_an_ignored_wish_is_said_wherever_the_score_is(server, tmp_path, capsys, private_data):
     """Console, log, JSON, view, replay, compare, the store and reports; --dialect mends it."""
     path, other = str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl")
-    run = ["--target", f"{server}/v1", "--questions", "2", "--plain"]
+    run = ["--target", server, "--questions", "2", "--plain"]
 
     def said(call, *argv: str) -> str:
         assert call(list(argv)) in (0, 1, 4)

@@ -27,6 +27,10 @@ def test_read_numbers_lines(tools, folder) -> None:
     assert tools("read", path="a", start_line=2, max_lines=1).text == (
         "a: lines 2-2 of 3; continue_offset=3; read with start_line=3 shows the next lines\n2 "
     )
+    (folder / "a").write_text(("x" * 3000 + "\n") * 40)
+    done = tools("read", path="a")
+    assert done.note == "a: lines 1-32 of 40", "64 KiB"
+    assert done.text.endswith(f"32 {'x' * 2000}... (3000 characters)")
 
 
 @pytest.mark.parametrize("arguments, why", [

@@ -61,6 +61,8 @@ def test_json_is_alone_on_stdout_and_a_low_score_fails(path, capsys, model):
 def test_a_log_goes_on_and_repeats_nothing(path, capsys, model):
     assert main([*model, "-o", str(path), "--limit", "2", "--plain", "--no-store"]) == 0
     before = path.read_bytes()
+    assert main(["--resume", str(path), "--plain", "--no-store"]) == 0 and path.read_bytes() == before
+    assert "2 samples of pack nano, 2 of them done" in capsys.readouterr().err, "the limit of the log"
     for _ in range(2):
         assert main(["--resume", str(path), "--limit", "4", "--plain", "--no-store"]) == 0
     assert path.read_bytes().startswith(before) and len(logs.read(path).samples) == 4

@@ -79,6 +79,7 @@ def test_a_clean_engine_is_named_by_its_mode(library, mode, top) -> None:
     found = verdict(library, library.run(mode, [], seed=99), top)
     assert (found.verdict, found.fault, found.first_position) == (mode, None, None)
     assert found.confidence > 0.5 and found.limit is not None and found.limit["size"] > 0
+    assert found.limit["seen"] > 3 and "no_sink" not in [name for name, _ in found.limit["not_seen"]]
 
 
 @pytest.mark.parametrize("top", [None, 20])

@@ -59,6 +59,11 @@ def test_time_that_ran_out_is_told(engine, quiet, monkeypatch) -> None:
     assert "--prompt long" in checks["long"].next[0] and not found.complete
 
 
+def test_a_long_stage_that_is_asked_for_runs_in_a_quick_examination_too(engine, quiet) -> None:
+    found = run.examine(ExamContext(Scripted([step(b"a", (b"b", -3.0))]), engine, quick=True), only=["depth"])
+    assert [c.name for c in found.stages[-1].checks] == ["around 512 tokens", "facts"]
+
+
 def doctored(monkeypatch, target) -> None:
     monkeypatch.setattr(command, "target_of", lambda args, spec: target)
 

@@ -78,7 +78,7 @@ def whole(answer: Answer) -> dict[str, Any]:
             used = {name: n for name, n in (event.get("usage") or {}).items() if n is not None}
             message["usage"] = {**(message.get("usage") or {}), **used}
             ended = True
-    expect(ended and not inside, "no message_delta" if not inside else "a block that is never closed")
+    expect(ended, "no message_delta")
     for block in blocks:
         if made := block.pop("partial_json"):
             block["input"] = parsed(made)

@@ -418,9 +418,9 @@ def tool_call(api: Api, talk: Talk) -> None:
     for more in api.forms:
         said = api.read(talk.ask(api.path, {**api.forced(talk), **more}))
         expect(len(said.calls) == 1 and said.calls[0].name == "weather", f"calls {shown(said.calls)}")
+        clean(said)
         weather_fits(said.calls[0], strict=api.strict)
         expect(said.finish in api.called, f"the end {said.finish}")
-        clean(said)
 
 
 @shared("tools", "tools", "forced")
@@ -430,7 +430,6 @@ def tool_any(api: Api, talk: Talk) -> None:
         said = api.read(offered(talk.ask(api.path, {**api.forced(talk, 1), **more}), "tool_choice of any tool"))
         expect(said.calls and {call.name for call in said.calls} <= {"weather", "clock"}, f"calls {shown(said.calls)}")
         expect(said.finish == api.called[0], f"the end {said.finish}")
-        clean(said)
 
 
 @shared("tools", "tools")

@@ -90,7 +90,7 @@ class VocabularyKeys:
             raise TextError(f"{ENDS_KEY} lists {count} tokens, at most {MOST_ENDS} are allowed")
         tokens = [*self.value("eos_token_ids", lists, ())]
         tokens += [self.value(f"{name}_token_id", IDS, NONE) for name in ("eot", "eom")]
-        return [token for token in tokens if token not in (-1, NONE)]
+        return [token for token in tokens if token != NONE]
 
     def _template(self, tokens: Mapping[str, str]) -> ChatTemplate | None:
         from .template import ChatTemplate

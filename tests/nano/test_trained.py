@@ -48,6 +48,13 @@ def test_every_recipe_is_made_once_and_runs(made, recipe):
         assert np.isfinite(engine.logits("A word.")).all()
 
 
+def test_a_damaged_folder_is_made_again(own_cache):
+    config = Path(embedded_path("fp8")) / "config.json"
+    whole = config.read_bytes()
+    config.write_bytes(b"{}")
+    assert embedded_path("fp8") == str(config.parent) and config.read_bytes() == whole
+
+
 @pytest.mark.parametrize("damage", ["flip", "delete", "digest"])
 def test_damage_is_repaired(made, damage):
     path = Path(embedded_path("f16"))

@@ -80,6 +80,7 @@ def test_34_missing_string_attribute():
 def test_35_bad_json_becomes_a_string():
     """ds4 sends {} and so loses every argument of the call."""
     assert value(f"{P('s', 'yes')}hello there{P_END}") == '{"s":"hello there"}'
+    assert value(f"{P('s', 'yes')}1{P_END}") == '{"s":1}', "only true means text"
     assert value(f"{P('s', 'false')}{{'a': 1}}{P_END}") == '{"s":"{\'a\': 1}"}'
     assert value(f"{P('s', 'false')}2024-01-31{P_END}") == '{"s":"2024-01-31"}'
     assert value(f"{P('s', 'false')}NaN{P_END}") == '{"s":"NaN"}'

@@ -188,6 +188,7 @@ CASES: dict[str, tuple[Callable[[Path], Path], str]] = {
     # safetensors: header, index, config.json
     "length over the limit": (header({"a": OK}, length=MAX_HEADER_BYTES + 1), "at most"),
     "length past the end": (header({"a": OK}, length=10_000), "truncated: the header"),
+    "depth 66": (header(b'{"a":' + b"[" * 65 + b"1" + b"]" * 65 + b"}"), "nested more than 64 deep"),
     "depth 100,000": (header(b'{"a":' + b"[" * 100_000), "nested more than 64 deep"),
     "a name twice": (header(b'{"a":%s,"a":%s}' % ((json.dumps(OK).encode(),) * 2)), "'a' appears twice"),
     "unknown dtype": (header({"a": {**OK, "dtype": "F31"}}), "unknown dtype 'F31'"),

@@ -40,8 +40,6 @@ class Ability(enum.Enum):
     SCORE = "scoring of a given text (teacher forcing)"
     TOKENIZE = "tokenization"
     STREAM = "streaming"
-    SAMPLING = "sampling at a temperature"
-    SEED = "seeds"
     GUIDE = "guiding of single tokens"
 
 

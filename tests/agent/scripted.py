@@ -35,7 +35,7 @@ class Scripted(Target):
     raised, a function makes the answer. Remembers the requests."""
 
     kind, name = "scripted", "script"
-    abilities = frozenset({Ability.CHAT, Ability.TOOLS, Ability.STREAM, Ability.SAMPLING})
+    abilities = frozenset({Ability.CHAT, Ability.TOOLS, Ability.STREAM})
 
     def __init__(self, *script: Any):
         self.script, self.requests = list(script), []

@@ -23,7 +23,7 @@ class Scripted(Target):
 
     def __init__(self, script: Callable[[Request], Iterable[Step]], *abilities: Ability):
         self.script = script
-        self.abilities = frozenset({Ability.CHAT, Ability.STREAM, Ability.SAMPLING, Ability.SEED, *abilities})
+        self.abilities = frozenset({Ability.CHAT, Ability.STREAM, *abilities})
         self.asked: list[Request] = []
         self.finish: Callable[[Request], Finish] = lambda request: Finish.STOP
 

@@ -56,13 +56,6 @@ def test_published_files_import_as_they_are(store, csvs, capsys):
             assert isinstance(row["kvcache_bytes"], int)
 
 
-def test_importing_twice_keeps_one(store, csvs, capsys):
-    call(capsys, "import", csvs[0])
-    code, out, _ = call(capsys, "import", csvs[0])
-    assert (code, out) == (0, "run 3: m2_ultra, 32 rows (already stored)\n")
-    assert len(store.runs()) == 3
-
-
 def test_a_torn_kvcache_cell_is_noticed(store, tmp_path, capsys):
     path = tmp_path / "torn.csv"
     path.write_bytes(published.m2_ultra()[:-4])

@@ -8,14 +8,13 @@ import pytest
 from ds4ref.archs.deepseek4.shape import FLASH
 from ds4ref.errors import DataError
 from ds4ref.reports.sources import check_kvcache
-from ds4ref.runs import columns as module
-from ds4ref.runs.columns import COLUMNS, HEADER, NAMES, Column, documentation, format_row, summaries, summary
+from ds4ref.runs.columns import HEADER, NAMES, documentation, format_row, summaries, summary
 from ds4ref.runs.drift import notes, slow_start
 from ds4ref.runs.results import COLUMNS as DS4S
 from ds4ref.runs.results import read_rows
 from ds4ref.speed_bench.plot import read_curve
 from ds4ref.speed_bench.sweep import measured
-from ds4ref.speed_bench.table import fitting, print_table
+from ds4ref.speed_bench.table import print_table
 
 from ..reports.published import ROWS, as_ds4
 
@@ -101,17 +100,6 @@ def test_what_cannot_be_read_is_said_in_one_line(write, text, message):
     assert message in str(error.value) and "\n" not in str(error.value)
 
 
-def test_a_new_column_touches_one_place(monkeypatch):
-    extra = Column("gen_slowest_ms", "the slowest step", "ms", form=".1f", combine=module.largest, heading="slowest",
-                   display_form=".0f")  # fmt: skip
-    monkeypatch.setattr(module, "COLUMNS", (*COLUMNS, extra))
-    rows = [measured(96, 32, 0.5, steps, (4, 5), 7000) | {"gen_slowest_ms": 1e3 * max(steps)}
-            for steps in [(0.1, 0.2), (0.3, 0.1)]]  # fmt: skip
-    found = summary(rows)
-    assert found["gen_slowest_ms"] == 300 and module.format_row(found).endswith(",300.0")
-    assert "slowest" in table([found]) and "300" in table([found])
-
-
 def test_percentiles_pool_all_repetitions_and_need_enough_of_them():
     group = [{"steps_s": [0.001 * n for n in range(start, 100, 2)], "ctx_tokens": 1} for start in (0, 1)]
     found = summary(group)
@@ -143,13 +131,6 @@ def test_a_table_for_people():
     assert "share" not in text and "fairness" not in text and "p95" not in text, "columns that hold something"
 
 
-def test_a_table_of_somebody_elses_engine():
-    entries = summaries([{"ctx_tokens": 64, "prefill_tps": 10.0, "gen_tps": 0.0, "test": "pp64"}])
-    text = table(entries, model={"name": None, "file": "m.gguf"}, numerics=None, threads=None)
-    assert "A · m.gguf · backend cpu\n" in text.replace(" \n", "\n").replace("  ", "") and "numerics" not in text
-    assert "from Chip" in text and "repetitions" not in text and "decode t/s" not in text and "pp64" in text
-
-
 @pytest.mark.parametrize("width", [40, 60, 80, 120])
 def test_a_table_is_as_wide_as_its_terminal(width):
     entry = summary([measured(1_048_576, 2048, 0.5, (0.25, 0.125), (4, 5), 926033292)] * 2)
@@ -157,13 +138,6 @@ def test_a_table_is_as_wide_as_its_terminal(width):
     text = table([entry], width)
     assert max(map(len, text.splitlines())) <= width and "1,048,576" in text and "4,096" in text
     assert ("no room for" in " ".join(text.split())) == (width < 120) and "…" not in text
-
-
-def test_the_most_important_columns_stay():
-    entry = {"ctx_tokens": 4096, "prefill_tps": 100.0, "gen_tps": 10.0}
-    known = sorted((c for c in COLUMNS if c.heading and c.display(entry)), key=lambda column: column.rank)
-    assert [c.name for c in fitting(known, [entry], 24)] == ["ctx_tokens", "prefill_tps"]
-    assert len(fitting(known, [entry], 5)) == 1
 
 
 # --- slow starts

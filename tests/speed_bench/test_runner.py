@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import ds4ref.reports.cli
-from ds4ref.errors import SessionError
 from ds4ref.nano.recipe import NANO
 from ds4ref.reports.sources import read_csv
 from ds4ref.runs.columns import HEADER, summaries, summary
@@ -236,18 +235,6 @@ def test_peaks_are_those_of_this_machine_its_kernels_and_threads_and_not_old(pri
         assert machine_peaks(store, 1)["run"] > number, "thirty days old"
 
 
-def test_repetitions_in_every_place(engines, private_store, capsys, tmp_path):
-    assert cli.main([*SMALL, "-r", "3", "--csv", "r.csv"]) == 0
-    assert len(engines[0].sessions) == 4, "one to warm up"
-    assert "medians of 3 repetitions" in capsys.readouterr().out
-    rows = read_rows("r.csv")
-    assert [(row["ctx_tokens"], row["reps"], row["gen_tps"]) for row in rows] == [(n, 3, 1.6) for n in (8, 16, 24)]
-    facts = json.loads(Path("r.json").read_text())
-    assert len(facts["samples"]) == 9 and facts["walk"]["reps"] == 3
-    with Store.open(private_store) as store:
-        assert len(store.rows(store.find("r").id)) == 9
-
-
 def test_two_targets_are_two_runs_of_one_group_with_a_verdict(engines, private_store, capsys):
     assert cli.main([*SMALL, *TWO, "--csv", "t.csv", "--plot", "t.svg", "--json"]) == 0
     assert [(e.options["threads"], e.options["backend"]) for e in engines] == [(1, "cpu"), (2, "reference")]
@@ -286,21 +273,6 @@ def test_lists_are_targets_in_turn(engines, capsys, private_store, tmp_path):
     assert json.loads((tmp_path / "l-threads-1.json").read_text())["threads"] == 1
 
 
-def test_a_failure_keeps_the_run_as_failed(engines, private_store, monkeypatch):
-    real = FakeSession.append
-
-    def append(self, token):
-        if self.pos > 16:
-            raise SessionError("badgers")
-        return real(self, token)
-
-    monkeypatch.setattr(FakeSession, "append", append)
-    assert cli.main([*SMALL, "--no-warmup", "-r", "2", "--csv", "r.csv"]) == 1
-    with Store.open(private_store) as store:
-        run = store.find("r")
-        assert run.status == "failed" and [row["ctx_tokens"] for row in store.rows(run.id)] == [8]
-
-
 @pytest.mark.parametrize("kind", FORMATS)
 def test_formats_on_stdout(engines, kind, capsys):
     assert cli.main([*SMALL, "-r", "2", "-o", kind, "--no-store"]) == 0
@@ -329,35 +301,6 @@ def test_markdown_shows_the_spread():
     facts = {"model": {"name": "a|b", "file": "f"}, "backend": "cpu", "numerics": "ds4", "threads": 1, "created": ""}
     text = render("md", [MeasuredTarget(BenchTarget(), facts, rows)])
     assert f"pp2048 | {statistics.fmean((100, 110, 120)):.2f} ± 10.00 |" in text and "a\\|b" in text
-
-
-def served(streams):
-    entry = {"rep": 0, "at": 0.0, "ctx_tokens": 64, "prefill_tokens": 64, "prefill_tps": 100.0, "gen_tokens": 8,
-             "gen_tps": 20.0, "ttft_ms": 12.5 * streams, "total_tps": 19.0 * streams, "streams": streams}  # fmt: skip
-    facts = {"model": {"name": "m", "file": "f"}, "backend": "http", "numerics": None, "threads": None, "created": ""}
-    return MeasuredTarget(BenchTarget(name=f"{streams} streams"), facts, [entry, {**entry, "rep": 1}])
-
-
-def test_markdown_of_endpoints_tells_their_streams_apart():
-    lines = [[cell.strip() for cell in line.strip("|").split("|")]
-             for line in render("md", [served(2), served(4)]).splitlines()]  # fmt: skip
-    assert lines[0] == [
-        "model",
-        "backend",
-        "threads",
-        "target",
-        "test",
-        "streams",
-        "TTFT ms",
-        "all t/s",
-        "t/s, mean ± SD",
-    ]
-    assert lines[1] == ["---", "---", "---:", "---", "---", *["---:"] * 4]
-    for row, streams, ttft, tps in zip(
-        lines[2:], "2244", ("25.0", "25.0", "50.0", "50.0"), ("100", "20") * 2, strict=True
-    ):
-        test = "pp64" if tps == "100" else "tg8 @ d64"
-        assert row[3:7] == [f"{streams} streams", test, streams, ttft] and row[8] == f"{tps}.00 ± 0.00"
 
 
 def test_a_slower_target_is_called_worse(bare):

@@ -6,7 +6,6 @@ import json
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from ds4ref.console.common import columns, is_tty, say, visible
 from ds4ref.console.flags import add
 from ds4ref.console.options import parsed
 from ds4ref.console.tool import parser
-from ds4ref.errors import UsageError
+from ds4ref.errors import UsageError, did_you_mean
 
 from .keep import notes
 from .log import Log, LogHeader, Sample, read
@@ -122,9 +121,8 @@ def find(log: Log, name: str) -> Question:
         return questions[found[0]]
     if found:
         raise UsageError(f"{name!r} begins {len(found)} ids: {', '.join(found[:4])}{' ...' if len(found) > 4 else ''}")
-    near = get_close_matches(name, questions, 1)
-    raise UsageError(f"no question {name!r}" + (f" (did you mean {near[0]}?)" if near else
-                     f": a number from 1 to {len(questions)}, or an id"))  # fmt: skip
+    hint = did_you_mean(name, questions) or f": a number from 1 to {len(questions)}, or an id"
+    raise UsageError(f"no question {name!r}{hint}")
 
 
 # ------------------------------------------------------------------------------------------------- one question

@@ -7,7 +7,6 @@ The packed buffer holds the inputs unchanged; for formats with minima every 256 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from numba import njit, types
@@ -15,31 +14,26 @@ from numba import njit, types
 from ...formats import Format
 from ...formats.apart import Apart
 from .decode import SubScales, block_minimum, block_scale, code_floats, group_lanes, number_floats, rest
-from .helpers import copy_32, load_int, pack_floats, prefetch_lines
+from .helpers import copy_32, pack_floats
 from .row_kernel import (
     COUNTS,
     LANES_16,
     LANES_32,
+    PAIR_16,
+    PAIR_32,
     TWO_AT_MOST,
-    Inputs,
-    Lanes,
     Part,
     RowKernel,
-    for_counts,
     make_rows,
     records,
-    several_adds,
 )
 from .tiers import NEON_TIER, TIER
-from .vec import JIT, Emit, F32x8, F32x16, Float, Int, Val, Vec, inline, several
+from .vec import JIT, Emit, F32x8, F32x16, Float, Int, Val, Vec, inline
 
 # With sums of 32 lanes, two inputs would not fit into 32 registers of 128 bits.
 _LANES = 16 if NEON_TIER else 32
-_SUMS_KIND = LANES_16 if NEON_TIER else LANES_32
+_SUMS_KIND, _PAIR = (LANES_16, PAIR_16) if NEON_TIER else (LANES_32, PAIR_32)
 _FLOATS, _COUNTS = Vec("f32", _LANES), TWO_AT_MOST if NEON_TIER else COUNTS
-
-
-_sum = inline(_FLOATS, _FLOATS, _FLOATS)(lambda k, a, b: a + b)
 
 
 # -- plain numbers: F32, F16, BF16
@@ -59,52 +53,32 @@ def _decode_bf16(k, address: Val, kind: types.Type) -> Val:
 def _plain(decode, size: int) -> RowKernel:
     """Make the kernel for plain numbers of ``size`` bytes; ``decode(k, address, kind)`` gives a vector or one."""
 
-    @inline(_FLOATS, _FLOATS, Int, Int)
     def add_vector(k, total, weights, x):
         return k.fma(decode(k, weights, _FLOATS), k.load(_FLOATS, x), total)
 
+    @inline(_PAIR.kind, _PAIR.kind, Int, Int)
+    def add_two(k, sums, weights, x):
+        even, odd = k.members(sums)
+        return add_vector(k, even, weights, x), add_vector(k, odd, weights + _LANES * size, x + 4 * _LANES)
+
+    @inline(_PAIR.kind, _PAIR.kind, Int, Int)
+    def add_one(k, sums, weights, x):
+        even, odd = k.members(sums)
+        return add_vector(k, even, weights, x), odd
+
     @inline(Float, Float, Int, Int)
-    def add_1(k, total, weights, x):
+    def add_single(k, total, weights, x):
         return k.fma(decode(k, weights, Float), k.load(Float, x), total)
 
-    def make(count: int, inputs: Inputs) -> Any:
-        buffers, outs, forward, store = inputs
-        zero, add, total = (
-            several(_SUMS_KIND.zero, count),
-            several_adds(add_vector, count),
-            several(_SUMS_KIND.total, count),
-        )
-        join, add_last = several(_sum, count), several_adds(add_1, count)
-        lanes, shift, fetch_ahead = _LANES, _LANES.bit_length(), prefetch_lines(size * _LANES // 32)
-
-        @njit(**JIT)
-        def rows(weights, first, last, row_bytes, n, table):
-            start, out = buffers(table), outs(table)
-            for row in range(first, last):
-                w = weights + row * row_bytes
-                x = start
-                even = zero()
-                odd = zero()
-                for _ in range(n >> shift):
-                    fetch_ahead(w)
-                    even = add(even, w, x)
-                    odd = add(odd, w + lanes * size, forward(x, 4 * lanes))
-                    w += 2 * lanes * size
-                    x = forward(x, 8 * lanes)
-                if n & lanes:
-                    even = add(even, w, x)
-                    w += lanes * size
-                    x = forward(x, 4 * lanes)
-                tail = total(join(even, odd))
-                for _ in range(n & (lanes - 1)):
-                    tail = add_last(tail, w, x)
-                    w += size
-                    x = forward(x, 4)
-                store(forward(out, 4 * row), tail)
-
-        return rows
-
-    return RowKernel(pack_floats, for_counts(make, _COUNTS), records(1, 4))
+    rows = make_rows(
+        _PAIR,
+        size * _LANES // 32,
+        Part(2 * _LANES, add_two, 2 * _LANES * size, 8 * _LANES),
+        Part(_LANES, add_one, _LANES * size, 4 * _LANES),
+        single=Part(1, add_single, size, 4),
+        counts=_COUNTS,
+    )
+    return RowKernel(pack_floats, rows, records(1, 4))
 
 
 # -- blocks: a step adds one block of weights
@@ -192,50 +166,16 @@ def block_kernel(fmt: Format) -> RowKernel:
     return RowKernel(_pack_sums, rows, records(256, _PACKED_SUMS))
 
 
-def apart_rows(layout: Apart, lanes: Lanes, add: Any, packed: int, counts: Sequence[int]) -> dict[int, Any]:
-    """Make ``rows`` of a RowKernel whose codes and scales lie apart; ``weights`` is the address of two addresses.
-
-    add     inlined function (sums, codes, scale, x) that adds the products of a block to the running sums
-    packed  bytes of the packed inputs of a block
-    """
-    fmt, high = layout.codes, layout.high
-    block, size, lines = fmt.block_elems, fmt.block_bytes, -(-fmt.block_bytes // 64)
-
-    def make(count: int, inputs: Inputs) -> Any:
-        buffers, outs, forward, store = inputs
-        zero, add_all, total = several(lanes.zero, count), several_adds(add, count), several(lanes.total, count)
-        fetch_ahead = prefetch_lines(lines)
-
-        @njit(**JIT)
-        def rows(weights, first, last, row_bytes, n, table):
-            start, out, blocks = buffers(table), outs(table), n // block
-            for row in range(first, last):
-                codes = load_int(weights) + row * row_bytes
-                scale = load_int(weights + 8) + row // high * blocks
-                x = start
-                sums = zero()
-                for _ in range(blocks):
-                    fetch_ahead(codes)
-                    sums = add_all(sums, codes, scale, x)
-                    codes += size
-                    scale += 1
-                    x = forward(x, packed)
-                store(forward(out, 4 * row), total(sums))
-
-        return rows
-
-    return for_counts(make, counts)
-
-
 def apart_kernel(layout: Apart) -> RowKernel:
-    """Generate the kernel of a layout whose codes and scales lie apart; ``weights`` is the address of two addresses."""
+    """Generate the kernel of a layout whose codes and scales lie apart."""
     fmt = layout.codes
 
     @inline(_FLOATS, _FLOATS, Int, Int, Int)
     def add(k, total, codes, scale, x):
         return _add_block(k, fmt, total, codes, scale, x)
 
-    rows = apart_rows(layout, _SUMS_KIND, add, 4 * fmt.block_elems, _COUNTS)
+    part = Part(fmt.block_elems, add, fmt.block_bytes, 4 * fmt.block_elems)
+    rows = make_rows(_SUMS_KIND, -(-fmt.block_bytes // 64), part, counts=_COUNTS, apart=layout)
     return RowKernel(pack_floats, rows, records(1, 4))
 
 

@@ -16,12 +16,12 @@ from typing import Any
 from numba import njit, types
 
 from ...formats import FORMATS
+from ...formats.apart import FP4
 from . import x86
 from .decode import block_scale
 from .fixed import limbs, scale_of_32
-from .helpers import AHEAD, load_int, prefetch, prefetch_twice
-from .row_kernel import LANES_16, Inputs, Part, RowKernel, for_counts, make_rows, several_adds
-from .vec import JIT, F32x16, F32x32, Float, I8x16, I8x64, I16x32, I32x16, Int, Val, Vec, inline, several
+from .row_kernel import LANES_16, Part, RowKernel, make_rows
+from .vec import JIT, F32x16, F32x32, Float, I8x16, I8x64, I16x32, I32x16, Int, Val, Vec, inline
 
 MXFP4 = FORMATS["MXFP4"]
 BLOCK, STEP = 32, 512
@@ -145,9 +145,6 @@ def _packed_bytes(n):
     return (blocks // 4 + (blocks // 2) % 2 + blocks % 2) * STEP
 
 
-_zero = inline(F32x16)(lambda k: k.zero(F32x16))
-
-
 @inline(Float, F32x16)
 def _total(k, sums):
     """Return the sum of all lanes; NaN where it is infinite."""
@@ -155,49 +152,13 @@ def _total(k, sums):
     return total + (total - total)
 
 
-def _apart_rows(count: int, inputs: Inputs) -> Any:
-    buffers, outs, forward, store = inputs
-    four, two, one = (several_adds(_step_apart(blocks), count) for blocks in (4, 2, 1))
-    zero, total = several(_zero, count), several(_total, count)
-
-    @njit(**JIT)
-    def rows(weights, first, last, row_bytes, n, table):
-        start, out, blocks = buffers(table), outs(table), n // BLOCK
-        for row in range(first, last):
-            codes, scales = load_int(weights) + row * row_bytes, load_int(weights + 8) + row * blocks
-            x = start
-            sums = zero()
-            for line in range(0, blocks, 64):
-                prefetch(scales + AHEAD // 16 + line)
-            for _ in range(blocks >> 2):
-                prefetch_twice(codes)
-                sums = four(sums, codes, scales, x)
-                codes += 64
-                scales += 4
-                x = forward(x, STEP)
-            if blocks & 2:
-                sums = two(sums, codes, scales, x)
-                codes += 32
-                scales += 2
-                x = forward(x, STEP)
-            if blocks & 1:
-                sums = one(sums, codes, scales, x)
-            store(forward(out, 4 * row), total(sums))
-
-    return rows
+def _parts(step: Any, block_bytes: int) -> list[Part]:
+    return [Part(blocks * BLOCK, step(blocks), blocks * block_bytes, STEP) for blocks in (4, 2, 1)]
 
 
-APART = RowKernel(_pack(_APART, 0.5), for_counts(_apart_rows), _packed_bytes)
-
-_SIZE = MXFP4.block_bytes
-JOINED = RowKernel(
-    _pack(_JOINED, 1.0),
-    make_rows(
-        LANES_16,
-        2,
-        Part(4 * BLOCK, _step_joined(4), 4 * _SIZE, STEP),
-        Part(2 * BLOCK, _step_joined(2), 2 * _SIZE, STEP),
-        Part(BLOCK, _step_joined(1), _SIZE, STEP),
-    ),
+APART = RowKernel(
+    _pack(_APART, 0.5),
+    make_rows(LANES_16._replace(total=_total), 1, *_parts(_step_apart, 16), apart=FP4, twice=True),
     _packed_bytes,
 )
+JOINED = RowKernel(_pack(_JOINED, 1.0), make_rows(LANES_16, 2, *_parts(_step_joined, MXFP4.block_bytes)), _packed_bytes)

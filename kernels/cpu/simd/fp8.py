@@ -15,15 +15,14 @@ import numpy as np
 from numba import njit, types
 
 from ...formats import FORMATS
+from ...formats.apart import FP8
 from . import x86
 from .decode import block_scale
-from .helpers import load_int, prefetch_twice
-from .row_kernel import LANES_16, Inputs, Part, RowKernel, for_counts, make_rows, records, several_adds
-from .vec import JIT, F32x16, I8x64, I32x16, Int, Val, inline, several
+from .row_kernel import LANES_16, Part, RowKernel, make_rows, records
+from .vec import JIT, F32x16, I8x64, I32x16, Int, Val, inline
 
 F8 = FORMATS["F8_E4M3"]
 BLOCK, HALF = F8.block_elems, 64
-_ROWS = 128  # that share a scale, where scales lie apart
 
 assert F8.small is not None
 _BITS = F8.small.table[:128].view(np.uint32)
@@ -80,36 +79,10 @@ def _pack(x, n, buffer):
         x += 4 * HALF
 
 
-_zero = inline(F32x16)(lambda k: k.zero(F32x16))
+def _kernel(add: Any, block_bytes: int, **options: Any) -> RowKernel:
+    rows = make_rows(LANES_16, 2, Part(BLOCK, add, block_bytes, 4 * BLOCK), **options)
+    return RowKernel(_pack, rows, records(BLOCK, 4 * BLOCK))
 
 
-_total = inline(types.float32, F32x16)(lambda k, sums: k.hsum(sums))
-
-
-def _apart_rows(count: int, inputs: Inputs) -> Any:
-    buffers, outs, forward, store = inputs
-    zero, add, total = several(_zero, count), several_adds(_add_apart, count), several(_total, count)
-
-    @njit(**JIT)
-    def rows(weights, first, last, row_bytes, n, table):
-        start, out, blocks = buffers(table), outs(table), n // BLOCK
-        for row in range(first, last):
-            codes, scale = load_int(weights) + row * row_bytes, load_int(weights + 8) + row // _ROWS * blocks
-            x = start
-            sums = zero()
-            for _ in range(blocks):
-                prefetch_twice(codes)
-                prefetch_twice(codes + 64)
-                sums = add(sums, codes, scale, x)
-                codes += BLOCK
-                scale += 1
-                x = forward(x, 4 * BLOCK)
-            store(forward(out, 4 * row), total(sums))
-
-    return rows
-
-
-APART = RowKernel(_pack, for_counts(_apart_rows), records(BLOCK, 4 * BLOCK))
-JOINED = RowKernel(
-    _pack, make_rows(LANES_16, 2, Part(BLOCK, _add_joined, F8.block_bytes, 4 * BLOCK)), records(BLOCK, 4 * BLOCK)
-)
+APART = _kernel(_add_apart, BLOCK, apart=FP8, twice=True)
+JOINED = _kernel(_add_joined, F8.block_bytes)

@@ -40,22 +40,18 @@ def prefetch(k, address):
     k.prefetch(address)
 
 
-def prefetch_lines(lines: int) -> Any:
-    """Make a function that prefetches ``lines`` cache lines from ``AHEAD`` of an address on."""
+def prefetch_lines(lines: int, twice: bool = False) -> Any:
+    """Make a function that prefetches ``lines`` cache lines from ``AHEAD`` of an address on; if ``twice``, those into
+    L2, and as many from ``NEAR`` on into L1."""
 
     @inline(types.none, Int)
     def fetch_ahead(k, address):
         for line in range(lines):
-            k.prefetch(address + (AHEAD + 64 * line))
+            k.prefetch(address + (AHEAD + 64 * line), 2 if twice else 3)
+            if twice:
+                k.prefetch(address + (NEAR + 64 * line))
 
     return fetch_ahead
-
-
-@inline(types.none, Int)
-def prefetch_twice(k, address):
-    """Prefetch the line that is ``AHEAD`` of ``address`` into L2, and the one that is ``NEAR`` into L1."""
-    k.prefetch(address + AHEAD, 2)
-    k.prefetch(address + NEAR)
 
 
 @inline(types.none, Int)

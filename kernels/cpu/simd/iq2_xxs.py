@@ -29,7 +29,7 @@ from ...formats.iq2_xxs import GRID, MAGNITUDES
 from . import x86
 from .fixed import limbs, scale_of_32
 from .quantize import q8k_scale, round_to_codes, sixteen_sums
-from .row_kernel import LANES_16, Part, RowKernel, make_rows, records
+from .row_kernel import LANES_16, RowKernel, make_rows, pairs_of_256, records
 from .tiers import WIDE_PERMUTES
 from .vec import (
     JIT,
@@ -168,8 +168,8 @@ def pack_q8k(x, n, buffer):
 _PACKED_FLOAT = 8 * 3 * 64 + 192
 
 
-def _two_dots_float(k, total: Val, first: Val, second: Val, x: Val, adjacent: bool) -> Val:
-    planes, words = decode_two(k, first, second, adjacent)
+def _two_dots_float(k, total: Val, first: Val, second: Val, x: Val) -> Val:
+    planes, words = decode_two(k, first, second, adjacent=first is not second)
     sums = [k.load(I32x16, x + 1600), k.zero(I32x16), k.load(I32x16, x + 1664)]
     for i, plane in enumerate(planes):
         for limb in range(3):
@@ -177,16 +177,6 @@ def _two_dots_float(k, total: Val, first: Val, second: Val, x: Val, adjacent: bo
     upper = (sums[0] << 8) + sums[1]
     dots = k.fma(upper.to_float(F32x16), k.const(F32x16, 256), sums[2].to_float(F32x16))
     return k.fma(dots, group_scales(k, words) * both_d(k, first, second) * k.load(F32x16, x + 1536), total)
-
-
-@inline(F32x16, F32x16, Int, Int)
-def _add_two_float(k, total, weights, x):
-    return _two_dots_float(k, total, weights, weights + BLOCK, x, adjacent=True)
-
-
-@inline(F32x16, F32x16, Int, Int)
-def _add_last_float(k, total, weights, x):
-    return _two_dots_float(k, total, weights, weights, x, adjacent=False)
 
 
 @inline(types.none, Int, Int, Int, Float, Float)
@@ -222,11 +212,6 @@ def _pack_float(x, n, buffer):
 
 FLOAT = RowKernel(
     _pack_float,
-    make_rows(
-        LANES_16,
-        2,
-        Part(512, _add_two_float, 2 * BLOCK, _PACKED_FLOAT),
-        Part(256, _add_last_float, BLOCK, _PACKED_FLOAT),
-    ),
+    make_rows(LANES_16, 2, *pairs_of_256(_two_dots_float, BLOCK, _PACKED_FLOAT)),
     records(512, _PACKED_FLOAT),
 )

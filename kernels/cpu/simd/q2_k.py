@@ -18,7 +18,7 @@ from ...formats import FORMATS
 from . import x86
 from .fixed import SMALLEST, limbs
 from .quantize import make_q8k_pack, sixteen_sums
-from .row_kernel import LANES_16, Part, RowKernel, make_rows, records
+from .row_kernel import LANES_16, Part, RowKernel, make_rows, pairs_of_256, records
 from .vec import (
     JIT,
     F32x8,
@@ -86,14 +86,6 @@ def _two_blocks(k, total: Val, first: Val, second: Val, x: Val) -> Val:
     d_dmin = [k.load(types.int32, w + 80).splat(I32x4) for w in blocks]
     scale = k.half_to_float(d_dmin[0].cat(d_dmin[1]).bits(I16x16)) * k.load(F32x16, x + 512)
     return k.fma(sums.to_float(F32x16), scale, total)
-
-
-@inline(F32x16, F32x16, Int, Int)
-def _add_two(k, total, weights, x):
-    return _two_blocks(k, total, weights, weights + BLOCK, x)
-
-
-_add_last = inline(F32x16, F32x16, Int, Int)(lambda k, total, weights, x: _two_blocks(k, total, weights, weights, x))
 
 
 @inline(types.none, Int, Int, Float)
@@ -188,6 +180,6 @@ FLOAT = RowKernel(
 
 Q8K = RowKernel(
     make_q8k_pack(_PACKED_TWO, _place, _finish_pack_a, pair=1),
-    make_rows(LANES_16, 3, Part(512, _add_two, 2 * BLOCK, _PACKED_TWO), Part(256, _add_last, BLOCK, _PACKED_TWO)),
+    make_rows(LANES_16, 3, *pairs_of_256(_two_blocks, BLOCK, _PACKED_TWO)),
     records(512, _PACKED_TWO),
 )

@@ -20,7 +20,7 @@ from ...formats import FORMATS
 from . import x86
 from .fixed import limbs, scale_of_32
 from .quantize import make_q8k_pack, sixteen_sums
-from .row_kernel import LANES_16, LANES_PAIR, PAIR, Part, RowKernel, make_rows, records
+from .row_kernel import LANES_16, PAIR_16, Part, RowKernel, make_rows, pairs_of_256, records
 from .vec import JIT, F32x8, F32x16, F32x32, Float, I8x16, I8x32, I8x64, I16x8, I16x32, I32x16, Int, Val, inline
 
 BLOCK = FORMATS["Q4_K"].block_bytes
@@ -75,14 +75,6 @@ def _two_blocks(k, total: Val, first: Val, second: Val, x: Val) -> Val:
     return k.fma(mixed.to_float(F32x16), k.half_to_float(halves) * k.load(F32x16, x + 512), total)
 
 
-@inline(F32x16, F32x16, Int, Int)
-def _add_two(k, total, weights, x):
-    return _two_blocks(k, total, weights, weights + BLOCK, x)
-
-
-_add_last = inline(F32x16, F32x16, Int, Int)(lambda k, total, weights, x: _two_blocks(k, total, weights, weights, x))
-
-
 @inline(types.none, Int, Int, Float)
 def _finish_pack_a(k, target, half, scale):
     """Store scale lanes and negated sums of block ``half`` (0 or 1) of the pair at ``target``; its codes are stored
@@ -121,7 +113,7 @@ def _float_block(k, total: Val, scales: Val, block: int, weights: Val, x: Val) -
     return total + mins.bits(F32x16)
 
 
-@inline(PAIR, PAIR, Int, Int)
+@inline(PAIR_16.kind, PAIR_16.kind, Int, Int)
 def _add_two_float(k, sums, weights, x):
     """Add two adjacent blocks to the running sums of even and of odd blocks."""
     even, odd = k.members(sums)
@@ -131,7 +123,7 @@ def _add_two_float(k, sums, weights, x):
     return even, _float_block(k, odd, scales, 1, second, x + _PACKED_FLOAT)
 
 
-@inline(PAIR, PAIR, Int, Int)
+@inline(PAIR_16.kind, PAIR_16.kind, Int, Int)
 def _add_one_float(k, sums, weights, x):
     even, odd = k.members(sums)
     header = k.load(I8x16, weights)
@@ -162,7 +154,7 @@ def _pack_float(x, n, buffer):
 FLOAT = RowKernel(
     _pack_float,
     make_rows(
-        LANES_PAIR,
+        PAIR_16,
         4,
         Part(512, _add_two_float, 2 * BLOCK, 2 * _PACKED_FLOAT),
         Part(256, _add_one_float, BLOCK, _PACKED_FLOAT),
@@ -172,6 +164,6 @@ FLOAT = RowKernel(
 
 Q8K = RowKernel(
     make_q8k_pack(_PACKED_TWO, _place, _finish_pack_a, pair=1),
-    make_rows(LANES_16, 4, Part(512, _add_two, 2 * BLOCK, _PACKED_TWO), Part(256, _add_last, BLOCK, _PACKED_TWO)),
+    make_rows(LANES_16, 4, *pairs_of_256(_two_blocks, BLOCK, _PACKED_TWO)),
     records(512, _PACKED_TWO),
 )

@@ -17,7 +17,7 @@ from ...formats import FORMATS
 from . import x86
 from .helpers import broadcast_half, pack_floats
 from .quantize import a8_scale, store_codes
-from .row_kernel import COUNTS, EVERY_COUNT, LANES_PAIR, PAIR, Part, RowKernel, make_rows, records
+from .row_kernel import COUNTS, EVERY_COUNT, PAIR_16, Part, RowKernel, make_rows, records
 from .vec import JIT, F32x8, F32x16, Float, I8x16, I8x32, I8x64, I16x32, I32x8, I32x16, Int, Val, inline
 
 BLOCK = FORMATS["Q8_0"].block_bytes
@@ -77,24 +77,24 @@ def _pack_a(x, n, buffer):
 def _pair_rows(two_blocks, last_block, packed_pair: int, counts: Sequence[int] = COUNTS):
     """Make ``rows`` that takes pairs of blocks, two pairs a step."""
 
-    @inline(PAIR, PAIR, Int, Int)
+    @inline(PAIR_16.kind, PAIR_16.kind, Int, Int)
     def add_four(k, sums, weights, x):
         even, odd = k.members(sums)
         even = two_blocks(k, even, weights, x)
         return even, two_blocks(k, odd, weights + 2 * BLOCK, x + packed_pair)
 
-    @inline(PAIR, PAIR, Int, Int)
+    @inline(PAIR_16.kind, PAIR_16.kind, Int, Int)
     def add_two(k, sums, weights, x):
         even, odd = k.members(sums)
         return two_blocks(k, even, weights, x), odd
 
-    @inline(PAIR, PAIR, Int, Int)
+    @inline(PAIR_16.kind, PAIR_16.kind, Int, Int)
     def add_one(k, sums, weights, x):
         even, odd = k.members(sums)
         return even, last_block(k, odd, weights, x)
 
     return make_rows(
-        LANES_PAIR,
+        PAIR_16,
         2,
         Part(128, add_four, 4 * BLOCK, 2 * packed_pair),
         Part(64, add_two, 2 * BLOCK, packed_pair),

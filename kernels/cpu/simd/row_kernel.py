@@ -1,4 +1,4 @@
-"""The common signature of all row kernels, and the loop over rows and blocks that the block formats share."""
+"""The common signature of all row kernels, and the loop over rows and blocks that almost all share."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 from numba import njit, types
 
-from .helpers import prefetch_lines, store_float
+from ...formats.apart import Apart
+from .helpers import AHEAD, load_int, prefetch, prefetch_lines, store_float
 from .vec import JIT, F32x8, F32x16, F32x32, Float, Int, Many, Vec, inline, several
 
 COUNTS = (1, 2, 4)
@@ -55,17 +56,15 @@ def _lanes(kind: Vec) -> Lanes:
     return Lanes(kind, inline(kind)(lambda k: k.zero(kind)), inline(Float, kind)(lambda k, sums: k.hsum(sums)))
 
 
+def _pair(kind: Vec) -> Lanes:
+    """Make two alternating accumulators, so that one multiply-add need not wait for the other."""
+    both = types.UniTuple(kind, 2)
+    total = inline(Float, both)(lambda k, sums: k.hsum(operator.add(*k.members(sums))))
+    return Lanes(both, inline(both)(lambda k: (k.zero(kind), k.zero(kind))), total)
+
+
 LANES_8, LANES_16, LANES_32 = _lanes(F32x8), _lanes(F32x16), _lanes(F32x32)
-
-
-PAIR = types.UniTuple(F32x16, 2)
-"""Two alternating accumulators, so that one multiply-add need not wait for the other."""
-
-LANES_PAIR = Lanes(
-    PAIR,
-    inline(PAIR)(lambda k: (k.zero(F32x16), k.zero(F32x16))),
-    inline(Float, PAIR)(lambda k, sums: k.hsum(operator.add(*k.members(sums)))),
-)
+PAIR_16, PAIR_32 = _pair(F32x16), _pair(F32x32)
 
 
 class Part(NamedTuple):
@@ -135,47 +134,95 @@ def for_any_count(rows: dict[int, Any]) -> Any:
 
 
 def several_adds(add: Any, count: int) -> Any:
-    """Make ``add(sums, *addresses of weights, x)`` for several inputs, which have their own ``sums`` and ``x``."""
-    return several(add, count, shared=range(1, len(add.arguments) - 1))
+    """Make ``add(sums, weights, scales, x)`` for several inputs, which have their own ``sums`` and ``x``.
+
+    It may take no ``scales``.
+    """
+    kind = add.result
+    if len(add.arguments) == 3:
+        return several(inline(kind, kind, Int, Int, Int)(lambda k, a, w, _, x: add.emitter(k, a, w, x)), count, (1, 2))
+    return several(add, count, (1, 2))
 
 
-def make_rows(lanes: Lanes, lines: int, main: Part, *rest: Part, counts: Sequence[int] = COUNTS) -> dict[int, Any]:
+def make_rows(
+    lanes: Lanes,
+    lines: int,
+    main: Part,
+    *rest: Part,
+    counts: Sequence[int] = COUNTS,
+    single: Part | None = None,
+    apart: Apart | None = None,
+    twice: bool = False,
+) -> dict[int, Any]:
     """Make ``rows`` of a RowKernel: ``main`` as often as it fits, then each part of ``rest`` (two at most) if its bit
-    is set in n. Each main part prefetches ``lines`` cache lines of weights."""
-    shift, weight_bytes, packed_bytes = main.inputs.bit_length() - 1, *main[2:]
+    is set in n, then ``single`` for each input that is left, after the lanes were added up.
+
+    lines   cache lines of weights that each main part prefetches
+    apart   layout of codes and scales that lie apart: ``weights`` is the address of their two addresses
+    twice   prefetch into L2 and, closer by, into L1
+    """
     nothing = Part(0, inline(lanes.kind, lanes.kind, Int, Int)(lambda k, sums, weights, x: sums), 0, 0)
-    last_parts = (*rest, nothing, nothing)[:2]
-    (bit_1, _, weights_1, packed_1), (bit_2, _, _, _) = last_parts
+    parts = main, *(*rest, nothing, nothing)[:2]
+    (size, _, weights_0, packed_0), (bit_1, _, weights_1, packed_1), (bit_2, _, weights_2, packed_2) = parts
+    one = single or Part(0, inline(Float, Float, Int, Int)(lambda k, total, weights, x: total), 0, 0)
+    shift, weight_bytes, singles = (
+        size.bit_length() - 1,
+        one.weight_bytes,
+        (bit_2 or bit_1 or size) - 1 if single else 0,
+    )
+    high, block = (apart.high, apart.codes.block_elems) if apart else (0, 1)
+    scales_0, scales_1 = size // block, bit_1 // block
+    fetch_ahead = prefetch_lines(lines, twice)
 
     def make(count: int, inputs: Inputs) -> Any:
         buffers, outs, forward, store = inputs
         zero, total = several(lanes.zero, count), several(lanes.total, count)
-        add, add_1, add_2 = (several_adds(part.add, count) for part in (main, *last_parts))
-        fetch_ahead = prefetch_lines(lines)
+        add, add_1, add_2, add_single = (several_adds(part.add, count) for part in (*parts, one))
 
         @njit(**JIT)
         def rows(weights, first, last, row_bytes, n, table):
-            start, out = buffers(table), outs(table)
+            start, out, blocks = buffers(table), outs(table), n // block
+            codes, all_scales = (load_int(weights), load_int(weights + 8)) if high else (weights, 0)
             for row in range(first, last):
-                w = weights + row * row_bytes
-                x = start
-                sums = zero()
+                w, x, sums = codes + row * row_bytes, start, zero()
+                scales = all_scales + row // high * blocks if high else 0
+                if high == 1:
+                    for line in range(0, blocks, 64):
+                        prefetch(scales + AHEAD // 16 + line)
                 for _ in range(n >> shift):
                     fetch_ahead(w)
-                    sums = add(sums, w, x)
-                    w += weight_bytes
-                    x = forward(x, packed_bytes)
+                    sums = add(sums, w, scales, x)
+                    w += weights_0
+                    scales += scales_0
+                    x = forward(x, packed_0)
                 if n & bit_1:
-                    sums = add_1(sums, w, x)
+                    sums = add_1(sums, w, scales, x)
                     w += weights_1
+                    scales += scales_1
                     x = forward(x, packed_1)
                 if n & bit_2:
-                    sums = add_2(sums, w, x)
-                store(forward(out, 4 * row), total(sums))
+                    sums = add_2(sums, w, scales, x)
+                    w += weights_2
+                    x = forward(x, packed_2)
+                result = total(sums)
+                for _ in range(n & singles):
+                    result = add_single(result, w, scales, x)
+                    w += weight_bytes
+                    x = forward(x, 4)
+                store(forward(out, 4 * row), result)
 
         return rows
 
     return for_counts(make, counts)
+
+
+def pairs_of_256(two_blocks: Any, block_bytes: int, packed: int) -> tuple[Part, Part]:
+    """Make the parts of two blocks of 256, and of an odd last one, which is taken twice, from
+    ``two_blocks(k, total, first, second, x)``."""
+    kinds = F32x16, F32x16, Int, Int
+    two = inline(*kinds)(lambda k, total, w, x: two_blocks(k, total, w, w + block_bytes, x))
+    last = inline(*kinds)(lambda k, total, w, x: two_blocks(k, total, w, w, x))
+    return Part(512, two, 2 * block_bytes, packed), Part(256, last, block_bytes, packed)
 
 
 def rows_of_256(

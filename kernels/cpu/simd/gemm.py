@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 from numba import njit, types
 
 from ...formats import APART, FORMATS, Format
-from ...formats.apart import Apart
 from ..sizes import ROWS_AT_ONCE, SPARE_BYTES, SUMS_BYTES
 from . import gemm_float, gemm_weights
 from .gemm_inputs import ORDERS, chunk_bytes, make_clear, make_pack
@@ -161,22 +160,29 @@ _DECODERS = {
 }
 
 
-def _row_decoder(chunk: int, size: int, fmt: Format, record: int, decode: Any) -> Any:
-    """Make ``decode_row`` from ``decode(weights, target, place)``, which takes ``chunk`` weights in ``size`` bytes."""
+def _row_decoder(chunk: int, fmt: Format, record: int, decode: Any, high: int = 0) -> Any:
+    """Make ``decode_row`` from ``decode(weights, scales, target, place)``, which takes ``chunk`` weights.
 
-    block, block_bytes = fmt.block_elems, fmt.block_bytes
+    high  rows that share a row of scales, if ``weights`` is the address of two addresses, codes and scales
+    """
+
+    block, block_bytes, blocks = fmt.block_elems, fmt.block_bytes, chunk // fmt.block_elems
 
     @njit(**JIT)
     def decode_row(weights, row, row_bytes, n, target, place, spare):
-        weights += row * row_bytes
+        scales = load_int(weights + 8) + row // high * (n // block) if high else weights
+        codes = (load_int(weights) if high else weights) + row * row_bytes
         for _ in range(n // chunk):
-            prefetch(weights + 2048)
-            decode(weights, target, place)
-            weights += size
+            prefetch(codes + 2048)
+            decode(codes, scales, target, place)
+            codes += blocks * block_bytes
+            scales += blocks
             target += record
         if n % chunk:
-            copy_with_zeros(spare, weights, n % chunk // block * block_bytes)
-            decode(spare, target, place)
+            copy_with_zeros(spare, codes, n % chunk // block * block_bytes)
+            if high:
+                copy_bytes(spare + SPARE_BYTES // 2, scales, n % chunk // block)
+            decode(spare, spare + SPARE_BYTES // 2, target, place)
 
     return decode_row
 
@@ -226,23 +232,13 @@ def _pack(chunk: int, size: int, clear: Any, pack_chunk: Any) -> Any:
     return pack
 
 
-@cache
-def _decode_blocks(fmt: Format) -> Any:
-    decode, half_bytes = _DECODERS[fmt.name], CHUNK // 2 // fmt.block_elems * fmt.block_bytes
-
-    @njit(**JIT)
-    def decode_chunk(weights, target, place):
-        decode(weights, weights + half_bytes, target, place)
-
-    return _row_decoder(CHUNK, 2 * half_bytes, fmt, weight_record(_MINS[fmt.name]), decode_chunk)
-
-
 def _tile_gemm(fmt: Format, act: str) -> Gemm:
     mins, passes = _MINS[fmt.name], 3 if act == "float" else 1
     size = chunk_bytes(mins, passes)
     pack = _pack(CHUNK, size, make_clear(mins, passes), make_pack(fmt.name, act))
     multiply, record = _multiply_blocks(mins, passes), weight_record(mins)
-    return Gemm(pack, _decode_blocks(fmt), multiply, CHUNK, size, record, ROWS, 4 if passes == 1 else 2, 128)
+    decode_row = _row_decoder(CHUNK, fmt, record, _DECODERS[fmt.name])
+    return Gemm(pack, decode_row, multiply, CHUNK, size, record, ROWS, 4 if passes == 1 else 2, 128)
 
 
 # -- float tiles
@@ -264,7 +260,7 @@ def _clear_floats(target, token):
 @njit(**JIT)
 def _pack_floats(target, token, x, count):
     if count == gemm_float.CHUNK:
-        gemm_float.spread_inputs(x, target, token)
+        gemm_float.spread_inputs(x, x, target, token)
     else:
         for i in range(count):
             place = gemm_float.LINE * (TOKENS * (i // gemm_float.LANES) + token)
@@ -275,42 +271,14 @@ pack_float_panel = _pack(gemm_float.CHUNK, gemm_float.INPUT_RECORD, _clear_float
 
 
 @cache
-def float_gemm(fmt: Format) -> Gemm:
-    """Make the parts of a format whose weights are decoded to floats, from its declaration."""
+def float_gemm(fmt: Format, high: int = 0) -> Gemm:
+    """Make the parts of a format whose weights are decoded to floats, from its declaration; ``high`` as in
+    ``_row_decoder``."""
     chunk, record = gemm_float.CHUNK, gemm_float.WEIGHT_RECORD
     unit = max(chunk, fmt.block_elems)  # a block of 256 fills two records
-    size = unit // fmt.block_elems * fmt.block_bytes
-    decode_row = _row_decoder(unit, size, fmt, unit // chunk * record, gemm_float.spread_weights(fmt))
+    decode_row = _row_decoder(unit, fmt, unit // chunk * record, gemm_float.spread_weights(fmt, bool(high)), high)
     size = gemm_float.INPUT_RECORD
     return Gemm(pack_float_panel, decode_row, _multiply_floats, chunk, size, record, gemm_float.ROWS, 4, 128)
-
-
-@cache
-def apart_gemm(layout: Apart) -> Gemm:
-    """Make the parts for codes and scales that lie apart: those of a float format with another decoder.
-
-    ``weights`` is the address of their two addresses.
-    """
-    chunk, record, fmt = gemm_float.CHUNK, gemm_float.WEIGHT_RECORD, layout.codes
-    block, block_bytes, high = fmt.block_elems, fmt.block_bytes, layout.high
-    decode, parts = gemm_float.spread_apart(fmt), chunk // block
-
-    @njit(**JIT)
-    def decode_row(weights, row, row_bytes, n, target, place, spare):
-        codes, scales = load_int(weights) + row * row_bytes, load_int(weights + 8) + row // high * (n // block)
-        for _ in range(n // chunk):
-            prefetch(codes + 2048)
-            decode(codes, scales, target, place)
-            codes += parts * block_bytes
-            scales += parts
-            target += record
-        if n % chunk:
-            copy_with_zeros(spare, codes, n % chunk // block * block_bytes)
-            copy_bytes(spare + SPARE_BYTES // 2, scales, n % chunk // block)
-            decode(spare, spare + SPARE_BYTES // 2, target, place)
-
-    floats = float_gemm(FORMATS["F32"])
-    return floats._replace(decode_row=decode_row)
 
 
 def _all() -> dict[tuple[str, str], Gemm]:
@@ -322,5 +290,5 @@ def _all() -> dict[tuple[str, str], Gemm]:
 
 TILED = TIER == "A" or NEON_TIER
 GEMMS: dict[tuple[str, str], Gemm] = _all() if TILED else {}
-APART_GEMMS = {name: apart_gemm(layout) for name, layout in APART.items()} if TILED else {}
+APART_GEMMS = {name: float_gemm(layout.codes, layout.high) for name, layout in APART.items()} if TILED else {}
 """Parts for float inputs of each layout of codes and scales that lie apart."""

@@ -70,50 +70,41 @@ REDUCE = {tokens: _reduce(tokens) for tokens in COUNTS}
 """Inlined functions that reduce the six rows of token t to ``out + t * stride``."""
 
 
-def _plain(name: str):
-    """Make a function that decodes 128 plain numbers to 8 vectors."""
-    step = 16 * FORMATS[name].block_bytes
-
-    def decode(k, source: Val) -> list[Val]:
-        if name == "F32":
-            return [k.load(F32x16, source + step * s) for s in range(SLICES)]
-        halves = [k.load(I16x16, source + step * s) for s in range(SLICES)]
-        if name == "F16":
-            return [k.half_to_float(part) for part in halves]
-        return [(part.zext(I32x16) << 16).bits(F32x16) for part in halves]
-
-    return decode
+def _plain(k, fmt: Format, source: Val) -> list[Val]:
+    """Decode 128 plain numbers to 8 vectors."""
+    at = [source + 16 * fmt.block_bytes * s for s in range(SLICES)]
+    if fmt.name == "F32":
+        return [k.load(F32x16, address) for address in at]
+    halves = [k.load(I16x16, address) for address in at]
+    if fmt.name == "F16":
+        return [k.half_to_float(part) for part in halves]
+    return [(part.zext(I32x16) << 16).bits(F32x16) for part in halves]
 
 
-def _blocks(fmt: Format):
-    """Make a function that decodes 128 weights of blocks, or one block of 256, with the dequantizer's own roundings.
+def _blocks(k, fmt: Format, source: Val, scales_at: Val | None) -> list[Val]:
+    """Decode 128 weights of blocks, or one block of 256, with the dequantizer's own roundings.
 
     The bytes of scales lie at ``scales_at`` where they lie apart.
     """
-
-    def decode(k, source: Val, scales_at: Val | None = None) -> list[Val]:
-        weights = []
-        for start in range(0, max(CHUNK, fmt.block_elems), fmt.block_elems):
-            block = source + start // fmt.block_elems * fmt.block_bytes
-            scale = block_scale(k, fmt, block if scales_at is None else scales_at + start // fmt.block_elems, F32x16)
-            scales = minima = None
-            if fmt.scales is not None:
-                count = fmt.scales.count
-                scales = number_floats(k, fmt.scales, block) * scale.shuffle(range(count))
-            if fmt.minimum is not None:
-                minima = block_minimum(k, fmt, block, F32x16)
-            if fmt.minima is not None:
-                minima = number_floats(k, fmt.minima, block) * minima.shuffle(range(fmt.minima.count))
-            for first in range(0, fmt.block_elems, 16):
-                values, group = code_floats(k, fmt, block, first, 16), group_lanes(fmt, first, 16)
-                values = values if rest(fmt) == 1 else values * rest(fmt)
-                values = values * (scale if scales is None else scales.shuffle(group))
-                if minima is not None:
-                    values = values - (minima if fmt.minima is None else minima.shuffle(group))
-                weights.append(values)
-        return weights
-
-    return decode
+    weights = []
+    for start in range(0, max(CHUNK, fmt.block_elems), fmt.block_elems):
+        block = source + start // fmt.block_elems * fmt.block_bytes
+        scale = block_scale(k, fmt, block if scales_at is None else scales_at + start // fmt.block_elems, F32x16)
+        scales = minima = None
+        if fmt.scales is not None:
+            scales = number_floats(k, fmt.scales, block) * scale.shuffle(range(fmt.scales.count))
+        if fmt.minimum is not None:
+            minima = block_minimum(k, fmt, block, F32x16)
+        if fmt.minima is not None:
+            minima = number_floats(k, fmt.minima, block) * minima.shuffle(range(fmt.minima.count))
+        for first in range(0, fmt.block_elems, 16):
+            values, group = code_floats(k, fmt, block, first, 16), group_lanes(fmt, first, 16)
+            values = values if rest(fmt) == 1 else values * rest(fmt)
+            values = values * (scale if scales is None else scales.shuffle(group))
+            if minima is not None:
+                values = values - (minima if fmt.minima is None else minima.shuffle(group))
+            weights.append(values)
+    return weights
 
 
 def _put(k, places: int, target: Val, place: Val, weights: list[Val]) -> None:
@@ -125,36 +116,26 @@ def _put(k, places: int, target: Val, place: Val, weights: list[Val]) -> None:
             k.store(target + place * LINE + LINE * places * slice_, part)
 
 
-def _spread(decode_chunk, places: int):
-    """Make an inlined function that decodes numbers at ``source`` into row or token ``place`` of one or two records."""
-
-    @inline(types.none, Int, Int, Int)
-    def decode(k, source, target, place):
-        _put(k, places, target, place, decode_chunk(k, source))
-
-    return decode
-
-
 @inline(types.none, Int, Int)
 def clear_token(k, target, token):
     """Zero one token of a record."""
     _put(k, TOKENS, target, token, [k.zero(F32x16)] * SLICES)
 
 
-def spread_weights(fmt: Format):
-    """Make the decoder of a weight row: ``max(CHUNK, fmt.block_elems)`` weights into their records."""
-    return _spread(_plain(fmt.name) if fmt.block_elems == 1 else _blocks(fmt), ROWS)
+def spread_weights(fmt: Format, apart: bool = False, places: int = ROWS):
+    """Make an inlined function that decodes ``max(CHUNK, fmt.block_elems)`` weights into row ``place`` of records.
 
-
-def spread_apart(fmt: Format):
-    """Make the decoder of ``CHUNK`` weights whose codes and scales lie apart."""
-    decode_chunk = _blocks(fmt)
+    apart  take scales from ``scales``
+    """
 
     @inline(types.none, Int, Int, Int, Int)
-    def decode(k, codes, scales, target, place):
-        _put(k, ROWS, target, place, decode_chunk(k, codes, scales))
+    def decode(k, source, scales, target, place):
+        plain = fmt.block_elems == 1
+        values = _plain(k, fmt, source) if plain else _blocks(k, fmt, source, scales if apart else None)
+        _put(k, places, target, place, values)
 
     return decode
 
 
-spread_inputs = _spread(_plain("F32"), TOKENS)
+spread_inputs = spread_weights(FORMATS["F32"], places=TOKENS)
+"""The same of ``CHUNK`` inputs, into a token's place."""

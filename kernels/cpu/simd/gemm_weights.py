@@ -1,7 +1,7 @@
 """Weight decoders of the GEMM: 512 weights of one raw row -> eight slices of unsigned bytes and 16 lane scales.
 
-Each is an inlined function ``decode(first, second, target, row)``: two adjacent blocks of 256 at their addresses (16
-blocks of 32 from ``first`` on for Q8_0), the weight record, and the place 0..2 of the row in it. ``gemm_tile`` has the
+Each is an inlined function ``decode(first, _, target, row)``: the address of two adjacent blocks of 256 (of 16 blocks
+of 32 for Q8_0), the weight record, and the place 0..2 of the row in it. ``gemm_tile`` has the
 layout, ``gemm_inputs`` the matching order of the inputs.
 """
 
@@ -42,8 +42,8 @@ def _transpose(groups: list[Val]) -> list[Val]:
 
 
 @inline(types.none, Int, Int, Int, Int)
-def decode_q8_0(k, first, second, target, row):
-    """Decode 16 blocks of 34 bytes; lane = block; bytes w + 128. ``second`` is not used."""
+def decode_q8_0(k, first, _, target, row):
+    """Decode 16 blocks of 34 bytes; lane = block; bytes w + 128."""
     blocks = [first + q8_0.BLOCK * i for i in range(16)]
     slices = _transpose([k.load(I32x8, block + 2) for block in blocks])
     scales = k.half_to_float(k.gather(I16x16, [k.load(types.int16, block) for block in blocks]))
@@ -51,8 +51,9 @@ def decode_q8_0(k, first, second, target, row):
 
 
 @inline(types.none, Int, Int, Int, Int)
-def decode_q4_k(k, first, second, target, row):
+def decode_q4_k(k, first, _, target, row):
     """Decode two blocks to bytes that are the codes; lanes 0-7 are the first block's sub-blocks, 8-15 the second's."""
+    second = first + q4_k.BLOCK
     headers = k.load(I8x16, first), k.load(I8x16, second)
     groups = []
     for block in (first, second):
@@ -71,11 +72,11 @@ def decode_q4_k(k, first, second, target, row):
 
 
 @inline(types.none, Int, Int, Int, Int)
-def decode_q2_k(k, first, second, target, row):
+def decode_q2_k(k, first, _, target, row):
     """Decode two blocks: slice 2 p + h has 32 weights of plane p, half h of the first, then of the second; bytes code *
     scale."""
     planes, mins, scales = [], [], []
-    for block in (first, second):
+    for block in (first, first + q2_k.BLOCK):
         header, tail = k.load(I8x16, block), k.load(I16x8, block + q2_k.BLOCK - 16)
         planes.append(q2_k.scaled_planes(k, k.load(I8x64, block + 16), header))
         dmin = k.half_to_float(tail.shuffle([7] * 16))
@@ -88,7 +89,6 @@ def decode_q2_k(k, first, second, target, row):
 
 
 @inline(types.none, Int, Int, Int, Int)
-def decode_iq2_xxs(k, first, second, target, row):
+def decode_iq2_xxs(k, first, _, target, row):
     """Decode two blocks: lane 2 j + b has group j of block b; byte i of slice s is weight s of octet i, as 43 + w."""
-    planes, words = iq2_xxs.decode_two(k, first, second)
-    _store(k, target, row, planes, iq2_xxs.group_scales(k, words) * iq2_xxs.both_d(k, first, second))
+    _store(k, target, row, *iq2_xxs.decode_two(k, first, first + iq2_xxs.BLOCK))

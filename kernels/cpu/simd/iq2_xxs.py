@@ -7,8 +7,9 @@ four 7-bit sign fields and the scale ls; the dot product of a block is d * d_x /
 A step decodes two blocks (512 weights, 64 octets) in registers:
     1. A codebook entry is eight 2-bit codes, so two 256-byte tables (low and high byte), four registers each.
     2. Byte permutes and masks look 64 indices up at once.
-    3. ``vpmultishiftqb`` moves the 7-bit sign fields to bytes; a bit matrix puts the signs of weights 2k, 2k+1 (the
-       eighth is the parity of the seven) at bits 4 and 5, above the two magnitude codes.
+    3. ``vpmultishiftqb`` moves the seven signs of an octet to a byte, where they stay; the codes of weights 0-1, 2-3
+       and 4-5 lie at the bits left free by the signs that belong to them, and bit matrices move what does not fit (the
+       eighth sign is the parity of the seven).
     4. That 6-bit index selects 43 + w or 43 - w from a 64-byte register. The accumulator's start value cancels the 43.
     5. A lane of 32 bits holds the four octets of a group, the two blocks alternating. So plane i, byte g is weight i of
        octet g, and int32 lane 2 j + b accumulates exactly group j of block b: no shuffles after the dot products.
@@ -19,7 +20,8 @@ block is processed twice, the second time with zero inputs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from itertools import zip_longest
 
 import numpy as np
 from numba import njit, types
@@ -33,7 +35,6 @@ from .row_kernel import LANES_16, RowKernel, make_rows, pairs_of_256, records
 from .tiers import WIDE_PERMUTES
 from .vec import (
     JIT,
-    Emit,
     F32x16,
     F32x32,
     Float,
@@ -53,8 +54,8 @@ PACKED_TWO = 640
 # -- q8k
 BIAS = MAGNITUDES[2]
 CODES = np.searchsorted(MAGNITUDES, GRID).astype(np.int64)
-_LOW_BYTES = (CODES[:, :4] << np.array([0, 2, 4, 6])).sum(axis=1)
-_HIGH_BYTES = (CODES[:, 4:] << np.array([0, 2, 4, 6])).sum(axis=1)
+_LOW_BYTES = (CODES[:, :4] << [2, 4, 0, 6]).sum(axis=1)
+_HIGH_BYTES = (CODES[:, 4:] << [0, 2, 4, 6]).sum(axis=1)
 SIGN_STARTS = [0, 7, 14, 21, 32, 39, 46, 53] * 8
 
 
@@ -64,65 +65,100 @@ def biased(code: int, sign: int) -> list[int]:
     return [BIAS - w if (index >> sign) & 1 else BIAS + w for index, w in enumerate(magnitudes)]
 
 
-def _lookup_256(k, table: np.ndarray, index: Val, top: Val, next_top: Val) -> Val:
-    """Return table[index] for 64 byte indices; the masks are bits 7 and 6 of the index."""
-    parts = [k.const(I8x64, table[64 * i : 64 * i + 64].tolist()) for i in range(4)]
-    if WIDE_PERMUTES:
-        low, high = (x86.permute_bytes_2(k, parts[i], parts[i + 1], index) for i in (0, 2))
-        return k.select(top, high, low)
-    quarter = [x86.permute_bytes(k, part, index) for part in parts]
-    return k.select(top, k.select(next_top, quarter[3], quarter[2]), k.select(next_top, quarter[1], quarter[0]))
+def _by_bits(k, a: Val, b: Val) -> Val:
+    """Take even lanes of ``a`` and odd ones of ``b``, without a mask register."""
+    return x86.blend_bits(k, k.const(I32x16, [-1, 0] * 8), a, b)
 
 
-def _by_masks(k, a: Val, b: Val) -> Val:
-    """Take even lanes of ``a`` and odd ones of ``b``; LLVM makes blends with mask registers of it."""
-    return (a & [-1, 0] * 8) | (b & [0, -1] * 8)
-
-
-def alternating_words(
-    k, first: Val, second: Val, adjacent: bool, blend: Callable[[Emit, Val, Val], Val] = _by_masks
-) -> tuple[Val, Val]:
+def _alternating_words(k, first: Val, second: Val, adjacent: bool) -> tuple[Val, Val]:
     """Load the index words and the sign words of the blocks at two addresses, alternating between blocks.
 
     For adjacent blocks, loads that start a word apart need only two blends.
     """
     if adjacent:
-        index = blend(k, k.load(I32x16, first + 2), k.load(I32x16, second - 2))
-        return index, blend(k, k.load(I32x16, first + 6), k.load(I32x16, second + 2))
+        index = _by_bits(k, k.load(I32x16, first + 2), k.load(I32x16, second - 2))
+        return index, _by_bits(k, k.load(I32x16, first + 6), k.load(I32x16, second + 2))
     a, b = k.load(I32x16, first + 2), k.load(I32x16, second + 2)
     lanes = [lane for group in range(0, 16, 2) for lane in (group, 16 + group)]
     return a.shuffle(lanes, b), a.shuffle([lane + 1 for lane in lanes], b)
 
 
-def decode_two(k, first: Val, second: Val, adjacent: bool = True) -> tuple[list[Val], Val]:
-    """Decode the blocks at two addresses to eight planes of 64 unsigned bytes 43 + w, and the 16 words with signs and
-    ls."""
-    words_of_indices, words = alternating_words(k, first, second, adjacent)
-    index = words_of_indices.bits(I8x64)
-    top, next_top = index.compare("<", 0), (index & 0x40).compare("!=", 0)
-    signs = x86.multishift(k, k.const(I8x64, SIGN_STARTS), words)
-    planes: list[Val] = []
-    for half, table in enumerate((_LOW_BYTES, _HIGH_BYTES)):
-        codes = _lookup_256(k, table, index, top, next_top)
-        for pair in range(2):
-            even = 4 * half + 2 * pair
-            odd_sign = list(range(7)) if even + 1 == 7 else [even + 1]
-            sign_bits = x86.bit_matrix(k, signs, [[], [], [], [], [even], odd_sign, [], []])
-            nibble = (codes.bits(I64x8) >> 4).bits(I8x64) if pair else codes
-            mixed = (nibble & 0x0F) | (sign_bits & 0xF0)
-            planes += [x86.permute_bytes(k, k.const(I8x64, biased(*at)), mixed) for at in ((0, 4), (2, 5))]
-    return planes, words
+def _both_d(k, first: Val, second: Val, adjacent: bool) -> Val:
+    """Return the scales d of two blocks, alternating. Loads repeat 32 bits for nothing, 16 bits by a permute."""
+    if not adjacent:
+        a, b = (k.load(types.int16, block).splat(I16x16) for block in (first, second))
+        return k.half_to_float(a.shuffle([0, 16] * 8, b))
+    a, b = (k.load(types.int32, at).splat(I32x8) for at in (first, second - 2))
+    return k.half_to_float(x86.blend_bits(k, k.const(I32x8, 0xFFFF), a, b).bits(I16x16))
 
 
-def group_scales(k, words: Val) -> Val:
-    """Return (2 ls + 1) * 2^27 of the 16 groups as float32: the top four bits unchanged, with a one below them."""
-    return ((words & 0xF0000000) | 0x08000000).to_float_unsigned(F32x16)
+def codes(k, first: Val, second: Val, adjacent: bool, out: list[Val]) -> Iterator[None]:
+    """Look up two blocks; ``out`` receives low and high codes, signs, and the scales of the groups, times 2^30.
+
+    It yields after each operation, so that others can be emitted in between (``iq2_xxs_ahead``).
+    """
+    index_words, words = _alternating_words(k, first, second, adjacent)
+    index = index_words.bits(I8x64)
+    yield
+    next_top = (index & 0x40).compare("!=", 0)
+    yield
+    top = index.compare("<", 0)
+    yield
+    for table in (_LOW_BYTES, _HIGH_BYTES):
+        quarters = [k.const(I8x64, table[64 * i : 64 * i + 64].tolist()) for i in range(4)]
+        halves = []
+        for low, high in (quarters[:2], quarters[2:]):
+            if WIDE_PERMUTES:
+                halves.append(x86.permute_bytes_2(k, low, high, index))
+                yield
+                continue
+            first_half = x86.permute_bytes(k, low, index)
+            yield
+            halves.append(k.select(next_top, x86.permute_bytes(k, high, index), first_half))
+            yield
+        out.append(k.select(top, halves[1], halves[0]))
+        yield
+    out.append(x86.multishift(k, k.const(I8x64, SIGN_STARTS), words))
+    yield
+    d = _both_d(k, first, second, adjacent)
+    yield
+    # (2 ls + 1) * 2^27: the top four bits unchanged, with a one below them
+    scales = ((words & 0xF0000000) | 0x08000000).to_float_unsigned(F32x16)
+    out.append(scales * d)  # five times eleven bits: exact
+    yield
 
 
-def both_d(k, first: Val, second: Val) -> Val:
-    """Return the scales d of two blocks, alternating."""
-    a, b = (k.load(types.int16, block).splat(I16x16) for block in (first, second))
-    return k.half_to_float(a.shuffle([0, 16] * 8, b))
+def planes(k, low: Val, high: Val, signs: Val) -> Iterator[Val | None]:
+    """Yield the eight planes of 64 unsigned bytes 43 + w, and None after the operations between."""
+    for pair in range(4):
+        codes, pair_signs = (low, low, high, high)[pair], signs
+        if pair == 1:
+            codes = x86.bit_matrix(k, low, [[0], [1], [], [], [6], [7], [], []])
+            yield None
+        if pair == 3:
+            codes = (high.bits(I64x8) >> 4).bits(I8x64)
+            yield None
+            pair_signs = x86.bit_matrix(k, signs, [[], [], [], [], [6], list(range(7)), [], []])
+            yield None
+        mask = (0x03, 0x0C, 0x30, 0x30)[pair]
+        mixed = (codes & (mask ^ 0xFF)) | (pair_signs & mask)
+        yield None
+        for place in (((2, 0), (4, 1)), ((0, 2), (4, 3)), ((0, 4), (2, 5)), ((0, 4), (2, 5)))[pair]:
+            yield x86.permute_bytes(k, k.const(I8x64, biased(*place)), mixed)
+
+
+def run(*emitters: Iterator[None]) -> None:
+    """Advance the emitters in turns to their ends."""
+    for _ in zip_longest(*emitters):
+        pass
+
+
+def decode_two(k, first: Val, second: Val) -> tuple[list[Val], Val]:
+    """Decode the blocks at two addresses to eight planes of 64 unsigned bytes 43 + w, and the scales of the 16 groups,
+    times 2^30."""
+    state: list[Val] = []
+    run(codes(k, first, second, first is not second, state))
+    return [plane for plane in planes(k, *state[:3]) if plane is not None], state[3]
 
 
 def _store_octets(k, target: Val, codes: Val) -> None:
@@ -169,14 +205,14 @@ _PACKED_FLOAT = 8 * 3 * 64 + 192
 
 
 def _two_dots_float(k, total: Val, first: Val, second: Val, x: Val) -> Val:
-    planes, words = decode_two(k, first, second, adjacent=first is not second)
+    decoded, scales = decode_two(k, first, second)
     sums = [k.load(I32x16, x + 1600), k.zero(I32x16), k.load(I32x16, x + 1664)]
-    for i, plane in enumerate(planes):
+    for i, plane in enumerate(decoded):
         for limb in range(3):
             sums[limb] = x86.dpbusd_512(k, sums[limb], plane, k.load(I8x64, x + 512 * limb + 64 * i))
     upper = (sums[0] << 8) + sums[1]
     dots = k.fma(upper.to_float(F32x16), k.const(F32x16, 256), sums[2].to_float(F32x16))
-    return k.fma(dots, group_scales(k, words) * both_d(k, first, second) * k.load(F32x16, x + 1536), total)
+    return k.fma(dots, scales * k.load(F32x16, x + 1536), total)
 
 
 @inline(types.none, Int, Int, Int, Float, Float)

@@ -23,6 +23,7 @@ import inspect
 import linecache
 import re
 import sys
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any
@@ -48,6 +49,30 @@ class Binding:
     def empty(self, *shape: int, dtype: DTypeLike = F32) -> Any:
         """Return an uninitialised array for results."""
         return np.empty(shape, dtype)
+
+    # --- memory, as declared in ``ops.Backend``
+
+    def array(self, *shape: int, dtype: DTypeLike = F32) -> Any:
+        """Return a new array with undefined values; untouched pages take no memory."""
+        return np.empty(shape, dtype)
+
+    def upload(self, values: np.ndarray) -> Any:
+        """Return ``values`` as an array that ops can read: the same array if it is C-contiguous, else a copy."""
+        return np.ascontiguousarray(values)
+
+    def place(self, w: Matrix) -> Matrix:
+        """Return ``w`` itself: ops read rows from the mapped file."""
+        return w
+
+    def fill(self, array: Any, values: np.ndarray | float) -> None:
+        """Overwrite ``array``, or a view of a part, with host values."""
+        array[...] = values
+
+    def host(self, array: Any) -> np.ndarray:
+        """Return ``array`` itself, which is a NumPy array."""
+        return array
+
+    # --- operands
 
     def whole(self, x: Any, name: str) -> Any:
         """Return a C-contiguous copy of the operand ``name``; raise ValueError if the backend cannot make one."""
@@ -103,7 +128,7 @@ def bind(launch: Callable[..., Any], check_values: bool = False) -> Any:
     filename = f"<{op.name} of {launch.__module__}>"
     linecache.cache[filename] = len(text), None, text.splitlines(True), filename  # for tracebacks
     names: dict[str, Any] = {
-        "_op": op, "_launch": launch, "_misfit": _misfit, "_check_values": _check_values,
+        "_op": op, "_launch": launch, "_misfit": _misfit, "_solve": _solve, "_check_values": _check_values,
         **{f"_{kind}": kinds for kind, kinds in KINDS.items()},
         **{f"default_{p.name}": p.default for p in _parameters(op)},
     }  # fmt: skip
@@ -142,19 +167,9 @@ def _names(dim: str) -> set[str]:
     return set(re.findall(r"[A-Za-z_]\w*", dim))
 
 
-def _linear(dim: str, name: str) -> tuple[str, str] | None:
-    """Factor and rest of a dim as factor * name + rest; None if it is not linear in the name."""
-    factors, rest = [], []
-    for term in dim.split("+"):
-        parts = re.split(r"\*(?!\*)(?<!\*\*)", term)
-        if name not in _names(term):
-            rest.append(term)
-        elif parts.count(name) == 1 and sum(name in _names(part) for part in parts) == 1:
-            parts.remove(name)
-            factors.append("*".join(parts) or "1")
-        else:
-            return None
-    return "+".join(factors), "+".join(rest) or "0"
+def _solve(dim: Callable[[int], int], size: int) -> int:
+    """Return the least number for which a dim, which grows with it, is at least ``size``."""
+    return bisect_left(range(size + 1), size, key=dim)
 
 
 class _Source:
@@ -274,20 +289,8 @@ class _Source:
     def solve(self, size: str, dim: str, name: str) -> None:
         """Write code that computes the one unknown name of a dim from the size."""
         self.known.add(name)
-        parts = _linear(dim, name)
-        if parts is None:
-            self.add(f"{name} = 0", f"while {dim} < {size}:", f"    {name} += 1")
-            return self.refuse(f"{size} != {dim}")
-        factor, rest = parts
-        if not factor.isdigit():
-            self.refuse(f"{factor} < 1")
-        if rest != "0":
-            self.refuse(f"{size} < {rest}")
-            size = f"({size} - ({rest}))"
-        if factor == "1":
-            return self.add(f"{name} = {size}")
-        self.refuse(f"{size} % ({factor})")
-        self.add(f"{name} = {size} // ({factor})")
+        self.add(f"{name} = _solve(lambda {name}: {dim}, {size})")
+        self.refuse(f"{size} != {dim}")
 
     def values(self) -> None:
         """Write the text of the IndexError, and the value check unless the launch makes it."""

@@ -150,7 +150,7 @@ class Backend(Protocol):
     def linear(self, x: Array, w: Matrix, act: str = "float") -> Array:
         """Return x W^T; ``act`` is the rounding of x: "float", "a8" or "q8k"."""
 
-    @op("x f32[T,G,n]; w matrix[G*r,n]; act -> out f32[T,G*r]")
+    @op("x f32[T,G,n]; w matrix[G*r,n]; act -> out f32[T,G*r]", where="G >= 1")
     def grouped_linear(self, x: Array, w: Matrix, act: str = "float") -> Array:
         """Return a block-diagonal product: rows g r .. (g+1) r - 1 of w multiply x[:, g]."""
 
@@ -252,7 +252,7 @@ class Backend(Protocol):
     def round_f16(self, x: Array) -> Array:
         """Round to binary16 and back: ties to even, overflow to infinity."""
 
-    @op("x f32[...,group*b]; group -> out f32[...,group*b]")
+    @op("x f32[...,group*b]; group -> out f32[...,group*b]", where="group >= 1")
     def round_i8(self, x: Array, group: int = 64) -> Array:
         """Round to int8 (-127 to 127) and back, in groups of ``group`` values of the last axis, ties away from zero.
 
@@ -321,7 +321,8 @@ class Backend(Protocol):
 
     @op(
         "q f32[T,K*g,d]; keys any[N,K,d]; values any[N,K,d]; first i32[T] 0..; row_counts i32[T] 0..N; scale;"
-        " =into? f32[T,K*g,d] -> out f32[T,K*g,d]"
+        " =into? f32[T,K*g,d] -> out f32[T,K*g,d]",
+        where="K >= 1",
     )
     def attend(
         self, q: Array, keys: Array, values: Array, first: Array, row_counts: Array, scale: float,

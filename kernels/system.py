@@ -59,13 +59,6 @@ def prefer_performance_cores() -> None:
         _libc().pthread_set_qos_class_self_np(ctypes.c_uint(USER_INTERACTIVE), ctypes.c_int(0))
 
 
-def keep_freed_memory() -> None:
-    """Let glibc's allocator keep freed memory instead of giving it back to the system; do nothing on other systems."""
-    with contextlib.suppress(OSError, AttributeError):
-        _libc().mallopt(-3, 1 << 30)  # M_MMAP_THRESHOLD
-        _libc().mallopt(-1, (1 << 31) - 1)  # M_TRIM_THRESHOLD
-
-
 def anonymous_memory(size: int) -> mmap.mmap:
     """Return ``size`` bytes of zeros that take memory only once they are written, in huge pages where there are any.
 

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from ..formats.matrix import Matrix
-from ..hostmemory import HostMemory
 from .abi import Step
 from .gemm import MIN_TOKENS
 from .ops import HostCall, TaskOps
@@ -48,7 +47,7 @@ class _Scratch(threading.local):
         self.outgrown.clear()
 
 
-class CPU(Ops, HostMemory):
+class CPU(Ops):
     """Ops on ``threads`` threads (None: as many as this process has cores); raise ValueError unless 1 .. 256.
 
     Backends with the same number of threads share their workers. Several Python threads may call ops concurrently.

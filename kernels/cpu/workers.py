@@ -23,29 +23,14 @@ from functools import cache
 import numpy as np
 
 from ..system import available_cores, prefer_performance_cores
-from .abi import (
-    BLOCK_BYTES,
-    POOL_BYTES,
-    POOL_COUNT,
-    POOL_ERROR,
-    POOL_IDLE,
-    POOL_IDLE_NAP,
-    POOL_NAP,
-    POOL_SPIN,
-    POOL_STEPS,
-    POOL_STOP,
-    POOL_THREADS,
-    STEP_BYTES,
-    Entry,
-    Step,
-    Task,
-)
+from . import abi
+from .abi import Entry, Step, Task
 from .library import library
 
 MAX_STEPS = 16
 MAX_THREADS = 256
 
-WAITING = {POOL_SPIN: 200_000, POOL_NAP: 1_000_000, POOL_IDLE_NAP: 500_000, POOL_IDLE: 40_000_000}
+WAITING = {abi.POOL_SPIN: 200_000, abi.POOL_NAP: 1_000_000, abi.POOL_IDLE_NAP: 500_000, abi.POOL_IDLE: 40_000_000}
 """Nanoseconds after which a thread that waits for a step yields its core and then naps, and after which an idle worker
 naps and then sleeps in Python. Not counts of polls: a poll takes ten times as long on one processor as on another.
 
@@ -96,17 +81,17 @@ class Workers:
 
     def _reset(self) -> None:
         self._lock = threading.Lock()
-        self._memory = aligned(POOL_BYTES + MAX_STEPS * (STEP_BYTES + BLOCK_BYTES))
+        self._memory = aligned(abi.POOL_BYTES + MAX_STEPS * (abi.STEP_BYTES + abi.BLOCK_BYTES))
         self._base = self._memory.ctypes.data
-        self._steps = POOL_BYTES
-        self._blocks = POOL_BYTES + MAX_STEPS * STEP_BYTES
-        self._words = memoryview(self._memory[:POOL_BYTES]).cast("q")
+        self._steps = abi.POOL_BYTES
+        self._blocks = abi.POOL_BYTES + MAX_STEPS * abi.STEP_BYTES
+        self._words = memoryview(self._memory[: abi.POOL_BYTES]).cast("q")
         self._wake = threading.Event()
         self._asleep = 0
         self._workers: list[threading.Thread] = []
 
     def _start(self) -> None:
-        self._words[POOL_STOP // 8] = 0
+        self._words[abi.POOL_STOP // 8] = 0
         for word, nanoseconds in WAITING.items():
             self._words[word // 8] = int(nanoseconds * tick_rate())
         for number in range(1, self.threads):
@@ -117,9 +102,9 @@ class Workers:
     def _worker(self, number: int) -> None:
         prefer_performance_cores()
         base, words, wake = self._base, self._words, self._wake
-        while not words[POOL_STOP // 8]:
+        while not words[abi.POOL_STOP // 8]:
             self._work(base, number)
-            if words[POOL_STOP // 8]:
+            if words[abi.POOL_STOP // 8]:
                 return
             # No lock around going to sleep: a worker that misses a job costs speed, never a result.
             wake.clear()
@@ -127,7 +112,7 @@ class Workers:
             wake.wait()
 
     def _stop(self) -> None:
-        self._words[POOL_STOP // 8] = 1
+        self._words[abi.POOL_STOP // 8] = 1
         self._wake.set()
         for worker in self._workers:
             while worker.is_alive():
@@ -162,16 +147,16 @@ class Workers:
             self.load()
         with self._lock:
             memory, base, block, place = self._memory, self._base, self._blocks, self._steps
-            self._words[POOL_ERROR // 8] = 0
+            self._words[abi.POOL_ERROR // 8] = 0
             before = 0
             for number, step in enumerate(steps):
                 entry = Entry(step.items, step.chunk, 1 + before, 1, number + 1)
                 before += step.items > 0
-                step.write(memory, place, base, block, entry, area, size, base + POOL_ERROR)
-                block += BLOCK_BYTES
-                place += STEP_BYTES
+                step.write(memory, place, base, block, entry, area, size, base + abi.POOL_ERROR)
+                block += abi.BLOCK_BYTES
+                place += abi.STEP_BYTES
             self._execute(base + self._steps, len(steps))
-            return self._words[POOL_ERROR // 8] != 0
+            return self._words[abi.POOL_ERROR // 8] != 0
 
     def run_prepared(self, steps: int, count: int) -> None:
         """Run ``count`` steps already laid out in memory at address ``steps``, as ``Recording`` writes them."""
@@ -180,9 +165,9 @@ class Workers:
 
     def _execute(self, steps: int, count: int) -> None:
         words = self._words
-        words[POOL_STEPS // 8] = steps
-        words[POOL_COUNT // 8] = count
-        words[POOL_THREADS // 8] = self.threads
+        words[abi.POOL_STEPS // 8] = steps
+        words[abi.POOL_COUNT // 8] = count
+        words[abi.POOL_THREADS // 8] = self.threads
         if self.threads > 1:
             if not self._workers:
                 self._start()

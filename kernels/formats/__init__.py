@@ -8,23 +8,13 @@ against these readable dequantizers, which are tested bit for bit against gguf-p
 from __future__ import annotations
 
 from .apart import APART, ApartRows
+from .blocks_32 import IQ4_NL, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0
+from .blocks_256 import IQ4_XS, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K
 from .f8_e4m3 import F8_E4M3
 from .format import Format, block_format, size_only
 from .iq2_xxs import IQ2_XXS
-from .iq4_nl import IQ4_NL
-from .iq4_xs import IQ4_XS
 from .matrix import Matrix
 from .mxfp4 import MXFP4
-from .q2_k import Q2_K
-from .q3_k import Q3_K
-from .q4_0 import Q4_0
-from .q4_1 import Q4_1
-from .q4_k import Q4_K
-from .q5_0 import Q5_0
-from .q5_1 import Q5_1
-from .q5_k import Q5_K
-from .q6_k import Q6_K
-from .q8_0 import Q8_0
 from .scalars import BF16, F16, F32, I32, I64
 
 _SIZE_ONLY = (

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..binding import Binding, bind
-from ..hostmemory import HostMemory
 from .activations import quantize_a8, quantize_q8k
 from .attention import attend, attention
 from .caches import pool, position_bias, store_rows, windows
@@ -25,7 +24,7 @@ from .rounding import hadamard, round_e2m1, round_e4m3, round_f16, round_i8
 __all__ = ["Reference"]
 
 
-class Reference(Binding, HostMemory):
+class Reference(Binding):
     """The NumPy backend. NumPy chooses its own number of threads: ``threads`` may be assigned and has no effect."""
 
     name = "reference"

@@ -1,4 +1,4 @@
-"""Quantize weights to Q2_K: sixteen groups of 16 with 4-bit scales and minima (kernels/formats/q2_k.py has the
+"""Quantize weights to Q2_K: sixteen groups of 16 with 4-bit scales and minima (kernels/formats/blocks_256.py has the
 layout)."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Quantize weights to Q4_K: eight groups of 32 with 6-bit scales and minima (kernels/formats/q4_k.py has the
+"""Quantize weights to Q4_K: eight groups of 32 with 6-bit scales and minima (kernels/formats/blocks_256.py has the
 layout)."""
 
 from __future__ import annotations

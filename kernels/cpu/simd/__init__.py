@@ -13,10 +13,9 @@ from . import (
     iq2_xxs,
     iq2_xxs_ahead,
     iq2_xxs_avx2,
+    k_avx2,
     q2_k,
-    q2_k_avx2,
     q4_k,
-    q4_k_avx2,
     q8_0,
 )
 from .float_rows import PLAIN, apart_kernel, block_kernel
@@ -40,10 +39,10 @@ OVERRIDES: dict[str, dict[tuple[str, str], RowKernel]] = {
         ("F8_E4M3", "float"): fp8.JOINED,
     },
     "B": {
-        ("Q4_K", "q8k"): q4_k_avx2.Q8K,
-        ("Q4_K", "float"): q4_k_avx2.FLOAT,
-        ("Q2_K", "q8k"): q2_k_avx2.Q8K,
-        ("Q2_K", "float"): q2_k_avx2.FLOAT,
+        ("Q4_K", "q8k"): k_avx2.Q4_K,
+        ("Q4_K", "float"): k_avx2.Q4_K_FLOAT,
+        ("Q2_K", "q8k"): k_avx2.Q2_K,
+        ("Q2_K", "float"): k_avx2.Q2_K_FLOAT,
         ("IQ2_XXS", "q8k"): iq2_xxs_avx2.Q8K,
         ("IQ2_XXS", "float"): iq2_xxs_avx2.FLOAT,
     },

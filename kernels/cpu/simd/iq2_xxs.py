@@ -7,9 +7,8 @@ four 7-bit sign fields and the scale ls; the dot product of a block is d * d_x /
 A step decodes two blocks (512 weights, 64 octets) in registers:
     1. A codebook entry is eight 2-bit codes, so two 256-byte tables (low and high byte), four registers each.
     2. Byte permutes and masks look 64 indices up at once.
-    3. ``vpmultishiftqb`` moves the seven signs of an octet to a byte, where they stay; the codes of weights 0-1, 2-3
-       and 4-5 lie at the bits left free by the signs that belong to them, and bit matrices move what does not fit (the
-       eighth sign is the parity of the seven).
+    3. ``vpmultishiftqb`` moves the 7-bit sign fields to bytes; a bit matrix puts the signs of weights 2k, 2k+1 (the
+       eighth is the parity of the seven) at bits 4 and 5, above the two magnitude codes.
     4. That 6-bit index selects 43 + w or 43 - w from a 64-byte register. The accumulator's start value cancels the 43.
     5. A lane of 32 bits holds the four octets of a group, the two blocks alternating. So plane i, byte g is weight i of
        octet g, and int32 lane 2 j + b accumulates exactly group j of block b: no shuffles after the dot products.
@@ -54,8 +53,7 @@ PACKED_TWO = 640
 # -- q8k
 BIAS = MAGNITUDES[2]
 CODES = np.searchsorted(MAGNITUDES, GRID).astype(np.int64)
-_LOW_BYTES = (CODES[:, :4] << [2, 4, 0, 6]).sum(axis=1)
-_HIGH_BYTES = (CODES[:, 4:] << [0, 2, 4, 6]).sum(axis=1)
+_PLAIN, HIGH_BYTES = ((CODES[:, at : at + 4] << [0, 2, 4, 6]).sum(axis=1) for at in (0, 4))
 SIGN_STARTS = [0, 7, 14, 21, 32, 39, 46, 53] * 8
 
 
@@ -92,8 +90,10 @@ def _both_d(k, first: Val, second: Val, adjacent: bool) -> Val:
     return k.half_to_float(x86.blend_bits(k, k.const(I32x8, 0xFFFF), a, b).bits(I16x16))
 
 
-def codes(k, first: Val, second: Val, adjacent: bool, out: list[Val]) -> Iterator[None]:
+def codes(k, first: Val, second: Val, adjacent: bool, out: list[Val], low_bytes: np.ndarray = _PLAIN) -> Iterator[None]:
     """Look up two blocks; ``out`` receives low and high codes, signs, and the scales of the groups, times 2^30.
+
+    ``low_bytes`` says where the four low codes of an octet lie in their byte.
 
     It yields after each operation, so that others can be emitted in between (``iq2_xxs_ahead``).
     """
@@ -104,7 +104,7 @@ def codes(k, first: Val, second: Val, adjacent: bool, out: list[Val]) -> Iterato
     yield
     top = index.compare("<", 0)
     yield
-    for table in (_LOW_BYTES, _HIGH_BYTES):
+    for table in (low_bytes, HIGH_BYTES):
         quarters = [k.const(I8x64, table[64 * i : 64 * i + 64].tolist()) for i in range(4)]
         halves = []
         for low, high in (quarters[:2], quarters[2:]):
@@ -128,25 +128,6 @@ def codes(k, first: Val, second: Val, adjacent: bool, out: list[Val]) -> Iterato
     yield
 
 
-def planes(k, low: Val, high: Val, signs: Val) -> Iterator[Val | None]:
-    """Yield the eight planes of 64 unsigned bytes 43 + w, and None after the operations between."""
-    for pair in range(4):
-        codes, pair_signs = (low, low, high, high)[pair], signs
-        if pair == 1:
-            codes = x86.bit_matrix(k, low, [[0], [1], [], [], [6], [7], [], []])
-            yield None
-        if pair == 3:
-            codes = (high.bits(I64x8) >> 4).bits(I8x64)
-            yield None
-            pair_signs = x86.bit_matrix(k, signs, [[], [], [], [], [6], list(range(7)), [], []])
-            yield None
-        mask = (0x03, 0x0C, 0x30, 0x30)[pair]
-        mixed = (codes & (mask ^ 0xFF)) | (pair_signs & mask)
-        yield None
-        for place in (((2, 0), (4, 1)), ((0, 2), (4, 3)), ((0, 4), (2, 5)), ((0, 4), (2, 5)))[pair]:
-            yield x86.permute_bytes(k, k.const(I8x64, biased(*place)), mixed)
-
-
 def run(*emitters: Iterator[None]) -> None:
     """Advance the emitters in turns to their ends."""
     for _ in zip_longest(*emitters):
@@ -158,7 +139,14 @@ def decode_two(k, first: Val, second: Val) -> tuple[list[Val], Val]:
     times 2^30."""
     state: list[Val] = []
     run(codes(k, first, second, first is not second, state))
-    return [plane for plane in planes(k, *state[:3]) if plane is not None], state[3]
+    planes: list[Val] = []
+    for pair in range(4):
+        odd = [2 * pair + 1] if pair < 3 else list(range(7))
+        signs = x86.bit_matrix(k, state[2], [[], [], [], [], [2 * pair], odd, [], []])
+        nibble = (state[pair // 2].bits(I64x8) >> 4).bits(I8x64) if pair % 2 else state[pair // 2]
+        mixed = (nibble & 0x0F) | (signs & 0xF0)
+        planes += [x86.permute_bytes(k, k.const(I8x64, biased(*at)), mixed) for at in ((0, 4), (2, 5))]
+    return planes, state[3]
 
 
 def _store_octets(k, target: Val, codes: Val) -> None:
@@ -205,9 +193,9 @@ _PACKED_FLOAT = 8 * 3 * 64 + 192
 
 
 def _two_dots_float(k, total: Val, first: Val, second: Val, x: Val) -> Val:
-    decoded, scales = decode_two(k, first, second)
+    planes, scales = decode_two(k, first, second)
     sums = [k.load(I32x16, x + 1600), k.zero(I32x16), k.load(I32x16, x + 1664)]
-    for i, plane in enumerate(decoded):
+    for i, plane in enumerate(planes):
         for limb in range(3):
             sums[limb] = x86.dpbusd_512(k, sums[limb], plane, k.load(I8x64, x + 512 * limb + 64 * i))
     upper = (sums[0] << 8) + sums[1]

@@ -10,6 +10,7 @@ from .. import tasktable as t
 from ..simd.gemm import APART_GEMMS, GEMMS, gemm_rows, pack_float_panel
 from ..sizes import TILE_TOKENS as TILE
 from .lang import JIT, call_address, expert_at, f32p, i32p, i64p
+from .linear import add_slots
 from .registry import ENTRIES, body, export
 
 call_panel_pack = call_address(4)
@@ -101,17 +102,9 @@ def expert_gemm(args, first, last, thread):
 @body(t.SUM_SLOTS, exact=True)
 def sum_slots(args, first, last, thread):
     """Add the K rows of each token (the items) in slot order."""
-    n = args.n
+    n, K = args.n, args.K
     for token in range(first, last):
-        out = f32p(args.out + 4 * n * token)
-        for slot in range(args.K):
-            x = f32p(args.x + 4 * n * (token * args.K + slot))
-            if slot == 0:
-                for i in range(n):
-                    out[i] = x[i]
-            else:
-                for i in range(n):
-                    out[i] += x[i]
+        add_slots(args.x + 4 * n * K * token, args.out + 4 * n * token, K, 4 * n, n)
 
 
 def _sizes_writer(chunk: int, chunk_bytes: int, record: int, rows: int, chunks_at_once: int, tokens_at_once: int):

@@ -8,6 +8,7 @@ size.
 
 from __future__ import annotations
 
+import numpy as np
 from numba import njit
 
 from .. import tasktable as t
@@ -20,16 +21,24 @@ REUSE_BYTES = 128 * 1024
 INPUTS = 16
 """Inputs per call of a row kernel, at most."""
 
-TABLE_BYTES = 16 * INPUTS
-_table = local(TABLE_BYTES)
+_table = local(16 * INPUTS)
 
 
 @njit(**JIT)
-def _enter(table, place, packed, out):
-    """Enter one input of a row kernel and the address of its results."""
-    pair = i64p(table + 16 * place)
-    pair[0] = packed
-    pair[1] = out
+def _multiply(rows, weight, r0, r1, row_bytes, n, order, begin, end, packed, packed_bytes, divisor, out, out_bytes):
+    """Multiply rows r0..r1-1 by inputs number begin..end-1, or by those whose numbers ``order`` has there.
+
+    Input number i lies at packed + packed_bytes * (i // divisor), its results at out + out_bytes * i.
+    """
+    table = _table()
+    for start in range(begin, end, INPUTS):
+        count = min(INPUTS, end - start)
+        for i in range(count):
+            number = np.int64(i32p(order)[start + i]) if order else start + i
+            pair = i64p(table + 16 * i)
+            pair[0] = packed + packed_bytes * (number // divisor)
+            pair[1] = out + out_bytes * number
+        call_rows(rows, weight, r0, r1, row_bytes, n, table, count)
 
 
 @body(t.PACK)
@@ -42,20 +51,16 @@ def pack_inputs(args, first, last, thread):
 @body(t.LINEAR)
 def linear_rows(args, first, last, thread):
     """Multiply inputs by weight rows (the items); row r uses only the input of group r // group_rows."""
-    tokens, groups, group_rows, size = args.tokens, args.groups, args.group_rows, args.packed_bytes
-    table = _table()
+    groups, size = args.groups, args.packed_bytes
     step = max(1, REUSE_BYTES // args.row_bytes)
     r0 = first
     while r0 < last:
-        group = r0 // group_rows
-        r1 = min(r0 + step, last, (group + 1) * group_rows)
-        for start in range(0, tokens, INPUTS):
-            count = min(INPUTS, tokens - start)
-            for i in range(count):
-                token = start + i
-                packed = args.packed + size * (token * groups + group)
-                _enter(table, i, packed, args.out + 4 * args.out_rows * token)
-            call_rows(args.rows, args.weight, r0, r1, args.row_bytes, args.n, table, count)
+        group = r0 // args.group_rows
+        r1 = min(r0 + step, last, (group + 1) * args.group_rows)
+        _multiply(
+            args.rows, args.weight, r0, r1, args.row_bytes, args.n, 0, 0, args.tokens,
+            args.packed + size * group, size * groups, 1, args.out, 4 * args.out_rows,
+        )  # fmt: skip
         r0 = r1
 
 
@@ -104,9 +109,7 @@ def group_pairs(args, first, last, thread):
 @body(t.EXPERT_LINEAR)
 def expert_linear_rows(args, first, last, thread):
     """Multiply inputs by their experts; items are (used expert, row block), empty past the last used expert."""
-    order, starts, used = i32p(args.order), i32p(args.starts), i32p(args.used)
-    rows, K, size = args.expert_rows, args.K, args.packed_bytes
-    table = _table()
+    starts, used, rows = i32p(args.starts), i32p(args.used), args.expert_rows
     for item in range(first, last):
         u = item // args.blocks
         if u >= used[0]:
@@ -114,38 +117,41 @@ def expert_linear_rows(args, first, last, thread):
         r0 = (item % args.blocks) * args.block
         r1 = min(r0 + args.block, rows)
         weight = expert_at(args.weight, args.expert_bytes, used[1 + u])
-        for start in range(starts[u], starts[u + 1], INPUTS):
-            count = min(INPUTS, starts[u + 1] - start)
-            for i in range(count):
-                pair = order[start + i]
-                _enter(table, i, args.packed + size * (pair // K), args.out + 4 * rows * pair)
-            call_rows(args.rows, weight, r0, r1, args.row_bytes, args.n, table, count)
+        _multiply(
+            args.rows, weight, r0, r1, args.row_bytes, args.n, args.order, np.int64(starts[u]), np.int64(starts[u + 1]),
+            args.packed, args.packed_bytes, args.K, args.out, 4 * rows,
+        )  # fmt: skip
+
+
+@njit(**JIT)
+def add_slots(x, out, slots, stride, n):
+    """Add ``slots`` rows of n floats, ``stride`` bytes apart, in order."""
+    total = f32p(out)
+    for slot in range(slots):
+        part = f32p(x + stride * slot)
+        if slot == 0:
+            for i in range(n):
+                total[i] = part[i]
+        else:
+            for i in range(n):
+                total[i] += part[i]
 
 
 @body(t.EXPERT_SUM, exact=True)
 def expert_sum_rows(args, first, last, thread):
     """Compute every pair's product for a row block (the items) into scratch, then sum per token in slot order."""
-    order, starts, used = i32p(args.order), i32p(args.starts), i32p(args.used)
-    rows, K, block, size = args.expert_rows, args.K, args.block, args.packed_bytes
-    scratch, table = args.work + args.work_bytes * thread, _table()
+    starts, used = i32p(args.starts), i32p(args.used)
+    rows, K, block = args.expert_rows, args.K, args.block
+    scratch = args.work + args.work_bytes * thread
     for item in range(first, last):
         r0 = item * block
         r1 = min(r0 + block, rows)
         for u in range(used[0]):
             weight = expert_at(args.weight, args.expert_bytes, used[1 + u])
-            for start in range(starts[u], starts[u + 1], INPUTS):
-                count = min(INPUTS, starts[u + 1] - start)
-                for i in range(count):
-                    pair = order[start + i]
-                    _enter(table, i, args.packed + size * pair, scratch + 4 * (block * pair - r0))
-                call_rows(args.rows, weight, r0, r1, args.row_bytes, args.n, table, count)
+            _multiply(
+                args.rows, weight, r0, r1, args.row_bytes, args.n, args.order,
+                np.int64(starts[u]), np.int64(starts[u + 1]),
+                args.packed, args.packed_bytes, 1, scratch - 4 * r0, 4 * block,
+            )  # fmt: skip
         for token in range(args.T):
-            out = f32p(args.out + 4 * (rows * token + r0))
-            for slot in range(K):
-                part = f32p(scratch + 4 * block * (token * K + slot))
-                if slot == 0:
-                    for i in range(r1 - r0):
-                        out[i] = part[i]
-                else:
-                    for i in range(r1 - r0):
-                        out[i] += part[i]
+            add_slots(scratch + 4 * block * token * K, args.out + 4 * (rows * token + r0), K, 4 * block, r1 - r0)

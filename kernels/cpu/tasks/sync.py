@@ -12,34 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from ..abi import (
-    POOL_COUNT,
-    POOL_FINISHED,
-    POOL_IDLE,
-    POOL_IDLE_NAP,
-    POOL_INSIDE,
-    POOL_JOB,
-    POOL_NAP,
-    POOL_OPEN,
-    POOL_SPIN,
-    POOL_STEPS,
-    POOL_STOP,
-    POOL_THREADS,
-    STEP_ARGS,
-    STEP_BYTES,
-    STEP_CHUNK,
-    STEP_CLAIMED,
-    STEP_DONE,
-    STEP_MEMBERS,
-    STEP_NEEDS,
-    STEP_NEXT,
-    STEP_PER,
-    STEP_TAIL_COUNT,
-    STEP_TAILS,
-    STEP_TASK,
-    STEP_UNITS,
-    STEP_WAIT,
-)
+from .. import abi
 from .lang import (
     JIT,
     atomic_add,
@@ -84,7 +57,7 @@ def wait_until(pool, address, target):
     seen = atomic_load(address)
     if seen >= target:
         return
-    began, spin, nap = ticks(), i64p(pool + POOL_SPIN)[0], i64p(pool + POOL_NAP)[0]
+    began, spin, nap = ticks(), i64p(pool + abi.POOL_SPIN)[0], i64p(pool + abi.POOL_NAP)[0]
     while seen < target:
         back_off(address, seen, ticks() - began, spin, nap)
         seen = atomic_load(address)
@@ -93,19 +66,19 @@ def wait_until(pool, address, target):
 @njit(**JIT)
 def run_units(step, first, last, thread):
     """Take units first..last-1 through all steps of a group."""
-    for m in range(1 + i64p(step + STEP_MEMBERS)[0]):
-        member = step + m * STEP_BYTES
-        per = i64p(member + STEP_PER)[0]
-        call_task(i64p(member + STEP_TASK)[0], i64p(member + STEP_ARGS)[0], first * per, last * per, thread)
+    for m in range(1 + i64p(step + abi.STEP_MEMBERS)[0]):
+        member = step + m * abi.STEP_BYTES
+        per = i64p(member + abi.STEP_PER)[0]
+        call_task(i64p(member + abi.STEP_TASK)[0], i64p(member + abi.STEP_ARGS)[0], first * per, last * per, thread)
 
 
 @njit(**JIT)
 def finish(steps, step, thread, finished):
     """Run the tails for which a group was the last they needed, and count it and them as finished."""
-    count, tails = 1, i64p(steps + i64p(step + STEP_TAILS)[0])
-    for k in range(i64p(step + STEP_TAIL_COUNT)[0]):
-        tail = steps + tails[k] * STEP_BYTES
-        if atomic_add(tail + STEP_CLAIMED, 1) + 1 == i64p(tail + STEP_NEEDS)[0]:
+    count, tails = 1, i64p(steps + i64p(step + abi.STEP_TAILS)[0])
+    for k in range(i64p(step + abi.STEP_TAIL_COUNT)[0]):
+        tail = steps + tails[k] * abi.STEP_BYTES
+        if atomic_add(tail + abi.STEP_CLAIMED, 1) + 1 == i64p(tail + abi.STEP_NEEDS)[0]:
             run_units(tail, 0, 1, thread)
             count += 1
     atomic_add(finished, count)
@@ -114,61 +87,63 @@ def finish(steps, step, thread, finished):
 @njit(**JIT)
 def execute(pool, steps, count, thread):
     """Work on ``count`` steps until nothing is left to claim."""
-    finished = pool + POOL_FINISHED
+    finished = pool + abi.POOL_FINISHED
     s = 0
     while s < count:
-        step = steps + s * STEP_BYTES
-        if i64p(step + STEP_WAIT)[0] > 1:
-            wait_until(pool, finished, i64p(step + STEP_WAIT)[0] - 1)
-        units, chunk = i64p(step + STEP_UNITS)[0], i64p(step + STEP_CHUNK)[0]
+        step = steps + s * abi.STEP_BYTES
+        if i64p(step + abi.STEP_WAIT)[0] > 1:
+            wait_until(pool, finished, i64p(step + abi.STEP_WAIT)[0] - 1)
+        units, chunk = i64p(step + abi.STEP_UNITS)[0], i64p(step + abi.STEP_CHUNK)[0]
         done = 0
-        while atomic_load(step + STEP_CLAIMED) < units:
-            first = atomic_add(step + STEP_CLAIMED, chunk)
+        while atomic_load(step + abi.STEP_CLAIMED) < units:
+            first = atomic_add(step + abi.STEP_CLAIMED, chunk)
             if first >= units:
                 break
             last = min(first + chunk, units)
             run_units(step, first, last, thread)
             done += last - first
-        if done > 0 and atomic_add(step + STEP_DONE, done) + done == units:
+        if done > 0 and atomic_add(step + abi.STEP_DONE, done) + done == units:
             finish(steps, step, thread, finished)
-        s = i64p(step + STEP_NEXT)[0]
+        s = i64p(step + abi.STEP_NEXT)[0]
 
 
 @export("pool_run", 1)
 def pool_run(pool):
     """Run the job described in the control block: steps, count, threads. The caller is thread 0."""
-    steps, count = i64p(pool + POOL_STEPS)[0], i64p(pool + POOL_COUNT)[0]
+    steps, count = i64p(pool + abi.POOL_STEPS)[0], i64p(pool + abi.POOL_COUNT)[0]
     worthwhile = False
     groups, s = 0, 0
     while s < count:
-        step = steps + s * STEP_BYTES
-        i64p(step + STEP_CLAIMED)[0] = 0
-        i64p(step + STEP_DONE)[0] = 0
-        units, chunk = i64p(step + STEP_UNITS)[0], i64p(step + STEP_CHUNK)[0]
+        step = steps + s * abi.STEP_BYTES
+        i64p(step + abi.STEP_CLAIMED)[0] = 0
+        i64p(step + abi.STEP_DONE)[0] = 0
+        units, chunk = i64p(step + abi.STEP_UNITS)[0], i64p(step + abi.STEP_CHUNK)[0]
         if units > 0:
             groups += 1
         if units > chunk and chunk > 0:
             worthwhile = True
-        s += 1 + i64p(step + STEP_MEMBERS)[0]
-    if not worthwhile or i64p(pool + POOL_THREADS)[0] < 2:
+        s += 1 + i64p(step + abi.STEP_MEMBERS)[0]
+    if not worthwhile or i64p(pool + abi.POOL_THREADS)[0] < 2:
         for s in range(count):
-            step = steps + s * STEP_BYTES
-            items = i64p(step + STEP_UNITS)[0] * i64p(step + STEP_PER)[0]
+            step = steps + s * abi.STEP_BYTES
+            items = i64p(step + abi.STEP_UNITS)[0] * i64p(step + abi.STEP_PER)[0]
             if items > 0:
-                call_task(i64p(step + STEP_TASK)[0], i64p(step + STEP_ARGS)[0], 0, items, 0)
+                call_task(i64p(step + abi.STEP_TASK)[0], i64p(step + abi.STEP_ARGS)[0], 0, items, 0)
         return
-    i64p(pool + POOL_FINISHED)[0] = 0
-    job = i64p(pool + POOL_JOB)[0] + 1
-    atomic_store(pool + POOL_OPEN, job)
-    atomic_store(pool + POOL_JOB, job)
+    i64p(pool + abi.POOL_FINISHED)[0] = 0
+    job = i64p(pool + abi.POOL_JOB)[0] + 1
+    atomic_store(pool + abi.POOL_OPEN, job)
+    atomic_store(pool + abi.POOL_JOB, job)
     execute(pool, steps, count, 0)
-    wait_until(pool, pool + POOL_FINISHED, groups)
-    atomic_swap(pool + POOL_OPEN, 0)
+    wait_until(pool, pool + abi.POOL_FINISHED, groups)
+    atomic_swap(pool + abi.POOL_OPEN, 0)
     began = ticks()
-    inside = atomic_load(pool + POOL_INSIDE)
+    inside = atomic_load(pool + abi.POOL_INSIDE)
     while inside != 0:
-        back_off(pool + POOL_INSIDE, inside, ticks() - began, i64p(pool + POOL_SPIN)[0], i64p(pool + POOL_NAP)[0])
-        inside = atomic_load(pool + POOL_INSIDE)
+        back_off(
+            pool + abi.POOL_INSIDE, inside, ticks() - began, i64p(pool + abi.POOL_SPIN)[0], i64p(pool + abi.POOL_NAP)[0]
+        )
+        inside = atomic_load(pool + abi.POOL_INSIDE)
 
 
 @export("read_ticks", 1)
@@ -180,21 +155,21 @@ def read_ticks(out):
 @export("pool_work", 2)
 def pool_work(pool, thread):
     """Join jobs as they come, as a worker; return to Python when idle for long or told to stop."""
-    last_job = i64p(pool + POOL_JOB)[0] - 1  # a job posted while this worker was in Python may still be open
-    spin, nap, idle = i64p(pool + POOL_SPIN)[0], i64p(pool + POOL_IDLE_NAP)[0], i64p(pool + POOL_IDLE)[0]
+    last_job = i64p(pool + abi.POOL_JOB)[0] - 1  # a job posted while this worker was in Python may still be open
+    spin, nap, idle = i64p(pool + abi.POOL_SPIN)[0], i64p(pool + abi.POOL_IDLE_NAP)[0], i64p(pool + abi.POOL_IDLE)[0]
     began = ticks()
-    while atomic_load(pool + POOL_STOP) == 0:
-        job = atomic_load(pool + POOL_JOB)
+    while atomic_load(pool + abi.POOL_STOP) == 0:
+        job = atomic_load(pool + abi.POOL_JOB)
         if job != last_job:
             last_job = job
             # joining and closing are both atomic, so either the poster sees us inside or we see the job closed
-            atomic_add(pool + POOL_INSIDE, 1)
-            if job != 0 and atomic_load(pool + POOL_OPEN) == job:
-                execute(pool, i64p(pool + POOL_STEPS)[0], i64p(pool + POOL_COUNT)[0], thread)
-            atomic_add(pool + POOL_INSIDE, -1)
+            atomic_add(pool + abi.POOL_INSIDE, 1)
+            if job != 0 and atomic_load(pool + abi.POOL_OPEN) == job:
+                execute(pool, i64p(pool + abi.POOL_STEPS)[0], i64p(pool + abi.POOL_COUNT)[0], thread)
+            atomic_add(pool + abi.POOL_INSIDE, -1)
             began = ticks()
             continue
         waited = ticks() - began
         if waited >= idle:
             return
-        back_off(pool + POOL_JOB, job, waited, spin, nap)
+        back_off(pool + abi.POOL_JOB, job, waited, spin, nap)

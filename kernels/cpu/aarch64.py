@@ -1,24 +1,18 @@
-"""What an AArch64 processor has beyond the base architecture: dot products of bytes, arithmetic of binary16.
+"""Whether an AArch64 processor has dot products of bytes, which its base architecture lacks.
 
-LLVM reports neither for the host, neither on Linux nor on macOS, so the system is asked; a processor that kernels are
-only compiled for is known by its name. Importing this loads neither Numba nor llvmlite.
+LLVM does not report it for the host, neither on Linux nor on macOS, so the system is asked; a processor that kernels
+are only compiled for is known by its name. Importing this loads neither Numba nor llvmlite.
 """
 
 from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Callable
 
 from ..system import is_aarch64, sysctl_number
 
-FEATURES = ("dotprod", "fullfp16")
-"""LLVM's names."""
-
-# Linux, arch/arm64/include/uapi/asm/hwcap.h: key of getauxval, bits
-_HWCAP = 16
-_BITS = {"dotprod": 20, "fullfp16": 10}
-_MACOS = {"dotprod": "FEAT_DotProd", "fullfp16": "FEAT_FP16"}
+# Linux, arch/arm64/include/uapi/asm/hwcap.h: key of getauxval, bit of ASIMDDP
+_HWCAP, _BIT = 16, 20
 
 _DOTPROD = (
     "apple-a13 apple-a14 apple-m1 neoverse-e1 neoverse-n1 neoverse-512tvb cortex-a55 cortex-a65 cortex-a75 cortex-a76 "
@@ -27,24 +21,8 @@ _DOTPROD = (
     "neoverse-v2 neoverse-v3 neoverse-v3ae cortex-a510 cortex-a520 cortex-a710 cortex-a715 cortex-a720 cortex-a725 "
     "cortex-x2 cortex-x3 cortex-x4 cortex-x925 ampere1 ampere1a ampere1b grace gb10 oryon-1"
 ).split()
-_PLAIN = "cortex-a53 cortex-a57 cortex-a72 cortex-a73 generic".split()
-KNOWN = (*_DOTPROD, *_PLAIN)
+KNOWN = (*_DOTPROD, *"cortex-a53 cortex-a57 cortex-a72 cortex-a73 generic".split())
 """Processors by LLVM's names."""
-
-
-def of_processor(name: str) -> dict[str, bool]:
-    """Return feature -> present of the processor that LLVM calls ``name``; all absent if it is not known."""
-    return dict.fromkeys(FEATURES, name in _DOTPROD)
-
-
-def of_linux(auxiliary: Callable[[int], int]) -> dict[str, bool]:
-    """Return feature -> present; ``auxiliary`` is getauxval."""
-    return {name: bool(auxiliary(_HWCAP) >> bit & 1) for name, bit in _BITS.items()}
-
-
-def of_macos(flag: Callable[[str], int | None]) -> dict[str, bool]:
-    """Return feature -> present; ``flag`` returns a number of sysctl by its name, None if there is none."""
-    return {name: bool(flag("hw.optional.arm." + key)) for name, key in _MACOS.items()}
 
 
 def _getauxval(key: int) -> int:
@@ -53,14 +31,19 @@ def _getauxval(key: int) -> int:
     return int(function(key))
 
 
+def of_processor(name: str) -> dict[str, bool]:
+    """Return LLVM's feature -> present of the processor that LLVM calls ``name``."""
+    return {"dotprod": name in _DOTPROD}
+
+
 def of_this_machine(cpu: str) -> dict[str, bool]:
-    """Return feature -> present of this processor, which LLVM calls ``cpu``; nothing where it is not AArch64."""
+    """Return LLVM's feature -> present of this processor, which LLVM calls ``cpu``; nothing where it is not AArch64."""
     if not is_aarch64():
         return {}
     try:
         if sys.platform == "darwin":
-            return of_macos(sysctl_number)
-        return of_linux(_getauxval)
+            return {"dotprod": bool(sysctl_number("hw.optional.arm.FEAT_DotProd"))}
+        return {"dotprod": bool(_getauxval(_HWCAP) >> _BIT & 1)}
     except (AttributeError, OSError):  # a C library without these functions
         return of_processor(cpu)
 

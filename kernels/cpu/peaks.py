@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numba import int64, njit, types
@@ -27,28 +28,26 @@ PIECE = 1 << 20
 STEPS = 1_000_000
 
 
-_floats = inline(FLOATS, Int)(lambda k, address: k.load(FLOATS, address))
+def _loop(step: Any) -> Any:
+    """Make a function (count, scratch) that runs ``step``, an inlined function of a sum and an address, repeatedly."""
+    kind = step.result
+    load = inline(kind, Int)(lambda k, address: k.load(kind, address))
+    keep = inline(types.none, Int, kind)(lambda k, address, value: k.store(address, value))
+
+    @njit(**JIT)
+    def loop(count, scratch):
+        total = load(scratch)
+        for _ in range(count):
+            total = step(total, scratch)
+        keep(scratch, total)
+
+    return loop
 
 
 @inline(FLOATS, FLOATS, Int)
 def _multiply_add(k, total, address):
     factor = k.load(types.float32, address).splat(FLOATS)
     return k.fma(total, factor, factor)
-
-
-_keep_floats = inline(types.none, Int, FLOATS)(lambda k, address, value: k.store(address, value))
-
-
-@njit(**JIT)
-def multiply_adds(count, scratch):
-    """Run ``CHAINS`` fused multiply-adds of ``LANES`` floats ``count`` times."""
-    total = _floats(scratch)
-    for _ in range(count):
-        total = _multiply_add(total, scratch)
-    _keep_floats(scratch, total)
-
-
-_ints = inline(INTS, Int)(lambda k, address: k.load(INTS, address))
 
 
 @inline(INTS, INTS, Int)
@@ -66,16 +65,10 @@ def _dot(k, total, address):
     return parts[0]
 
 
-_keep_ints = inline(types.none, Int, INTS)(lambda k, address, value: k.store(address, value))
-
-
-@njit(**JIT)
-def dots(count, scratch):
-    """Run ``CHAINS`` dot-product steps of ``LANES`` sums of four int8 products ``count`` times."""
-    total = _ints(scratch)
-    for _ in range(count):
-        total = _dot(total, scratch)
-    _keep_ints(scratch, total)
+multiply_adds = _loop(_multiply_add)
+"""Run ``CHAINS`` fused multiply-adds of ``LANES`` floats ``count`` times."""
+dots = _loop(_dot)
+"""Run ``CHAINS`` dot-product steps of ``LANES`` sums of four int8 products ``count`` times."""
 
 
 def measure(threads: int, megabytes: int = 512, rounds: int = 7) -> dict[str, float]:
@@ -89,23 +82,19 @@ def measure(threads: int, megabytes: int = 512, rounds: int = 7) -> dict[str, fl
     scratch[:, : FLOATS.lanes * 4].view(np.float32)[:] = 0.5
     for function, kinds in ((read, 3), (multiply_adds, 2), (dots, 2)):
         function.compile((int64,) * kinds)
-    scratch_addresses = [row.ctypes.data for row in scratch]
+    places = [row.ctypes.data for row in scratch]
     data_address = data.ctypes.data
-
-    def reading(t: int) -> None:
-        read(data_address + t * size, size, scratch_addresses[t])
-
-    def multiplying(t: int) -> None:
-        multiply_adds(STEPS, scratch_addresses[t])
-
-    def dotting(t: int) -> None:
-        dots(STEPS, scratch_addresses[t])
-
+    works: tuple[Callable[[int], None], ...] = (
+        lambda t: read(data_address + t * size, size, places[t]),
+        lambda t: dots(STEPS, places[t]),
+        lambda t: multiply_adds(STEPS, places[t]),
+    )
     operations = STEPS * CHAINS * LANES * threads
+    reading, dotting, multiplying = (_best(work, threads, rounds) for work in works)
     return {
-        "read_gbs": threads * size / 1e9 / _best(reading, threads, rounds),
-        "int8_gops": 8 * operations / 1e9 / _best(dotting, threads, rounds),
-        "f32_gflops": 2 * operations / 1e9 / _best(multiplying, threads, rounds),
+        "read_gbs": threads * size / 1e9 / reading,
+        "int8_gops": 8 * operations / 1e9 / dotting,
+        "f32_gflops": 2 * operations / 1e9 / multiplying,
     }
 
 

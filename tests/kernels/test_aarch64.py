@@ -1,40 +1,39 @@
-"""Features of AArch64 processors, asked of systems that are not here."""
+"""Dot products of AArch64 processors, asked of systems that are not here."""
 
 import pytest
 
 from ds4ref.kernels.cpu import aarch64, numba_internals
 
-PRESENT, OLD = dict.fromkeys(aarch64.FEATURES, True), dict.fromkeys(aarch64.FEATURES, False)
 
-
-def test_each_system_tells_in_its_own_way():
-    other_bits = 0x119FFF & ~(1 << 20) & ~(1 << 10)  # a Cortex-A72 with every other bit of a Neoverse N1
-    for words, expected in (
-        ({16: other_bits}, OLD),
-        ({16: 1 << 20 | 1 << 10}, PRESENT),
-        ({26: 1 << 20 | 1 << 10}, OLD),
-    ):
-        assert aarch64.of_linux(lambda key, words=words: words.get(key, 0)) == expected
-    known = {"hw.optional.arm.FEAT_DotProd": 1}
-    assert aarch64.of_macos(known.get) == {"dotprod": True, "fullfp16": False}
-    for name, expected in (("apple-m1", PRESENT), ("neoverse-v2", PRESENT), ("cortex-a72", OLD), ("new", OLD)):
-        assert aarch64.of_processor(name) == expected
-    assert aarch64.flags({"dotprod": True, "fullfp16": False}) == "+dotprod,-fullfp16"
-
-
-@pytest.mark.parametrize("system, asked", [("linux", "_getauxval"), ("darwin", "sysctl_number")])
-def test_where_the_system_cannot_be_asked_the_name_decides(monkeypatch, system, asked):
-    def missing(key):
-        raise AttributeError(key)
+@pytest.mark.parametrize(
+    ("system", "asked", "answer", "present"),
+    [
+        ("linux", "_getauxval", {16: 1 << 20}, True),
+        ("linux", "_getauxval", {16: 0xFFFFFFFF & ~(1 << 20), 26: 1 << 20}, False),
+        ("darwin", "sysctl_number", {"hw.optional.arm.FEAT_DotProd": 1}, True),
+        ("darwin", "sysctl_number", {}, False),
+        ("linux", "_getauxval", None, True),  # a system that cannot be asked: the name decides
+        ("darwin", "sysctl_number", None, True),
+    ],
+)
+def test_each_system_tells_in_its_own_way(monkeypatch, system, asked, answer, present):
+    def ask(key):
+        if answer is None:
+            raise AttributeError(key)
+        return answer.get(key, 0)
 
     monkeypatch.setattr("platform.machine", lambda: "arm64")
     monkeypatch.setattr(aarch64.sys, "platform", system)
-    monkeypatch.setattr(aarch64, asked, lambda key: 0xFFFFFFFF)
-    assert aarch64.of_this_machine("cortex-a72") == PRESENT
-    monkeypatch.setattr(aarch64, asked, missing)
-    assert aarch64.of_this_machine("apple-m1") == PRESENT
+    monkeypatch.setattr(aarch64, asked, ask)
+    assert aarch64.of_this_machine("apple-m1") == {"dotprod": present}
+    assert aarch64.of_this_machine("cortex-a72") == {"dotprod": present and answer is not None}
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     assert aarch64.of_this_machine("apple-m1") == {}
+
+
+def test_features_are_written_as_llvm_reads_them():
+    assert aarch64.flags(aarch64.of_processor("apple-m1")) == "+dotprod"
+    assert aarch64.flags(aarch64.of_processor("cortex-a72")) == "-dotprod"
 
 
 @pytest.mark.parametrize(

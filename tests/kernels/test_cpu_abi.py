@@ -42,10 +42,6 @@ def test_words_of_different_writers_share_no_line(prefix: str, writers: dict[str
     assert size % APPLE == 0 and all(offset + 8 <= size for offset in words.values())
 
 
-def test_what_is_packed_as_a_whole_fits_its_line():
-    assert abi.STEP_HEADER.size == abi.STEP_TAIL_COUNT + 8 - abi.STEP_TASK <= abi.LINE
-
-
 def test_lines_begin_where_the_processor_has_them():
     """Offsets say nothing in memory that begins anywhere."""
     pool = Workers(1)

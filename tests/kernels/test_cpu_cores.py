@@ -87,14 +87,6 @@ def test_efficiency_cores_are_left_out(tmp_path: Path, values: tuple[int, ...], 
     assert available_cores(tree(tmp_path, capacities(*values))) == cores
 
 
-def test_efficiency_cores_alone_are_what_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    root = tree(tmp_path, capacities(718, 718, 718, 718, 1024, 1024, 1024, 1024))
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2}, raising=False)
-    assert available_cores(root) == 3
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {2, 3, 4}, raising=False)
-    assert available_cores(root) == 1
-
-
 def test_a_quota_caps_performance_cores(tmp_path: Path):
     group = {f"{GROUPS}/a/cpu.max": "300000 100000\n", "proc/self/cgroup": "0::/a\n"}
     assert available_cores(tree(tmp_path, capacities(*[700] * 4, *[1024] * 4) | group)) == 3

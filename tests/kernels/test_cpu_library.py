@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import subprocess
@@ -129,37 +128,6 @@ def test_an_unwritable_cache_costs_a_line_and_a_compilation(tmp_path: Path):
     out, err, code = finish(start(blocked))
     assert (out, code) == ("1.0 False", 0)
     assert len(err.splitlines()) == 3 and err.startswith("ds4ref: cannot write the kernel cache")
-
-
-def compiler(folder: Path, script: str) -> str:
-    """An executable that compiles nothing: its first argument is the folder of the build, its second the part."""
-    path = folder / "compiler"
-    path.write_text(f"#!/bin/sh\nshift 3\n{script}\n")
-    path.chmod(0o755)
-    return str(path)
-
-
-def test_a_build_is_told_and_found_again(own_cache: Path, monkeypatch: pytest.MonkeyPatch, capfd, tmp_path: Path):
-    """Twice two lines, on stderr and to whoever asked for them, and kernels where DS4_CACHE_DIR says."""
-    (own_cache / "kernels").unlink()
-    code = hashlib.sha256(b"code").hexdigest()
-    script = f'printf code > $1/$2.o; printf "{code}\\none\\ntwo\\n" > $1/$2.txt; echo one; echo two'
-    monkeypatch.setattr(sys, "executable", compiler(tmp_path, script))
-    monkeypatch.setattr(library, "available_cores", lambda: 2)
-    lines: list[str] = []
-    for group, progress, what in (("engine", None, "CPU kernels"), ("quantize", lines.append, "quantizers")):
-        built = library.objects(group, progress)
-        assert built == own_cache / "kernels" / library.cache_key(group)
-        assert {path.name for path in built.iterdir()} >= {"0.o", "1.o", "0.txt", "1.txt", "parts"}
-        err = capfd.readouterr().err
-        told = err.splitlines() if progress is None else [f"ds4ref: {line}" for line in lines]
-        assert [re.sub("in [0-9]+ s", "in N s", line) for line in told] == [
-            f"ds4ref: compiling the {what} for this machine, once; it takes about a minute",
-            f"ds4ref: compiled 4 {what} in N s",
-        ]
-        assert progress is None or err == ""
-        library.objects(group)
-        assert capfd.readouterr().err == "" and len(lines) in (0, 2), "what is there is not spoken of"
 
 
 SCATTERED = """

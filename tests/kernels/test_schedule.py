@@ -11,9 +11,8 @@ import pytest
 
 from ds4ref.kernels.cpu import CPU
 from ds4ref.kernels.cpu import tasktable as t
-from ds4ref.kernels.cpu.abi import BLOCK_BYTES, STEP_BYTES, Step, Task
-from ds4ref.kernels.cpu.recording import _entries, _spans
-from ds4ref.kernels.cpu.schedule import Access, Group, dependencies, plan
+from ds4ref.kernels.cpu.abi import Step, Task
+from ds4ref.kernels.cpu.schedule import Access, Group, plan
 
 from . import cpu
 from .test_cpu_ops import matrix, normal, waits
@@ -28,39 +27,6 @@ def reads(owner: int, field: int = 0) -> Access:
 
 def writes(owner: int, field: int = 0) -> Access:
     return Access(owner, True, field)
-
-
-# ---- dependencies
-
-
-def test_steps_follow_the_last_writers_and_the_readers_since() -> None:
-    a, b = -1, -2
-    steps = [
-        [writes(a)],
-        [writes(b)],  # touches nothing of the first
-        [reads(a), writes(7)],
-        [reads(b), reads(7)],
-        [writes(a)],  # the third read the old a
-        [reads(7)],
-        [reads(7), writes(7)],  # in place: after all readers
-        [writes(7)],
-        [],
-    ]
-    assert dependencies(steps) == [set(), set(), {0}, {1, 2}, {0, 2}, {2}, {2, 3, 5}, {6}, set()]
-
-
-def test_who_writes_a_part_of_an_array_waits_for_its_readers_and_not_for_other_parts() -> None:
-    first, second = Access(-1, True, 0, 0), Access(-1, True, 0, 64)
-    assert dependencies([[first], [second], [reads(-1)], [second], [first]]) == [set(), set(), {0, 1}, {1, 2}, {0, 2}]
-
-
-def test_buffers_are_in_use_from_their_first_phase_to_their_last() -> None:
-    """Owners below 0 are buffers, -1 - number; caches and inputs are somebody else's."""
-    accesses = [[writes(-1), reads(99)], [reads(-1), writes(-2)], [reads(-2), writes(-3)], [reads(-3)]]
-    groups = [Group(0, [0]), Group(1, [1, 2]), Group(2, [3])]
-    assert _spans(accesses, groups, set()) == {0: (0, 1), 1: (1, 1), 2: (1, 2)}
-    assert _spans(accesses, groups, {0}) == {0: (0, 2), 1: (1, 1), 2: (1, 2)}
-    assert _spans([], [], set()) == {}
 
 
 # ---- what runs together
@@ -103,11 +69,6 @@ def shape_of(groups: list[Group]) -> list[tuple]:
     ]
 
 
-def test_a_chain_of_small_steps_is_the_tail_of_what_it_needs() -> None:
-    groups = groups_of(taken(1, 2, 8), taken(2, 3, 1), taken(3, 4, 1), taken(3, 5, 1), taken(5, 6, 8))
-    assert shape_of(groups) == [(0, [0], 8), (0, [1, 2, 3], [0]), (1, [4], 8)]
-
-
 def test_a_tail_waits_for_all_that_it_needs_and_chains_pass_each_other() -> None:
     groups = groups_of(
         taken(1, 10, 8), taken(1, 11, 8), taken(1, 12, 8),
@@ -118,15 +79,6 @@ def test_a_tail_waits_for_all_that_it_needs_and_chains_pass_each_other() -> None
     assert shape_of(groups) == [
         (0, [0], 8), (0, [1], 8), (0, [2], 8), (0, [3], [0, 1]), (0, [4, 5], [2]), (1, [6], 8),
     ]  # fmt: skip
-
-
-def test_small_tails_become_one_and_large_ones_run_beside_each_other() -> None:
-    """A step that needs two tails joins them if one is short, else it begins a phase."""
-    for chunk, shape in ((4, [(0, [2, 3, 4], [0, 1])]), (1, [(0, [2], [0]), (0, [3], [1]), (1, [4], 1)])):
-        groups = groups_of(
-            taken(1, 10, 8), taken(1, 11, 8), taken(10, 12, 1, chunk), taken(11, 13, 1, chunk), added(12, 13, 14, 2, 2)
-        )
-        assert shape_of(groups)[2:] == shape, chunk
 
 
 def test_steps_are_fused_where_a_unit_needs_its_own_unit_alone() -> None:
@@ -149,22 +101,6 @@ def test_tokens_go_through_chains_each_on_its_thread_if_there_are_enough(
     assert (len(groups) == 1 and groups[0].units == tokens) is fused
     if tokens == 1:
         assert shape_of(groups) == [(0, [0], 4), (0, [1], [0])]
-
-
-def test_how_groups_are_laid_out() -> None:
-    """Two groups, the first of two steps; a tail of two steps that needs both, one that needs the second; a group."""
-    a, b = Group(0, [0, 1], 4, 2), Group(0, [2], 6, 3)
-    tails = [Group(0, [3, 5], needs=[a, b]), Group(0, [4], needs=[b])]
-    entries, lists = _entries([a, b, *tails, Group(1, [6], 8, 8)], [4, 8, 6, 1, 5, 7, 8])
-    start = 7 * (STEP_BYTES + BLOCK_BYTES)
-    assert [(e.units, e.chunk, e.wait, e.per, e.next, e.members) for e in entries] == [
-        (4, 2, 1, 1, 2, 1), (4, 0, 0, 2, 0, 0), (6, 3, 0, 1, 6, 0),
-        (1, 0, 0, 1, 0, 1), (1, 0, 0, 7, 0, 0), (1, 0, 0, 5, 0, 0), (8, 8, 5, 1, 7, 0),
-    ]  # fmt: skip
-    assert [(e.needs, (e.tails - start) // 8 if e.tails else 0, e.tail_count) for e in entries] == [
-        (0, 0, 1), (0, 0, 0), (0, 1, 2), (2, 0, 0), (0, 0, 0), (1, 0, 0), (0, 0, 0),
-    ]  # fmt: skip
-    assert lists == [3, 3, 5]
 
 
 def test_pieces_of_an_array() -> None:

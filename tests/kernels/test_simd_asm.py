@@ -97,22 +97,3 @@ def test_no_spills_in_the_hot_loop(assembly, key):
     spilled = r"mm\d+, \S*\(%rsp\)$" if TIER == "B" or key[0] == "IQ2_XXS" else r"mm.*\(%rsp\)|\(%rsp\).*mm"
     spills = [line for line in hot.splitlines() if re.search(spilled, line)]
     assert len(spills) <= SPILLS.get((TIER, *key), 0), "\n".join(spills)
-
-
-MULTIPLY = {"A": "vpdpbusd", "B": "vpmaddubsw"}
-OF_WEIGHTS = {("A", "Q8_0", "a8"): 1}
-"""Products of weights alone, which inputs share."""
-
-
-@pytest.mark.skipif(TIER == "C", reason="plain x86-64 converts f16 with integer operations")
-@pytest.mark.parametrize("key", [key[1:] for key in WANTED if key[0] == TIER], ids="/".join)
-def test_several_inputs_share_the_decoding(assembly, key):
-    """Four inputs: four times the products with inputs, as many conversions of weights or their scales."""
-    product = re.compile(r"vfmadd\d+ps" if key[1] == "float" else MULTIPLY[TIER])
-
-    def products_a_conversion(count):
-        hot = max(loops(assembly(key, count)), key=lambda body: len(product.findall(body)))
-        return len(product.findall(hot)) / hot.count("vcvtph2ps")
-
-    shared = OF_WEIGHTS.get((TIER, *key), 0)
-    assert products_a_conversion(4) - shared == 4 * (products_a_conversion(1) - shared)

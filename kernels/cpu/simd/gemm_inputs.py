@@ -17,6 +17,8 @@ from .quantize import a8_scale, q8k_scale, round_to_codes, sixteen_sums
 from .vec import JIT, F32x8, F32x32, Float, I32x8, I32x16, Int, Val, inline
 
 _SCALES = INPUT_CODES
+_FACTORS = 65536.0, 256.0, 1.0
+"""Of the scales of the three limbs."""
 _OFFSETS = INPUT_CODES + 64 * TOKENS
 
 
@@ -64,30 +66,19 @@ def _put(k, order: Order, record: Val, token: Val, lane: Val, codes: Val, scale:
     return total
 
 
-def _rounded_group(order: Order):
-    """Make an inlined function that packs 32 inputs as one lane of int8 codes."""
-
-    @inline(types.none, Int, Int, Int, Int, Float, Float)
-    def pack(k, chunk, token, group, x, scale, inverse):
-        codes = round_to_codes(k, k.load(F32x32, x), inverse)
-        total = _put(k, order, chunk, token, order.lane(group), codes, scale)
-        if order.mins:
-            k.store(chunk + INPUT_RECORD + token * 64 + group * 4, total.to_float(Float) * scale)
-
-    return pack
-
-
-def _float_group(order: Order):
-    """Make an inlined function that packs 32 inputs as one lane of each of three limbs."""
+def _group(order: Order, passes: int):
+    """Make an inlined function that packs 32 inputs as one lane: of int8 codes, or of each of three limbs."""
 
     @inline(types.none, Int, Int, Int, Int, Float, Float)
     def pack(k, chunk, token, group, x, scale, inverse):
         values = k.load(F32x32, x)
-        for i, limb in enumerate(limbs(k, values, inverse.splat(F32x32))):
-            record = chunk + INPUT_RECORD * i
-            _put(k, order, record, token, order.lane(group), limb, scale * (65536.0, 256.0, 1.0)[i])
+        rounded = passes == 1
+        parts = [round_to_codes(k, values, inverse)] if rounded else limbs(k, values, inverse.splat(F32x32))
+        for part, factor in zip(parts, _FACTORS[-1:] if rounded else _FACTORS, strict=True):
+            total = _put(k, order, chunk, token, order.lane(group), part, scale * factor)
+            chunk = chunk + INPUT_RECORD
         if order.mins:
-            k.store(chunk + 3 * INPUT_RECORD + token * 64 + group * 4, k.hsum(values))
+            k.store(chunk + token * 64 + group * 4, total.to_float(Float) * scale if rounded else k.hsum(values))
 
     return pack
 
@@ -134,7 +125,7 @@ def _q2_k_float(k, chunk, token, block, x):
             k.store(at + (INPUT_RECORD * i + _q2_k_place(sub)), limb)
         low, high = (k.hsum(run.shuffle(range(16 * g, 16 * g + 16))) for g in range(2))
         _put_sums(k, chunk + 3 * INPUT_RECORD, token, block, sub, low, high)
-    for i, factor in enumerate((65536.0, 256.0, 1.0)):
+    for i, factor in enumerate(_FACTORS):
         k.store(at + (INPUT_RECORD * i + _SCALES), scale * factor)
         k.store(at + (INPUT_RECORD * i + _OFFSETS), k.zero(I32x8))
 
@@ -165,40 +156,24 @@ def make_clear(mins: int, passes: int):
 def make_pack(fmt: str, act: str):
     """Make ``pack_chunk(chunk, token, x, count)``: up to 512 inputs at ``x`` into one chunk, cleared before if
     partial."""
-    if fmt == "Q2_K":
-        if act == "float":
-
-            @njit(**JIT)
-            def pack_chunk(chunk, token, x, count):
-                for block in range(count // 256):
-                    _q2_k_float(chunk, token, block, x + 1024 * block)
-
-        else:
-
-            @njit(**JIT)
-            def pack_chunk(chunk, token, x, count):
-                for block in range(count // 256):
-                    scale, inverse = q8k_scale(x + 1024 * block)
-                    _q2_k_rounded(chunk, token, block, x + 1024 * block, scale, inverse)
-
-        return pack_chunk
-    group_step = (_float_group if act == "float" else _rounded_group)(ORDERS[fmt])
-    if act == "q8k":
+    if (fmt, act) == ("Q2_K", "float"):
 
         @njit(**JIT)
-        def pack_chunk(chunk, token, x, count):
+        def pack_blocks(chunk, token, x, count):
             for block in range(count // 256):
-                scale, inverse = q8k_scale(x + 1024 * block)
-                for group in range(8 * block, 8 * block + 8):
-                    group_step(chunk, token, group, x + 128 * group, scale, inverse)
+                _q2_k_float(chunk, token, block, x + 1024 * block)
 
-        return pack_chunk
-    group_scale = scale_of_32 if act == "float" else a8_scale
+        return pack_blocks
+    scale_of, inputs = {"float": (scale_of_32, 32), "a8": (a8_scale, 32), "q8k": (q8k_scale, 256)}[act]
+    step = _q2_k_rounded if fmt == "Q2_K" else _group(ORDERS[fmt], 3 if act == "float" else 1)
+    size = 256 if fmt == "Q2_K" else 32  # inputs of a step, of which those with the same scale follow each other
+    steps = inputs // size
 
     @njit(**JIT)
     def pack_chunk(chunk, token, x, count):
-        for group in range(count // 32):
-            scale, inverse = group_scale(x + 128 * group)
-            group_step(chunk, token, group, x + 128 * group, scale, inverse)
+        for number in range(count // inputs):
+            scale, inverse = scale_of(x + 4 * inputs * number)
+            for group in range(steps * number, steps * (number + 1)):
+                step(chunk, token, group, x + 4 * size * group, scale, inverse)
 
     return pack_chunk

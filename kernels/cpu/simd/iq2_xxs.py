@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import zip_longest
+from typing import Any
 
 import numpy as np
 from numba import njit, types
@@ -156,33 +157,45 @@ def _store_octets(k, target: Val, codes: Val) -> None:
         k.store(target + 64 * i, turned.lane(i))
 
 
-@inline(types.none, Int, Int, Int, Float, Float)
-def _pack_lane(k, target, lane, x, scale, inverse):
-    """Store codes, scale and offset of the 32 inputs of lane ``lane``."""
-    codes = round_to_codes(k, k.load(F32x32, x), inverse)
-    low, high = sixteen_sums(k, codes)
-    _store_octets(k, target + lane * 4, codes)
-    k.store(target + 512 + lane * 4, scale * 2.0**-30)
-    k.store(target + 576 + lane * 4, (low.sext(types.int32) + high.sext(types.int32)) * -BIAS)
+def _make_pack(record: int, passes: int) -> Any:
+    """Make ``pack`` of a RowKernel for 512 inputs a ``record``: int8 codes, or three limbs of them."""
+
+    @inline(types.none, Int, Int, Int, Float, Float)
+    def pack_lane(k, target, lane, x, scale, inverse):
+        """Store codes, scale and offsets of the 32 inputs of lane ``lane``."""
+        values, sums = k.load(F32x32, x), []
+        parts = [round_to_codes(k, values, inverse)] if passes == 1 else limbs(k, values, inverse.splat(F32x32))
+        for number, codes in enumerate(parts):
+            _store_octets(k, target + 512 * number + lane * 4, codes)
+            low, high = sixteen_sums(k, codes)
+            sums.append(low.sext(types.int32) + high.sext(types.int32))
+        at = target + 512 * passes + lane * 4
+        k.store(at, scale * 2.0**-30)
+        k.store(at + 64, sums[0] * -BIAS)
+        if passes == 3:
+            k.store(at + 128, (sums[1] * 256 + sums[2]) * -BIAS)
+
+    @inline(types.none, Int)
+    def clear(k, target):
+        for line in range(0, record, 64):
+            k.store(target + line, k.zero(I32x16))
+
+    scale_of, groups = (q8k_scale, 8) if passes == 1 else (scale_of_32, 1)
+
+    @njit(**JIT)
+    def pack(x, n, buffer):
+        if n & 256:
+            clear(buffer + (n >> 9) * record)
+        for first in range(0, n >> 5, groups):
+            scale, inverse = scale_of(x)
+            for group in range(first, first + groups):
+                pack_lane(buffer + (group >> 4) * record, 2 * (group & 7) + (group >> 3 & 1), x, scale, inverse)
+                x += 128
+
+    return pack
 
 
-@inline(types.none, Int)
-def _clear(k, target):
-    """Zero the pair at ``target``."""
-    for line in range(0, PACKED_TWO, 64):
-        k.store(target + line, k.zero(I32x16))
-
-
-@njit(**JIT)
-def pack_q8k(x, n, buffer):
-    if n & 256:
-        _clear(buffer + (n >> 9) * PACKED_TWO)
-    for block in range(n // 256):
-        target = buffer + (block >> 1) * PACKED_TWO
-        scale, inverse = q8k_scale(x)
-        for group in range(8):
-            _pack_lane(target, 2 * group + (block & 1), x + 128 * group, scale, inverse)
-        x += 1024
+pack_q8k = _make_pack(PACKED_TWO, 1)
 
 
 # -- float activations: see fixed.py
@@ -203,39 +216,8 @@ def _two_dots_float(k, total: Val, first: Val, second: Val, x: Val) -> Val:
     return k.fma(dots, scales * k.load(F32x16, x + 1536), total)
 
 
-@inline(types.none, Int, Int, Int, Float, Float)
-def _pack_lane_float(k, target, lane, x, scale, inverse):
-    """Store limbs, scale and offsets of the 32 inputs of lane ``lane``."""
-    sums = []
-    for limb, codes in enumerate(limbs(k, k.load(F32x32, x), inverse.splat(F32x32))):
-        _store_octets(k, target + 512 * limb + lane * 4, codes)
-        low, high = sixteen_sums(k, codes)
-        sums.append(low.sext(types.int32) + high.sext(types.int32))
-    k.store(target + 1536 + lane * 4, scale * 2.0**-30)
-    k.store(target + 1600 + lane * 4, sums[0] * -BIAS)
-    k.store(target + 1664 + lane * 4, (sums[1] * 256 + sums[2]) * -BIAS)
-
-
-@inline(types.none, Int)
-def _clear_float(k, target):
-    for line in range(0, _PACKED_FLOAT, 64):
-        k.store(target + line, k.zero(I32x16))
-
-
-@njit(**JIT)
-def _pack_float(x, n, buffer):
-    if n & 256:
-        _clear_float(buffer + (n >> 9) * _PACKED_FLOAT)
-    for block in range(n // 256):
-        target = buffer + (block >> 1) * _PACKED_FLOAT
-        for group in range(8):
-            scale, inverse = scale_of_32(x)
-            _pack_lane_float(target, 2 * group + (block & 1), x, scale, inverse)
-            x += 128
-
-
 FLOAT = RowKernel(
-    _pack_float,
+    _make_pack(_PACKED_FLOAT, 3),
     make_rows(LANES_16, 2, *pairs_of_256(_two_dots_float, BLOCK, _PACKED_FLOAT)),
     records(512, _PACKED_FLOAT),
 )

@@ -107,6 +107,29 @@ def _per_input(method: Callable[..., Any]) -> Callable[..., Any]:
     return emit
 
 
+def _operator(integer: str, floating: str | None = None) -> Callable[[Any, Any], Any]:
+    """Make a binary operator of Val from the builder's methods for integers and for floats."""
+
+    @_per_input
+    def apply(self: Val, other: Any) -> Val:
+        name = floating if _is_float(self.ir.type) else integer
+        if name is None:
+            raise TypeError(f"{integer} is not defined on floats")
+        return Val(self.emit, getattr(self.emit.builder, name)(self.ir, self._lift(other)))
+
+    return apply
+
+
+def _conversion(name: str) -> Callable[[Any, types.Type], Any]:
+    """Make a conversion of Val, lane by lane, from the builder's method."""
+
+    @_per_input
+    def convert(self: Val, kind: types.Type) -> Val:
+        return Val(self.emit, getattr(self.emit.builder, name)(self.ir, llvm_type(kind)))
+
+    return convert
+
+
 class Val:
     """An LLVM value with operators. The right operand may be a Val, a number (all lanes) or a list (lane by lane).
 
@@ -122,42 +145,16 @@ class Val:
     def _lift(self, other: Any) -> ir.Value:
         return other.ir if isinstance(other, Val) else constant(self.ir.type, other)
 
-    @_per_input
-    def _binary(self, other: Any, integer: str, floating: str | None = None) -> Val:
-        name = floating if _is_float(self.ir.type) else integer
-        if name is None:
-            raise TypeError(f"{integer} is not defined on floats")
-        return Val(self.emit, getattr(self.emit.builder, name)(self.ir, self._lift(other)))
-
-    def __add__(self, other):
-        return self._binary(other, "add", "fadd")
-
-    def __sub__(self, other):
-        return self._binary(other, "sub", "fsub")
-
-    def __mul__(self, other):
-        return self._binary(other, "mul", "fmul")
-
-    def __truediv__(self, other):
-        return self._binary(other, "sdiv", "fdiv")
-
-    def __and__(self, other):
-        return self._binary(other, "and_")
-
-    def __or__(self, other):
-        return self._binary(other, "or_")
-
-    def __xor__(self, other):
-        return self._binary(other, "xor")
-
-    def __lshift__(self, other):
-        return self._binary(other, "shl")
-
-    def __rshift__(self, other):
-        return self._binary(other, "lshr")
-
-    def shift_right_signed(self, other):
-        return self._binary(other, "ashr")
+    __add__ = _operator("add", "fadd")
+    __sub__ = _operator("sub", "fsub")
+    __mul__ = _operator("mul", "fmul")
+    __truediv__ = _operator("sdiv", "fdiv")
+    __and__ = _operator("and_")
+    __or__ = _operator("or_")
+    __xor__ = _operator("xor")
+    __lshift__ = _operator("shl")
+    __rshift__ = _operator("lshr")
+    shift_right_signed = _operator("ashr")
 
     @_per_input
     def compare(self, sign: str, other: Any) -> Val:
@@ -190,34 +187,17 @@ class Val:
         return Val(self.emit, first).shuffle([0] * kind.lanes)
 
     @_per_input
-    def _convert(self, name: str, kind: types.Type) -> Val:
-        return Val(self.emit, getattr(self.emit.builder, name)(self.ir, llvm_type(kind)))
-
-    @_per_input
     def bits(self, kind: types.Type) -> Val:
         """Reinterpret the bits as another type."""
-        return self if self.ir.type == llvm_type(kind) else self._convert("bitcast", kind)
+        return self if self.ir.type == llvm_type(kind) else self._bitcast(kind)
 
-    def zext(self, kind: types.Type) -> Val:
-        return self._convert("zext", kind)
-
-    def sext(self, kind: types.Type) -> Val:
-        return self._convert("sext", kind)
-
-    def trunc(self, kind: types.Type) -> Val:
-        return self._convert("trunc", kind)
-
-    def to_int(self, kind: types.Type) -> Val:
-        """Convert floats to signed integers, towards zero."""
-        return self._convert("fptosi", kind)
-
-    def to_float_unsigned(self, kind: types.Type) -> Val:
-        """Convert unsigned integers to float32, lane by lane."""
-        return self._convert("uitofp", kind)
-
-    def to_float(self, kind: types.Type) -> Val:
-        """Convert signed integers to float32, lane by lane."""
-        return self._convert("sitofp", kind)
+    _bitcast = _conversion("bitcast")
+    zext = _conversion("zext")
+    sext = _conversion("sext")
+    trunc = _conversion("trunc")
+    to_int = _conversion("fptosi")  # to signed integers, towards zero
+    to_float_unsigned = _conversion("uitofp")
+    to_float = _conversion("sitofp")  # from signed integers
 
 
 class Many(Val):

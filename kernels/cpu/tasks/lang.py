@@ -144,18 +144,15 @@ power_of_two = op(types.float32, [types.float32], _power_of_two)
 """2^n for an integral n in -126..127."""
 
 
-def _order_key(builder: ir.IRBuilder, values: list[ir.Value]) -> ir.Value:
-    bits = builder.load(builder.inttoptr(values[0], I32.as_pointer()))
-    sign, zero = ir.Constant(I32, 0x80000000), ir.Constant(I32, 0)
-    magnitude = builder.and_(bits, ir.Constant(I32, 0x7FFFFFFF))
-    bits = builder.select(builder.icmp_unsigned("==", magnitude, zero), zero, bits)
-    key = builder.xor(bits, builder.or_(builder.ashr(bits, ir.Constant(I32, 31)), sign))
-    nan = builder.icmp_unsigned(">", magnitude, ir.Constant(I32, 0x7F800000))
-    return builder.zext(builder.select(nan, zero, key), I64)
-
-
-order_key = op(types.int64, [types.int64], _order_key)
-"""Map the float at an address to an integer in 0 .. 2^32 - 1 of the same order; both zeros are equal, NaN is lowest."""
+@njit(**JIT)
+def order_key(address):
+    """Map the float at an address to an integer in 0 .. 2^32 - 1 of the same order; both zeros are equal, NaN is
+    lowest."""
+    bits = np.int64(i32p(address)[0])
+    magnitude = bits & 0x7FFFFFFF
+    if magnitude > 0x7F800000:
+        return 0
+    return 0x80000000 + magnitude if bits >= 0 or magnitude == 0 else 0x7FFFFFFF - magnitude
 
 
 def _signed_order(builder: ir.IRBuilder, values: list[ir.Value]) -> ir.Value:

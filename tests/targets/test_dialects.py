@@ -283,6 +283,8 @@ def test_calls_that_are_void_leave_no_trace() -> None:
     deltas = [Delta(calls=(CallDelta(0, "f"),)), Delta("<oops", void=True), Delta(finish="stop", error="no name")]
     done = collect(iter(deltas))
     assert (done.calls, done.text, done.error, done.finish) == ((), "<oops", "no name", "stop")
+    late = [Delta(calls=(CallDelta(1, "g"),)), Delta(calls=(CallDelta(0, "f"),)), Delta(finish="tool_calls")]
+    assert [call.name for call in collect(iter(late)).calls] == ["f", "g"], "in the order of their numbers"
 
 
 def test_a_binary_and_an_endpoint_say_what_they_cannot() -> None:

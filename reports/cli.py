@@ -41,6 +41,7 @@ COMMANDS = {
     "tag": "add or remove tags",
     "rm": "delete runs",
     "import": "add results CSVs, checked vectors and logs of ds4-eval to the store",
+    "export": "runs as one table: .csv or .json",
     "compare": "is run B better than run A?",
     "build": "one HTML report, and the same as Markdown",
     "check": "check the integrity of the store",
@@ -55,7 +56,7 @@ def build_parser(command: str) -> Parser:
     """Return the parser of one command, or of the overview for ""."""
     usage = f"{PROG} {command} " + {
         "": "", "show": "RUN", "tag": "RUN TAG...", "rm": "RUN...", "import": "FILE...", "compare": "A B",
-        "build": "[RUN...] [-o FILE.html]",
+        "export": "RUN... -o FILE", "build": "[RUN...] [-o FILE.html]",
     }.get(command, "") + " [options]"  # fmt: skip
     parser = Parser(
         f"{PROG} {command}".strip(),
@@ -78,13 +79,18 @@ def build_parser(command: str) -> Parser:
     if command == "import":
         add(parser, "--label", help="(the file's name)")
         add(parser, "--tag", action="append", default=[], help="may be repeated")
+    if command in ("export", "build"):
+        add(
+            parser,
+            "--output",
+            help="file to write" + (" (report.html); FILE.md has the same as Markdown" if command == "build" else ""),
+        )
     if command == "compare":
         parser.add_argument("--margin", metavar="X", type=number(0, 100), help="smaller differences are none (1)")
         parser.add_argument("--fail-on", metavar="X", type=number(0, 100), help="gate: worse by X or more (3; eval 2)")
         parser.add_argument("--differ", metavar="FACT", action="append", default=[],
                             type=choice(*IDENTITY), help="may differ; may be repeated")  # fmt: skip
     if command == "build":
-        add(parser, "--output", help="file to write (report.html); FILE.md has the same as Markdown")
         add(parser, "--title", help="(from the runs)")
     add(parser, "--help")
     if not command:
@@ -166,6 +172,16 @@ def import_(args: Namespace) -> int:
     return 0
 
 
+def export_(args: Namespace) -> int:
+    """Run ``ds4-report export``; return the exit code."""
+    from .export import export
+
+    if args.output is None or not args.output.lower().endswith((".csv", ".json")):
+        raise UsageError("export needs -o FILE.csv or FILE.json")
+    print(f"{args.output}: {export(_load(args, 1, None), args.output)} lines")
+    return 0
+
+
 def compare_(args: Namespace) -> int:
     """Run ``ds4-report compare``; return 0, 1 if the gate fails, or 4 if runs are not comparable or have warnings."""
     from ds4ref.console.comparison import text
@@ -213,7 +229,7 @@ def check(args: Namespace) -> int:
 
 
 BODIES: dict[str, Callable[[Namespace], int]] = {
-    "list": listing, "show": show, "tag": tag, "rm": remove, "import": import_,
+    "list": listing, "show": show, "tag": tag, "rm": remove, "import": import_, "export": export_,
     "compare": compare_, "build": build, "check": check,
 }  # fmt: skip
 

@@ -205,10 +205,13 @@ def read_plan(args: Namespace) -> tuple[Plan, OutputOptions]:
     kinds = {BenchTarget(spec).kind for spec in args.target} or {"local"}
     _refuse(
         (args.prompt_file and args.chat_prompt_file, "choose one of --prompt-file and --chat-prompt-file"),
-        (len(kinds) > 1, "--target local cannot be mixed with others: compare two runs with ds4-report"),
+        ("local" in kinds and len(kinds) > 1,
+         "--target local cannot be mixed with others: compare two runs with ds4-report"),
+        ("command" in kinds and (args.depths or args.requests is not None),
+         "a binary takes --ctx-start, --ctx-max and steps: no --depths, tests or load"),
     )  # fmt: skip
-    walk = _walk(args, kinds == {"http"})
-    targets = _remote_targets(args) if kinds == {"http"} else _local_targets(args)
+    walk = _walk(args, "local" not in kinds)
+    targets = _local_targets(args) if "local" in kinds else _remote_targets(args)
     places = _places(args, bool(walk.get("probes")))
     file = args.prompt_file if args.prompt_file is not None else args.chat_prompt_file
     plan = Plan(
@@ -247,7 +250,7 @@ def _walk(args: Namespace, remote: bool) -> dict[str, Any]:
         depths = tuple(sorted(set(args.depths or sweep_depths(*steps))))
         tokens = (args.gen_tokens or [128])[0]
         needed = depths[-1] + tokens
-        found = {"depths": depths}
+        found = {"depths": depths, "steps": None if args.depths else steps}
     rule = f"--ctx-alloc must be greater than --ctx-max + --gen-tokens ({needed}), not {args.ctx_alloc}"
     _refuse((args.ctx_alloc is not None and args.ctx_alloc <= needed, rule))
     return {**found, "gen_tokens": tokens, "ctx": args.ctx_alloc}
@@ -295,6 +298,9 @@ def _remote_targets(args: Namespace) -> tuple[BenchTarget, ...]:
     targets = []
     for index, spec in enumerate(args.target):
         prefix = f"target {chr(ord('A') + index)}" if len(args.target) > 1 else ""
+        if BenchTarget(spec).kind == "command":
+            targets.append(BenchTarget(spec, prefix))
+            continue
         for streams in levels:
             level = f"{streams} stream{'s' if streams > 1 else ''}" if len(levels) > 1 else ""
             targets.append(BenchTarget(spec, ", ".join(filter(None, (prefix, level))), streams, options))

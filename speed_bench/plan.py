@@ -38,13 +38,13 @@ class BenchTarget:
 
     @property
     def kind(self) -> str:
-        """Return the kind of the target: "local" or "http"; raises UsageError for any other spec."""
+        """Return the kind of the target: "local", "http" or "command"; raises UsageError for any other spec."""
         kind = self.spec.partition(":")[0].partition("?")[0]
         if kind in ("http", "https"):
             return "http"
-        if kind == "local":
+        if kind in ("local", "command"):
             return kind
-        raise UsageError(f"unknown target {self.spec!r}: local[:MODEL] or http(s)://HOST/v1")
+        raise UsageError(f"unknown target {self.spec!r}: local[:MODEL], http(s)://HOST/v1 or command:BINARY ARGS")
 
 
 @dataclass(frozen=True)
@@ -104,6 +104,7 @@ class Load:
 class Plan:
     """The targets of a run, and what to measure on each: ``depths``, else ``probes`` (single tests), else ``load``.
 
+    steps        (start, last, step, factor) that generated ``depths``, for a binary that sweeps by itself
     gen_tokens   decode steps at each depth
     ctx          context length in tokens to allocate (None: as needed)
     reps         repetitions (None: ``MOST_REPS``, or as many as fit into ``budget``)
@@ -119,6 +120,7 @@ class Plan:
     depths: tuple[int, ...] = ()
     probes: tuple[Probe, ...] = ()
     load: Load | None = None
+    steps: tuple[int, int, int, float] | None = None
     gen_tokens: int = 128
     ctx: int | None = None
     reps: int | None = None

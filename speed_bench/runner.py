@@ -6,8 +6,8 @@
         print(row["ctx_tokens"], row["gen_tps"])
 
 A repetition is a whole sweep. Several targets take turns row by row, A B, then B A, and so on, with the order swapped
-from repetition to repetition (ABBA), so that slow changes of the machine affect all alike. Every row is stored as
-soon as it is measured.
+from repetition to repetition (ABBA), so that slow changes of the machine affect all alike. A binary sweeps by itself,
+so if a target is a binary, whole sweeps take turns. Every row is stored as soon as it is measured.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import calendar
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
@@ -189,9 +190,12 @@ class Measurement:
             for number, (source, measured) in enumerate(zip(sources, done, strict=True)):
                 part = None if progress is None else self._part(progress, rep * len(sources) + number)
                 walks.append(source.walk(rep, measured, part, cancel))
-            for index in turns(len(walks), self.plan.rows, rep, done):
+            for index in turns(len(walks), self.plan.rows, rep, done, all(source.pausable for source in sources)):
                 row = next(walks[index])
                 yield self.targets[index], {**row, "rep": rep, "at": round(row["at"] - start, 6)}
+            for walk, measured in zip(walks, done, strict=True):
+                if measured < self.plan.rows:  # to the end of a binary, which may say that it failed
+                    deque(walk, maxlen=0)
             rep += 1
 
     def _part(self, progress: Progress, before: int) -> Progress:
@@ -243,6 +247,10 @@ class Measurement:
 
 def open_source(opening: Opening, planned: BenchTarget) -> Source:
     """Open the source of one target."""
+    if planned.kind == "command":
+        from .binary import BinarySource
+
+        return BinarySource.open(opening, planned)
     return (LocalSource if planned.kind == "local" else EndpointSource).open(opening, planned)
 
 
@@ -267,12 +275,17 @@ def _require_same_setup(target: MeasuredTarget, facts: dict[str, Any]) -> None:
             raise DataError(f"run {target.run} cannot be resumed: it was measured with another {name}")
 
 
-def turns(targets: int, rows: int, rep: int, done: Sequence[int]) -> Iterator[int]:
+def turns(targets: int, rows: int, rep: int, done: Sequence[int], pausable: bool = True) -> Iterator[int]:
     """Yield the index of the target whose next row is measured, in repetition ``rep`` of so many ``rows``.
 
-    Forwards in even turns, backwards in odd ones. ``done``: rows of each target that are measured already.
+    Forwards in even turns, backwards in odd ones; without ``pausable`` a turn is a whole repetition. ``done``: rows of
+    each target that are measured already.
     """
     order = range(targets)
+    if not pausable:
+        for index in order if rep % 2 == 0 else reversed(order):
+            yield from [index] * (rows - done[index])
+        return
     for row in range(rows):
         for index in order if (rep + row) % 2 == 0 else reversed(order):
             if row >= done[index]:

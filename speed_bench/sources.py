@@ -2,6 +2,7 @@
 
 local       an engine in this process, timed here (``sweep``)
 http        an OpenAI-compatible endpoint, timed by the client (``endpoint``, ``load``)
+command     a ds4-bench binary, which sweeps by itself (``binary``)
 """
 
 from __future__ import annotations
@@ -79,9 +80,11 @@ class Source(abc.ABC):
     """One target, ready to be measured.
 
     facts      about the target, for the run's record: engine, backend, model, numerics, threads
+    pausable   another target can be measured between two of its rows
     """
 
     facts: dict[str, Any]
+    pausable = True
 
     @abc.abstractmethod
     def walk(self, rep: int, done: int, progress: Progress | None, cancel: Cancellation) -> Iterator[Row]:
@@ -152,10 +155,11 @@ class LocalSource(Source):
                 f"a context of {plan.context:,} tokens needs {need / GIB:.1f} GiB, and there are {room / GIB:.1f} GiB "
                 f"of memory (--ctx-max, --ctx-alloc)"
             )
-        chunk = min(engine.prefill_chunk, plan.context)
+        plain, compressed = engine.shape.cache_rows(plan.context)
         return (
             f"context buffers {one / 2**20:.2f} MiB (ctx={plan.context}, backend={engine.backend}, "
-            f"prefill_chunk={chunk})"
+            f"prefill_chunk={min(engine.prefill_chunk, plan.context)}, raw_kv_rows={plain}, "
+            f"compressed_kv_rows={compressed})"
         )
 
     def warm_up(self) -> None:

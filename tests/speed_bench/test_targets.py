@@ -1,6 +1,11 @@
 """The sweep on endpoints and on ds4-bench binaries."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -8,7 +13,7 @@ import pytest
 from ds4ref.cancellation import Cancellation
 from ds4ref.errors import Cancelled
 from ds4ref.runs.compare import compare
-from ds4ref.runs.results import read_rows
+from ds4ref.runs.results import COLUMNS, read_rows
 from ds4ref.runs.store import Measured, Store
 from ds4ref.speed_bench import cli
 from ds4ref.speed_bench import endpoint as module
@@ -209,3 +214,81 @@ def test_files_of_two_targets(more, files, monkeypatch, tmp_path):
     argv = [*WALK, "--target", "http://one/v1", "--target", "http://two/v1", "-r", "1", "--csv", "t.csv", "--no-store"]
     assert cli.main([*argv, *more]) == 0
     assert sorted(path.name for path in tmp_path.glob("*.csv")) == files
+
+
+# --- a ds4-bench binary
+
+HEADER = ",".join(COLUMNS)
+
+
+def script(tmp_path, text):
+    path = tmp_path / "fake-bench"
+    path.write_text(f"#!{sys.executable}\nimport sys, time\n{text}")
+    path.chmod(0o755)
+    return f"command:{path} -m none.gguf --cuda"
+
+
+ROWS = f"""
+print("{HEADER}", flush=True)
+at = int(sys.argv[sys.argv.index("--ctx-start") + 1])
+open("seen.txt", "w").write("\\n".join(sys.argv[1:]))
+prompt = open(sys.argv[sys.argv.index("--prompt-file") + 1]).read()
+assert len(prompt) > 1000
+for depth in (at, 2 * at, 4 * at):
+    print(f"{{depth}},{{at}},100.00,5,20.00,{{23995788 + 13764 * depth}}", flush=True)
+"""
+
+
+def test_a_binary_is_swept(tmp_path, capsys, private_store):
+    argv = [*WALK[:-1], "5", "--target", script(tmp_path, ROWS), "-r", "2", "--csv", "b.csv"]
+    assert cli.main(argv) == 0
+    rows = read_rows("b.csv")
+    assert [(row["ctx_tokens"], row["prefill_tps"], row["gen_tps"], row["reps"]) for row in rows] == [
+        (depth, 100, 20, 2) for depth in (64, 128, 256)
+    ]
+    seen = Path("seen.txt").read_text().splitlines()
+    assert seen[:3] == ["-m", "none.gguf", "--cuda"] and seen[seen.index("--step-mul") + 1] == "2"
+    assert seen[seen.index("--gen-tokens") + 1] == "5" and seen[seen.index("--ctx-alloc") + 1] == "262"
+    facts = json.loads(Path("b.json").read_text())
+    assert facts["backend"] == "binary" and facts["model"]["file"] == "none.gguf"
+    with Store.open(private_store) as store:
+        assert len(store.rows(store.find("b").id)) == 6
+
+
+def test_our_own_command_as_binary(capsys, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    command = f"command:{sys.executable} -m ds4ref.speed_bench.cli --no-store --backend reference -r 1"
+    walk = ["--ctx-start", "4", "--ctx-max", "8", "--step-incr", "4", "-n", "1", "-r", "1"]
+    assert cli.main([*walk, "--target", command]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(",")[0] for line in lines] == ["ctx_tokens", "4", "8"]
+
+
+@pytest.mark.parametrize("text, says", [
+    ("print('no model', file=sys.stderr); sys.exit(1)", "exited with 1: no model"),
+    (f"print('{HEADER}'); print('64,64,1.00,5,1.00,1')", "wrote 1 of 3 rows"),
+    ("print('hello')", "missing CSV column"),
+    (ROWS + "print('too late', file=sys.stderr); sys.exit(3)", "exited with 3: too late"),
+    (f"print('{HEADER}'); print('64,64,fast,5,1.00,1')", "prefill_tps is 'fast'"),
+])  # fmt: skip
+def test_binaries_that_fail_are_one_line(text, says, tmp_path, capsys):
+    assert cli.main([*WALK, "--target", script(tmp_path, text), "--no-store"]) == 1
+    err = capsys.readouterr().err.splitlines()
+    assert says in err[-1] and err[-1].startswith("ds4-bench: ")
+
+
+def test_ctrl_c_keeps_the_rows_of_a_binary(tmp_path, private_store):
+    slow = script(tmp_path, ROWS.replace("    print(f", "    time.sleep(0.3 if depth == at else 60); print(f"))
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "ds4ref.speed_bench.cli", *WALK, "--target", slow, "-r", "1"]
+    process = subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("ctx_tokens") and process.stdout.readline().startswith("64,")
+    time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=300)
+    assert process.returncode == 130 and "1 of 3 rows were measured and saved" in err
+    with Store.open(private_store) as store:
+        assert store.find("latest").status == "stopped"

@@ -276,6 +276,11 @@ class ModelShape:
             total += 2 * self.state_rows(layer) * (self.comp_width(layer) + index) * 4
         return total
 
+    def cache_rows(self, ctx: int) -> tuple[int, int]:
+        """Return the uncompressed rows that a layer keeps in a context of ``ctx`` tokens, and its compressed rows at
+        ratio 4."""
+        return min(self.window, ctx), ctx // CSA + 2
+
     def kv_bytes(self, tokens: int, itemsize: int = 4) -> int:
         """Return the cache bytes after ``tokens`` tokens: rows of ``itemsize``-byte values, and windows in progress."""
         raw = self.n_layers * min(tokens, self.window) * self.head_dim

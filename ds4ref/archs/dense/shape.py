@@ -164,6 +164,10 @@ class DenseShape:
         """Return the factor by which attention scores are multiplied."""
         return self.head_dim**-0.5
 
+    def cache_rows(self, ctx: int) -> tuple[int, int]:
+        """Return the uncompressed and the compressed rows that a layer keeps in a context of ``ctx`` tokens."""
+        return ctx, 0
+
     def kv_values_per_token(self) -> int:
         """Return the number of cached values added per token."""
         return 2 * self.n_layers * self.kv_width

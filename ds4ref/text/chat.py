@@ -93,6 +93,7 @@ class Message:
     raw_dsml: str | None = None
     result_ids: tuple[str, ...] = ()
     prefix: bool = False
+    tools: tuple[Any, ...] = ()
 
 
 # --- thinking modes

@@ -11,12 +11,14 @@ from typing import NamedTuple
 BOS = "<｜begin▁of▁sentence｜>"
 EOS = "<｜end▁of▁sentence｜>"
 USER = "<｜User｜>"
+SYSTEM = "<｜System｜>"
+REMINDER = "<｜latest_reminder｜>"
 ASSISTANT = "<｜Assistant｜>"
 THINK_OPEN = "<think>"
 THINK_CLOSE = "</think>"
 DSML = "｜DSML｜"
 
-SPECIALS = (BOS, EOS, USER, ASSISTANT, THINK_OPEN, THINK_CLOSE, DSML)
+SPECIALS = (BOS, EOS, USER, SYSTEM, REMINDER, ASSISTANT, THINK_OPEN, THINK_CLOSE, DSML)
 """The strings that each encode to one control token; none is a prefix of another."""
 
 DEFAULT_SYSTEM = "You are a helpful assistant"
@@ -41,13 +43,15 @@ class Dialect(NamedTuple):
     param_close: str
 
 
-def _dialect(prefix: str) -> Dialect:
+def dialect(prefix: str, block: str = "tool_calls") -> Dialect:
+    """Return the tags with ``prefix`` before their names; ``block`` is the name of the outermost one."""
+
     def pair(name: str, end: str) -> tuple[str, str]:
         return f"<{prefix}{name}{end}", f"</{prefix}{name}>"
 
-    return Dialect(*pair("tool_calls", ">"), *pair("invoke", ""), *pair("parameter", ""))
+    return Dialect(*pair(block, ">"), *pair("invoke", ""), *pair("parameter", ""))
 
 
-CANONICAL = _dialect(DSML)
-DIALECTS = (CANONICAL, _dialect("DSML｜"), _dialect(""))
+CANONICAL = dialect(DSML)
+DIALECTS = (CANONICAL, dialect("DSML｜"), dialect(""))
 """Spellings that models write: the canonical one, the one with the first bar missing, and plain XML (text.md 5)."""

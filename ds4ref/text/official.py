@@ -1,0 +1,336 @@
+"""Prompts as DeepSeek's own encoder renders them since July 2026 (docs/explanation/text.md 3): profiles 0731 and v4.1.
+
+    render(chat, PROFILES["0731"])              the prompt of a conversation, a ``Rendered``
+    render(chat, profile, escapes=False)        the official text where a value or a result holds a closing tag
+
+May's form, which ds4 uses, is ``chat.render``. The two profiles differ in what ``Profile`` says, and in where system
+texts and tool results stand: 0731 moves all system texts to the front and closes a turn where a result follows a user's
+text; v4.1 leaves both in place.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any
+
+from . import protocol
+from .chat import MAX_PREFIX, Message
+from .dsml import ToolCall, escape_attribute, escape_string, render_result
+from .protocol import CANONICAL, Dialect, dialect
+from .rendered import Rendered, TextPart
+
+BEYOND_PREFIX = (
+    "Reasoning Effort: Beyond maximum — exhaustive, relentless, and uncompromising.\n"
+    "You MUST reason with the utmost depth and rigor, leaving absolutely nothing to chance: exhaustively decompose the "
+    "problem into its most fundamental components, trace every causal chain to its root, and resolve the underlying "
+    "cause rather than any surface symptom.\n"
+    "Do not stop reasoning until you have independently verified the solution from multiple angles and are certain "
+    "that no assumption remains unchecked and no error remains undiscovered.\n\n"
+)
+_SCALE = "Reasoning Effort: {} (range 1-100, the higher the value, the more thorough the reasoning)\n\n"
+
+_TOOLS = """## Tools
+
+You have access to a set of tools to help answer the user's question. You can invoke tools by writing a \
+"{0.block_open}" block like the following:
+
+{0.block_open}
+{0.invoke_open} name="$TOOL_NAME">
+{0.param_open} name="$PARAMETER_NAME" string="true|false">$PARAMETER_VALUE{0.param_close}
+...
+{0.invoke_close}
+{0.invoke_open} name="$TOOL_NAME2">
+...
+{0.invoke_close}
+{0.block_close}
+
+String parameters should be specified as is and set `string="true"`. For all other types (numbers, booleans, arrays, \
+objects), pass the value in JSON format and set `string="false"`.
+
+If thinking_mode is enabled (triggered by <think>), you MUST output your complete reasoning inside <think>...</think> \
+BEFORE any tool calls or final response.
+
+Otherwise, output directly after </think> with tool calls or final response.
+
+### Available Tool Schemas
+
+"""
+_TOOLS_END = (
+    "You MUST strictly follow the above defined tool name and parameter schemas to invoke tool calls.\n"
+)
+_FORMAT = "## Response Format:\n\n"
+_SCHEMA = _FORMAT + "You MUST strictly adhere to the following schema to reply:\n"
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What a checkpoint's training made of a conversation.
+
+    efforts      text inserted for each reasoning effort; "" where there is none
+    tags         spelling of the DSML tags
+    in_place     later system texts stay where they are, as turns of their own; results are ordered within their turn
+    bare_call    what stands in a call without parameters
+    json_object  the answer format of ``json_object``
+    image        what stands for an image
+    """
+
+    name: str
+    efforts: Mapping[str, str]
+    tags: Dialect
+    in_place: bool
+    bare_call: str
+    json_object: str
+    image: str
+
+
+PROFILES = {
+    "0731": Profile(
+        "0731",
+        {"low": "", "high": MAX_PREFIX, "max": BEYOND_PREFIX},
+        CANONICAL,
+        in_place=False,
+        bare_call="",
+        json_object=f"You are a helpful assistant designed to output JSON.\n{_FORMAT}Reply with JSON object ONLY.",
+        image="[Unsupported Image]",
+    ),
+    "v4.1": Profile(
+        "v4.1",
+        {"low": _SCALE.format(50), "high": _SCALE.format(75), "max": _SCALE.format(100)},
+        dialect(protocol.DSML + " ", "calls"),
+        in_place=True,
+        bare_call="\n",
+        json_object=_SCHEMA + '{"type": "json_object"}',
+        image="<｜image｜>",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A function that the model may call; ``parameters`` is its JSON schema, ``deferred`` ones are not shown."""
+
+    name: str
+    description: str = ""
+    parameters: Any = field(default_factory=dict)
+    deferred: bool = False
+
+    def line(self, profile: Profile) -> str:
+        """Return the line of the tools section that describes this tool."""
+        return dumps({"name": self.name, "description": self.description, "parameters": self.parameters}, profile)
+
+
+@dataclass(frozen=True)
+class Chat:
+    """A conversation to be answered.
+
+    thinking     whether the answer starts with reasoning
+    effort       low, high or max
+    tool_choice  auto, none, required (the answer starts inside a block of calls)
+    format       the answer's format: "json_object", or a JSON schema as a Python object; None: free text
+    """
+
+    messages: Sequence[Message]
+    tools: Sequence[Tool] = ()
+    thinking: bool = True
+    effort: str = "high"
+    tool_choice: str = "auto"
+    format: Any = None
+
+
+def dumps(value: Any, profile: Profile) -> str:
+    """Return ``value`` as JSON in the official encoder's spelling, which is Python's but for small numbers in 0731."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{dumps(name, profile)}: {dumps(item, profile)}" for name, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(dumps(item, profile) for item in value) + "]"
+    text = json.dumps(value, ensure_ascii=False)
+    if isinstance(value, float) and "e-" in text and not profile.in_place:
+        digits, _, exponent = text.partition("e-")
+        return f"{Decimal(text):f}" if int(exponent) == 5 else f"{digits}e-{int(exponent)}"
+    return text
+
+
+def loads(text: str) -> Any:
+    """Parse JSON as the official encoder does: integers beyond 64 bits become floats, what is no number or no Unicode
+    is refused with ValueError."""
+
+    def integer(digits: str) -> int | float:
+        value = int(digits)
+        return value if -(1 << 63) <= value < 1 << 64 else real(digits)
+
+    def real(digits: str) -> float:
+        value = float(digits)
+        if value in (float("inf"), float("-inf")):
+            raise ValueError(f"{digits[:20]} is out of range")
+        return value
+
+    def constant(name: str) -> Any:
+        raise ValueError(f"{name} is not JSON")
+
+    try:
+        value = json.loads(text, parse_int=integer, parse_float=real, parse_constant=constant)
+        json.dumps(value, ensure_ascii=False).encode()
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    return value
+
+
+def render(chat: Chat, profile: Profile, escapes: bool = True) -> Rendered:
+    """Return the prompt of a conversation, with the start of an answer unless the last message is a ``prefix``.
+
+    The official encoder escapes nothing: with ``escapes``, names, values and results that hold what would end them are
+    escaped as in May's form.
+    """
+    prompt = Rendered().protocol(protocol.BOS)
+    tools = chat.tools if chat.tool_choice != "none" else ()
+    messages = [*chat.messages]
+    if profile.in_place:
+        leading = messages.pop(0) if messages and messages[0].role == "system" else None
+        head = _head(chat, tools, profile, leading.content if leading else "")
+        if leading:
+            head.extend(_updated(leading, profile))
+        if chat.messages and (leading or head.parts):
+            prompt.protocol(protocol.SYSTEM).extend(head.parts)
+        turns = _turns(messages, results_after_text=True)
+    else:
+        system = "\n\n".join(message.content for message in messages if message.role == "system" and message.content)
+        prompt.extend(_head(chat, tools, profile, system).parts)
+        turns = _turns(_by_calls([message for message in messages if message.role != "system"]), False)
+    close = protocol.THINK_OPEN if chat.thinking else protocol.THINK_CLOSE
+    asks = leading is not None if profile.in_place else True
+    for index, turn in enumerate(turns):
+        role = turn[0].role
+        last = index == len(turns) - 1
+        if role == "system":
+            prompt.protocol(protocol.SYSTEM).plain(turn[0].content).extend(_updated(turn[0], profile))
+        elif role == "latest_reminder":
+            if not (profile.in_place and index and turns[index - 1][0].role == role):
+                prompt.protocol(protocol.REMINDER).plain(turn[0].content)
+        elif role == "assistant":
+            _answer(prompt, turn[0], profile, escapes, keep=chat.thinking and (bool(tools) or turn[0].prefix and asks))
+            if not turn[0].prefix or not (last or profile.in_place):
+                prompt.protocol(protocol.EOS)
+        else:
+            _asked(prompt.protocol(protocol.USER), turn, escapes, profile)
+        asks = asks or role != "latest_reminder"
+    if not turns or not (turns[-1][0].role == "assistant" and turns[-1][0].prefix):
+        prompt.protocol(protocol.ASSISTANT).protocol(close)
+    if tools and chat.tool_choice == "required":
+        prompt.protocol(f"\n\n{profile.tags.block_open}\n")
+    return prompt
+
+
+def _head(chat: Chat, tools: Sequence[Tool], profile: Profile, system: str) -> Rendered:
+    """Return effort, system text, tools section and answer format."""
+    head = Rendered().plain(profile.efforts[chat.effort] if chat.thinking else "").plain(system)
+    if tools:
+        lines = [tool.line(profile) for tool in tools if not tool.deferred]
+        head.protocol("\n\n" + _TOOLS.format(profile.tags)).plain("\n".join(lines))
+        head.protocol(("\n\n" if lines or profile.in_place else "\n") + _TOOLS_END)
+    if chat.format == "json_object":
+        head.plain("\n\n" + profile.json_object)
+    elif chat.format is not None:
+        head.plain("\n\n" + _SCHEMA + dumps(chat.format, profile))
+    return head
+
+
+def _updated(message: Message, profile: Profile) -> list[TextPart]:
+    """Return the section that brings more tools with a system message."""
+    if not message.tools:
+        return []
+    return Rendered().plain("\n\n### Updated Tool Schemas\n\n" + "\n".join(tool.line(profile) for tool in message.tools)).parts
+
+
+def _by_calls(messages: list[Message]) -> list[Message]:
+    """Return messages with results in the order of their calls: of as many messages after an answer as it has calls,
+    those without an id first, those that answer none of its calls last."""
+    for index, message in enumerate(messages):
+        ids = [call.id for call in message.calls]
+        end = index + 1 + len(ids)
+
+        def place(result: Message, ids: list[str] = ids) -> int:
+            known = result.role == "tool" and result.result_ids
+            if result.role == "tool" and not known:
+                return -1
+            return ids.index(result.result_ids[0]) if known and result.result_ids[0] in ids else len(ids)
+
+        messages[index + 1 : end] = sorted(messages[index + 1 : end], key=place)
+    return messages
+
+
+def _turns(messages: list[Message], results_after_text: bool) -> list[list[Message]]:
+    """Group messages: neighbouring texts of the user and results are one turn, unless a result after a text starts
+    another one; with ``results_after_text`` results are ordered by the calls before them, in the places of results."""
+    turns: list[list[Message]] = []
+    ids: list[str] = []
+    for message in messages:
+        joins = turns and {message.role, turns[-1][-1].role} <= {"user", "tool"}
+        if joins and (results_after_text or (turns[-1][-1].role, message.role) != ("user", "tool")):
+            turns[-1].append(message)
+        else:
+            turns.append([message])
+    if results_after_text:
+        for turn in turns:
+            ids = [call.id for call in turn[0].calls] or ids
+            results = sorted(
+                (message for message in turn if message.role == "tool"),
+                key=lambda result: ids.index(result.result_ids[0]) if {*result.result_ids} & {*ids} else 0,
+            )
+            turn[:] = [results.pop(0) if message.role == "tool" else message for message in turn]
+    return turns
+
+
+def _asked(prompt: Rendered, turn: list[Message], escapes: bool, profile: Profile) -> None:
+    """Append results and texts of the user, joined by empty lines."""
+    if not profile.in_place:  # an empty text beside others is dropped
+        texts = [message for message in turn if message.role == "user"]
+        kept = [message for message in texts if message.content] or texts[:1]
+        turn = [message for message in turn if message.role == "tool" or message in kept]
+    for index, message in enumerate(turn):
+        prompt.plain("\n\n" if index else "")
+        if message.role == "user":
+            prompt.plain(message.content)
+        elif escapes:
+            prompt.extend(render_result(message.content))
+        else:
+            prompt.protocol(protocol.TOOL_RESULT_OPEN).plain(message.content).protocol(protocol.TOOL_RESULT_CLOSE)
+
+
+def _answer(prompt: Rendered, message: Message, profile: Profile, escapes: bool, keep: bool) -> None:
+    """Append an answer without its end: reasoning if it is kept, text, calls."""
+    prompt.protocol(protocol.ASSISTANT)
+    if keep:
+        prompt.protocol(protocol.THINK_OPEN).plain(message.reasoning)
+    if not (keep and message.prefix and not message.content):  # else the answer continues its reasoning
+        prompt.protocol(protocol.THINK_CLOSE)
+    prompt.plain(message.content)
+    if message.calls:
+        prompt.extend(_calls(message.calls, profile, escapes))
+
+
+def _calls(calls: Iterable[ToolCall], profile: Profile, escapes: bool) -> list[TextPart]:
+    tag, block = profile.tags, Rendered()
+    name_of, body_of = (escape_attribute, escape_string) if escapes else (str, str)
+    block.protocol(f"\n\n{tag.block_open}\n")
+    for call in calls:
+        block.protocol(f'{tag.invoke_open} name="').plain(name_of(call.name)).protocol('">\n')
+        values = _values(call.arguments)
+        for name, value in values.items():
+            is_string = isinstance(value, str)
+            block.protocol(f'{tag.param_open} name="').plain(name_of(name))
+            block.protocol(f'" string="{str(is_string).lower()}">')
+            block.plain(body_of(value if is_string else dumps(value, profile))).protocol(f"{tag.param_close}\n")
+        block.protocol(f"{'' if values else profile.bare_call}{tag.invoke_close}\n")
+    return block.protocol(tag.block_close).parts
+
+
+def _values(arguments: str) -> dict[str, Any]:
+    """Return the values of a call's arguments; what is not a JSON object is one text named ``arguments``."""
+    try:
+        values = loads(arguments)
+    except ValueError:
+        values = None
+    return values if isinstance(values, dict) else {"arguments": arguments}

@@ -1,0 +1,155 @@
+"""Which checkpoint of DeepSeek V4 a file or folder is: told from what is in it, from its name as the last resort.
+
+    identify(config, tensors, encoding, name)     a published folder
+    identify_gguf(metadata, tensors, name)        a GGUF file
+
+A checkpoint decides the prompt's template, the drafter and some constants, so nothing of another one may be compared
+with it. Published names, dates and what differs: docs/explanation/checkpoints.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+MAY, JULY, V41 = "may", "0731", "v4.1"
+"""Template profiles (``text.official``)."""
+PUBLISHED = {
+    "preview": "preview (April 2026)",
+    "dspark": "preview with the DSpark drafter (June 2026)",
+    "0731": "0731",
+    "0813": "0813",
+    "vision-exp": "Vision-Exp (August 2026)",
+    "v4.1": "V4.1 (September 2026)",
+}
+_TEXTS = {"Beyond maximum": JULY, "Absolute maximum": MAY}
+"""Texts of efforts: the first one that a template holds tells its profile."""
+_SCALE = "(range 1-100, the higher the value"
+_DATES = {"0731": "0731", "0813": "0813", "vision-exp": "vision-exp", "v4.1": "v4.1", "v41": "v4.1", "dspark": "dspark"}
+"""What a name says, lower case, most telling first."""
+_WIDTHS = {4096: "Flash", 7168: "Pro"}
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint of the family.
+
+    release  preview, dspark, 0731, 0813, vision-exp, v4.1; "" unknown
+    size     Flash, Pro; "" another width
+    base     True if it is not post-trained
+    profile  template of its prompts: may, 0731, v4.1
+    drafter  mtp, dspark; "" none in this file
+    how      what told the release and the profile
+    sure     False if only a name or an absence told it
+    """
+
+    release: str = ""
+    size: str = ""
+    base: bool = False
+    profile: str = MAY
+    drafter: str = ""
+    how: tuple[str, ...] = ()
+    sure: bool = False
+
+    @property
+    def name(self) -> str:
+        """Return the name in one line, as reports show it."""
+        words = ["DeepSeek V4", self.size, PUBLISHED.get(self.release, "of an unknown release")]
+        return " ".join(filter(None, words)) + ", base" * self.base
+
+    def conflicts(self, other: Checkpoint) -> str:
+        """Return why results of both cannot be compared, "" if they can or if one of them is unknown."""
+        for field in ("release", "size"):
+            mine, theirs = getattr(self, field), getattr(other, field)
+            if mine and theirs and mine != theirs and self.sure and other.sure:
+                return f"made of {other.name}, this is {self.name}"
+        return ""
+
+    def facts(self) -> dict[str, Any]:
+        """Return all fields for provenance."""
+        return asdict(self) | {"name": self.name}
+
+
+def identify(config: Mapping[str, Any], tensors: Collection[str], encoding: str = "", name: str = "") -> Checkpoint:
+    """Identify a published folder by config.json, names of tensors, the text of its ``encoding/`` file and its name."""
+    text = config.get("text_config") or config
+    kinds = [str(config.get("model_type", "")), *map(str, config.get("architectures") or ())]
+    signs: list[tuple[str, str]] = []  # what is told, by what
+    if any("v41" in kind.lower().replace("_", "") for kind in kinds):
+        signs.append(("v4.1", "model_type" if "41" in kinds[0] else "architectures"))
+    if any(key.startswith("vision_") and value for key, value in text.items()):
+        signs.append(("vision-exp", "vision_* in config.json"))
+    elif any(tensor.endswith("ffn.gate.bias_vl") for tensor in tensors):
+        signs.append(("vision-exp", "tensors bias_vl"))
+    drafter = _drafter(any(key.startswith("dspark_") for key in text), tensors)
+    profile = _profile(encoding, "encoding file")
+    return _settle(signs, profile, drafter, name, text.get("hidden_size"))
+
+
+def identify_gguf(metadata: Mapping[str, Any], tensors: Collection[str], name: str = "") -> Checkpoint:
+    """Identify a GGUF file by its metadata, names of tensors and its name."""
+    architecture = str(metadata.get("general.architecture", ""))
+    prefix = architecture + "."
+    signs = []
+    variant = str(metadata.get(prefix + "checkpoint_variant", ""))
+    if variant:
+        signs.append(("v4.1" if variant.startswith("v4.1") else variant, prefix + "checkpoint_variant"))
+    if architecture.startswith("deepseek41"):
+        signs.append(("v4.1", "general.architecture"))
+    if metadata.get(prefix + "vision.sidecar_required") or any(tensor.endswith("exp_probs_b_vl.bias") for tensor in tensors):
+        signs.append(("vision-exp", "vision keys and tensors"))
+    for key in ("general.base_model.0.version", "general.version"):
+        signs += [(version, key) for version in ("0731", "0813") if version in str(metadata.get(key, ""))]
+    profile = _profile(str(metadata.get("tokenizer.chat_template", "")), "chat template")
+    names = [str(metadata.get(f"general.{key}", "")) for key in ("name", "basename", "base_model.0.name")]
+    drafter = _drafter(any("dspark" in key for key in metadata), tensors)
+    return _settle(signs, profile, drafter, " ".join([*names, name]), metadata.get(prefix + "embedding_length"))
+
+
+def _profile(text: str, where: str) -> tuple[str, str] | None:
+    if _SCALE in text:
+        return V41, where
+    return next(((profile, where) for words, profile in _TEXTS.items() if words in text), None)
+
+
+def _drafter(declared: bool, tensors: Collection[str]) -> str:
+    """Return the drafter whose tensors lie beside the layers."""
+    block = [tensor for tensor in tensors if tensor.startswith("mtp.") or ".nextn." in tensor]
+    if not block:
+        return ""
+    own = any("enorm" in tensor or "eh_proj" in tensor for tensor in block)
+    return "dspark" if declared or not own else "mtp"
+
+
+def _settle(
+    signs: list[tuple[str, str]], profile: tuple[str, str] | None, drafter: str, name: str, width: Any
+) -> Checkpoint:
+    size = _WIDTHS.get(width, "")
+    lower = name.lower()
+    base = lower.rstrip("/").endswith("-base") or "-base-" in lower
+    told = next((sign for sign in _DATES if sign in lower), None)
+    if signs:
+        release, how = signs[0]
+        sure = True
+    elif profile:
+        after = "0813" if size == "Pro" else "0731"
+        release = {MAY: "dspark" if drafter == "dspark" else "preview", JULY: after, V41: "v4.1"}[profile[0]]
+        how, sure = profile[1], True
+    elif told:
+        release, how, sure = _DATES[told], "its name", False
+    elif drafter == "mtp":  # no later release has such a block
+        release, how, sure = "preview", "the block for multi-token prediction", True
+    else:
+        release, how, sure = "", "", False
+    if release not in PUBLISHED:
+        release, sure = "", False
+    own = {"preview": MAY, "dspark": MAY, "v4.1": V41}.get(release, JULY if release else MAY)
+    chosen, by = profile or (own, how or "nothing: May's is assumed")
+    hows = tuple(dict.fromkeys(filter(None, (how, by))))
+    return Checkpoint(release, size, base, chosen, drafter, hows, sure)
+
+
+def releases() -> Iterator[str]:
+    """Yield the releases that can be told apart, oldest first."""
+    yield from PUBLISHED

@@ -12,17 +12,22 @@ _SHORT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _MARKS = r" ?[^\s\p{L}\p{N}]+[\r\n]*"
 _SPACE = r"\s*[\r\n]+|\s+(?!\S)|\s+"
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
-_CASED = rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{{0}}|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{{0}}"
 _PATHS = r" ?[^\s\p{L}\p{N}]+[\r\n/]*"
 
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _LLAMA3 = rf"{_SHORT}|{_WORDS}|\p{{N}}{{1,3}}|{_MARKS}|{_SPACE}"
 _QWEN2 = rf"{_SHORT}|{_WORDS}|\p{{N}}|{_MARKS}|{_SPACE}"
-_QWEN35 = (
-    rf"{_SHORT}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{_SPACE}"
-)
-_TEKKEN = rf"{_CASED.format('')}|\p{{N}}|{_PATHS}|{_SPACE}"
-_GPT4O = rf"{_CASED.format(_SHORT + '?')}|\p{{N}}{{1,3}}|{_PATHS}|{_SPACE}"
+_QWEN35 = rf"{_SHORT}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{_SPACE}"
+
+
+def _cased(ending: str) -> str:
+    """Words that start with upper-case letters or have none, each with ``ending``."""
+    start = r"[^\r\n\p{L}\p{N}]?"
+    return f"{start}{_UPPER}*{_LOWER}+{ending}|{start}{_UPPER}+{_LOWER}*{ending}"
+
+
+_TEKKEN = rf"{_cased('')}|\p{{N}}|{_PATHS}|{_SPACE}"
+_GPT4O = rf"{_cased(_SHORT + '?')}|\p{{N}}{{1,3}}|{_PATHS}|{_SPACE}"
 _CJK = "[一-龥぀-ゟ゠-ヿ]+"
 _DEEPSEEK = (
     r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|"""
@@ -31,9 +36,7 @@ _DEEPSEEK = (
 _DIGIT, _THREES = r"\p{N}", r"\p{N}{1,3}"
 _LINES = r"[^\n]+|[\n]+"
 _HAN_THAI_HANGUL = "[一-龥ࠀ-一가-퟿]+"
-_BAILING = (
-    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
-)
+_BAILING = r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
 _EXAONE_MOE = (
     rf"{_SHORT}|[^\r\n\p{{L}}\p{{N}}]?(?:\p{{L}}\p{{M}}*(?: \p{{L}}\p{{M}}*)*)+|\p{{N}}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+"

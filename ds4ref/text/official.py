@@ -58,9 +58,7 @@ Otherwise, output directly after </think> with tool calls or final response.
 ### Available Tool Schemas
 
 """
-_TOOLS_END = (
-    "You MUST strictly follow the above defined tool name and parameter schemas to invoke tool calls.\n"
-)
+_TOOLS_END = "You MUST strictly follow the above defined tool name and parameter schemas to invoke tool calls.\n"
 _FORMAT = "## Response Format:\n\n"
 _SCHEMA = _FORMAT + "You MUST strictly adhere to the following schema to reply:\n"
 
@@ -241,7 +239,11 @@ def _updated(message: Message, profile: Profile) -> list[TextPart]:
     """Return the section that brings more tools with a system message."""
     if not message.tools:
         return []
-    return Rendered().plain("\n\n### Updated Tool Schemas\n\n" + "\n".join(tool.line(profile) for tool in message.tools)).parts
+    return (
+        Rendered()
+        .plain("\n\n### Updated Tool Schemas\n\n" + "\n".join(tool.line(profile) for tool in message.tools))
+        .parts
+    )
 
 
 def _by_calls(messages: list[Message]) -> list[Message]:

@@ -11,7 +11,7 @@ _WORDS = r"[^\r\n\p{L}\p{N}]?\p{L}+"
 _SHORT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _MARKS = r" ?[^\s\p{L}\p{N}]+[\r\n]*"
 _SPACE = r"\s*[\r\n]+|\s+(?!\S)|\s+"
-_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_UPPER, _LOWER = r"(?:(?=\p{L})[^a-z])", r"(?:(?=\p{L})[^A-Z])"  # as llama.cpp writes these classes
 _PATHS = r" ?[^\s\p{L}\p{N}]+[\r\n/]*"
 
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
@@ -67,7 +67,8 @@ _RULES = {
     "llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano": Rule(
         (_LLAMA3,), whole=True, bos=True
     ),
-    "smaug-bpe dbrx glm4 chatglm-bpe": Rule((_LLAMA3,)),
+    "smaug-bpe dbrx chatglm-bpe": Rule((_LLAMA3,)),
+    "glm4": Rule((_LLAMA3,), whole=True),
     "minicpm5": Rule((_THREES, _LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}+")), whole=True),
     "gpt-2 phi-2 jina-es jina-de jina-v2-es jina-v2-de jina-v1-en jina-v2-code roberta-bpe modern-bert gigachat a.x-4.0 "
     "mellum exaone4 mpt olmo jais trillion granite-docling": Rule((_GPT2,)),
@@ -76,12 +77,11 @@ _RULES = {
     "deepseek-coder": Rule((r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _HAN_THAI_HANGUL, _DIGIT)),
     "tekken": Rule((_TEKKEN,), whole=True, bos=True),
     "gpt-4o llama4 kanana2 talkie minimax-m2": Rule((_GPT4O,)),
-    "tiny_aya cohere2moe": Rule((r"\d{1,3}(?=(?:\d{3})*\b)", _GPT4O)),
     "seed-coder": Rule((rf"{_SHORT}|{_WORDS}|\p{{N}}{{1}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|{_SPACE}",)),
     "bailingmoe bailingmoe2 llada-moe": Rule((_BAILING,)),
     "exaone-moe": Rule((_EXAONE_MOE,)),
     "falcon": Rule((r"[\p{P}\$\+<=>\^~\|`]+", _GPT2, "[0-9][0-9][0-9]")),
-    "superbpe": Rule((r"\p{N}+", r"(?=(\d{3})+(?!\d))")),
+    "superbpe": Rule((r"\p{N}+", "(?=([0-9]{3})+(?![0-9]))")),
     "poro-chat bloom gpt3-finnish": Rule((_PUNCTUATED,)),
     "viking": Rule((_PUNCTUATED, _DIGIT)),
     "default": Rule((r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", "[0-9][0-9][0-9]")),

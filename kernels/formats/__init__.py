@@ -12,32 +12,32 @@ from .blocks_32 import IQ4_NL, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0
 from .blocks_256 import IQ4_XS, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K
 from .f8_e4m3 import F8_E4M3
 from .format import Format, block_format, size_only
+from .iq1_m import IQ1_M
+from .iq1_s import IQ1_S
+from .iq2_s import IQ2_S
+from .iq2_xs import IQ2_XS
 from .iq2_xxs import IQ2_XXS
+from .iq3_s import IQ3_S
+from .iq3_xxs import IQ3_XXS
 from .matrix import Matrix
 from .mxfp4 import MXFP4
+from .nvfp4 import NVFP4
 from .scalars import BF16, F16, F32, I32, I64
+from .tq1_0 import TQ1_0
+from .tq2_0 import TQ2_0
 
 _SIZE_ONLY = (
     size_only("Q8_1", 9, 32, 40),
     size_only("Q8_K", 15, 256, 292),
-    size_only("IQ2_XS", 17, 256, 74),
-    size_only("IQ3_XXS", 18, 256, 98),
-    size_only("IQ1_S", 19, 256, 50),
-    size_only("IQ3_S", 21, 256, 110),
-    size_only("IQ2_S", 22, 256, 82),
     size_only("I8", 24, 1, 1),
     size_only("I16", 25, 1, 2),
     size_only("F64", 28, 1, 8),
-    size_only("IQ1_M", 29, 256, 56),
-    size_only("TQ1_0", 34, 256, 54),
-    size_only("TQ2_0", 35, 256, 66),
-    size_only("NVFP4", 40, 64, 36),
     size_only("Q1_0", 41, 128, 18),
 )
 
 _DECODED = (
     F32, F16, BF16, I32, I64, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ2_XXS, IQ4_NL, IQ4_XS,
-    MXFP4, F8_E4M3,
+    MXFP4, F8_E4M3, IQ1_S, IQ1_M, IQ2_XS, IQ2_S, IQ3_XXS, IQ3_S, TQ1_0, TQ2_0, NVFP4,
 )  # fmt: skip
 
 FORMATS: dict[str, Format] = {fmt.name: fmt for fmt in (*_DECODED, *_SIZE_ONLY)}

@@ -112,11 +112,13 @@ class Numbers:
         return self.times * low - self.zero, self.times * (low + (1 << self.width) - 1) - self.zero
 
     def bits(self, blocks: np.ndarray) -> np.ndarray:
-        """Extract the bits of all planes: uint8 (n, block_bytes) -> uint8 (n, count)."""
+        """Extract the bits of all planes: uint8 (n, block_bytes) -> uint8 or, above eight bits, uint16 (n, count)."""
         first, *others = self.planes
         value, above = first.bits(blocks), first.width
+        if self.width > 8:
+            value = value.astype(np.uint16)
         for p in others:
-            value |= p.bits(blocks) << above
+            value |= p.bits(blocks).astype(value.dtype) << above
             above += p.width
         return value
 
@@ -215,34 +217,90 @@ class Levels:
 
 @dataclass(frozen=True, eq=False)
 class Codebook:
-    """Codes of eight weights each: an index of eight magnitudes, and a number for their signs.
+    """Codes of a few weights each: an index into a table of values, and perhaps numbers for their signs.
 
-    grid   uint8 (256, 8): the magnitudes of each index
-    index  8-bit index for each eight weights
-    signs  7-bit number for each eight weights: bit i is set if weight i is negative; the sign of weight 7 makes the
-           number
-           of minuses even
+    grid   uint8 or int8 (entries, weights): the values of each index, magnitudes where there are ``signs``
+    index  index for each ``weights`` weights
+    signs  number for each eight weights: bit i is set if weight i is negative; of 7 bits, the sign of weight 7 makes
+           the number of minuses even
+    shift  bit for each ``weights`` weights: 1 is taken from their values if it is set, else added
     """
 
     grid: np.ndarray
     index: Numbers
-    signs: Numbers
+    signs: Numbers | None = None
+    shift: Numbers | None = None
 
     @cached_property
     def sign_table(self) -> np.ndarray:
-        """Return +1 or -1 for each sign number, int8 (128, 8)."""
-        bits = (np.arange(128, dtype=np.uint8)[:, None] >> np.arange(8, dtype=np.uint8)) & 1
-        bits[:, 7] = bits[:, :7].sum(axis=1) & 1
+        """Return +1 or -1 for each sign number, int8 (2^bits, 8)."""
+        assert self.signs is not None
+        bits = (np.arange(1 << self.signs.width, dtype=np.uint8)[:, None] >> np.arange(8, dtype=np.uint8)) & 1
+        if self.signs.width == 7:
+            bits[:, 7] = bits[:, :7].sum(axis=1) & 1
         return (1 - 2 * bits.astype(np.int8)).astype(np.int8)
 
     def values(self, blocks: np.ndarray) -> np.ndarray:
         """Decode: uint8 (n, block_bytes) -> float32 (n, weights)."""
-        magnitudes, signs = self._tables
-        return (magnitudes[self.index.bits(blocks)] * signs[self.signs.bits(blocks)]).reshape(len(blocks), -1)
+        values = self._values[self.index.bits(blocks)]
+        if self.shift is not None:
+            values += (1 - 2 * self.shift.bits(blocks).astype(np.float32))[..., None]
+        if self.signs is not None:
+            values = values.reshape(len(blocks), -1, 8) * self._signs[self.signs.bits(blocks)]
+        return values.reshape(len(blocks), -1)
 
     @cached_property
-    def _tables(self) -> tuple[np.ndarray, np.ndarray]:
-        return self.grid.astype(np.float32), self.sign_table.astype(np.float32)
+    def _values(self) -> np.ndarray:
+        return self.grid.astype(np.float32)
+
+    @cached_property
+    def _signs(self) -> np.ndarray:
+        return self.sign_table.astype(np.float32)
+
+
+@dataclass(frozen=True)
+class Trits:
+    """Numbers -1, 0 or 1 as base-3 digits of bytes (TQ1_0): digit n of byte v is ``((v * 3^n mod 256) * 3) >> 8``.
+
+    fields  (first byte, bytes, digits of each) in the order of the weights; a digit of all bytes comes before the next
+    """
+
+    fields: tuple[tuple[int, int, int], ...]
+
+    def values(self, blocks: np.ndarray) -> np.ndarray:
+        """Decode: uint8 (n, block_bytes) -> float32 (n, weights)."""
+        powers = [
+            blocks[:, byte : byte + count] * np.uint8(3**digit)
+            for byte, count, digits in self.fields for digit in range(digits)
+        ]  # fmt: skip
+        digits = (np.concatenate(powers, axis=1).astype(np.uint16) * 3) >> 8
+        return digits.astype(np.float32) - 1
+
+
+@dataclass(frozen=True)
+class ScatteredHalf:
+    """A binary16 whose four nibbles, lowest first, are the high halves of the bytes at ``places``; times ``factor``."""
+
+    places: tuple[int, int, int, int]
+    factor: float = 1.0
+
+    def values(self, blocks: np.ndarray) -> np.ndarray:
+        """Decode: uint8 (n, block_bytes) -> float32 (n,)."""
+        bits = sum((blocks[:, byte].astype(np.uint16) >> 4) << 4 * i for i, byte in enumerate(self.places))
+        return np.asarray(bits, np.uint16).view(np.float16).astype(np.float32) * np.float32(self.factor)
+
+
+@dataclass(frozen=True, eq=False)
+class Listed:
+    """Scales of which a byte names one in ``table``, float32 (256,); one byte for each group, from ``byte`` on."""
+
+    table: np.ndarray
+    byte: int
+    count: int
+
+    def values(self, blocks: np.ndarray) -> np.ndarray:
+        """Decode: uint8 (n, block_bytes) -> float32 (n, count)."""
+        return self.table[blocks[:, self.byte : self.byte + self.count]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -257,9 +315,9 @@ class Format:
 
     How weights are decoded, for a format of blocks:
 
-    codes        integers, bits that ``small`` explains, or a codebook
+    codes        integers, bits that ``small`` explains, a codebook, or base-3 digits
     small        the float format or the levels that the bits of ``codes`` mean; None for integers
-    scale        d
+    scale        d; None: 1
     group        number of weights that share a sub-scale and a minimum
     scales       sub-scales s_g; None: there are none
     minimum      dmin; None: there are no minima
@@ -278,11 +336,11 @@ class Format:
     block_elems: int
     block_bytes: int
     layout: np.dtype | None = None
-    codes: Numbers | Codebook | None = None
+    codes: Numbers | Codebook | Trits | None = None
     small: SmallFloat | Levels | None = None
-    scale: Half | PowerOfTwo | None = None
+    scale: Half | PowerOfTwo | ScatteredHalf | None = None
     group: int = 0
-    scales: Numbers | None = None
+    scales: Numbers | Listed | None = None
     minimum: Half | None = None
     minima: Numbers | None = None
     activation: str = "float"
@@ -339,8 +397,7 @@ class Format:
             if self.name == "BF16":  # the upper half of a float32
                 return (values.astype(np.uint32) << 16).view(np.float32)
             return values.astype(np.float32)
-        assert self.scale is not None
-        scale = self.scale.values(blocks)[:, None]
+        scale = np.ones((len(blocks), 1), np.float32) if self.scale is None else self.scale.values(blocks)[:, None]
         if self.scales is not None:
             scale = scale * self.scales.values(blocks)
         if self.small is not None and isinstance(self.codes, Numbers):

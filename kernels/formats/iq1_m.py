@@ -28,5 +28,5 @@ IQ1_M = block_format(
     scales=Numbers(
         Plane(3, 1, tuple((word + bit // 8, bit % 8) for word in _WORDS for bit in (0, 3, 6, 9))), times=2, zero=-1
     ),
-    activation="q8k", loss=0.57,
+    activation="q8k",
 )  # fmt: skip

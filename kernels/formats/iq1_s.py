@@ -29,5 +29,5 @@ IQ1_S = block_format(
     group=32,
     scale=half(BLOCK, "d", factor=0.125),
     scales=Numbers(Plane(3, 1, tuple((word + 1, 4) for word in _WORDS)), times=2, zero=-1),
-    activation="q8k", loss=0.6,
+    activation="q8k",
 )  # fmt: skip

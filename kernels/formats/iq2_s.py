@@ -25,5 +25,5 @@ IQ2_S = block_format(
     group=16,
     scale=half(BLOCK, "d", factor=0.125),
     scales=Numbers(plane(BLOCK, "scales", 4, run=1, shifts=(0, 4)), times=2, zero=-1),
-    activation="q8k", loss=0.38,
+    activation="q8k",
 )  # fmt: skip

@@ -26,5 +26,5 @@ IQ2_XS = block_format(
     group=16,
     scale=half(BLOCK, "d", factor=0.125),
     scales=Numbers(plane(BLOCK, "scales", 4, run=1, shifts=(0, 4)), times=2, zero=-1),
-    activation="q8k", loss=0.42,
+    activation="q8k",
 )  # fmt: skip

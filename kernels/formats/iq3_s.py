@@ -25,5 +25,5 @@ IQ3_S = block_format(
     group=32,
     scale=half(BLOCK, "d"),
     scales=Numbers(plane(BLOCK, "scales", 4, run=1, shifts=(0, 4)), times=2, zero=-1),
-    activation="q8k", loss=0.25,
+    activation="q8k",
 )  # fmt: skip

@@ -25,5 +25,5 @@ IQ3_XXS = block_format(
     group=32,
     scale=half(BLOCK, "d", factor=0.25),
     scales=Numbers(Plane(4, 1, tuple((word + 3, 4) for word in _WORDS)), times=2, zero=-1),
-    activation="q8k", loss=0.3,
+    activation="q8k",
 )  # fmt: skip

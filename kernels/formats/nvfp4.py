@@ -22,5 +22,5 @@ NVFP4 = block_format(
     small=SmallFloat(exponent=2, fraction=1, bias=0, negative_zero=False),
     group=16,
     scales=Listed(_TABLE, 0, 4),
-    loss=0.13,
+
 )  # fmt: skip

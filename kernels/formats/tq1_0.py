@@ -15,5 +15,5 @@ TQ1_0 = block_format(
     "TQ1_0", 34, 256, BLOCK,
     codes=Trits(((0, 32, 5), (32, 16, 5), (48, 4, 4))),
     scale=half(BLOCK, "d"),
-    activation="q8k", loss=0.6,
+    activation="q8k",
 )  # fmt: skip

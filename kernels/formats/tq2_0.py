@@ -17,5 +17,5 @@ TQ2_0 = block_format(
     "TQ2_0", 35, 256, BLOCK,
     codes=Numbers(plane(BLOCK, "qs", 2, run=32, shifts=(0, 2, 4, 6)), zero=1),
     scale=half(BLOCK, "d"),
-    activation="q8k", loss=0.6,
+    activation="q8k",
 )  # fmt: skip

@@ -179,3 +179,59 @@ class OfficialParser:
 
 def _inside_quotes(text: str) -> str:
     return rawjson.quote(text)[1:-1]
+
+
+_JSON_STARTS = ("```json\n", "```\n", "{", "[")
+_JSON_END = "\n```"
+
+
+class JsonText:
+    """Filter of an answer in format ``json_object``: one space instead of the text before and after the JSON.
+
+    The official parser writes one for each piece of a stream; here the result does not depend on how it was cut. After
+    JSON without a fence everything is passed on.
+    """
+
+    def __init__(self) -> None:
+        self._cursor = Cursor()
+        self._fenced: bool | None = None  # None: before the JSON, or after it
+        self._ended = False
+        self._spaced = False
+
+    def feed(self, text: str) -> str:
+        """Return what is known to belong to the filtered answer."""
+        self._cursor.append(text)
+        return self._advance(final=False)
+
+    def finish(self) -> str:
+        """Return the rest at the end of the answer."""
+        return self._advance(final=True)
+
+    def _advance(self, final: bool) -> str:
+        cursor, out = self._cursor, ""
+        if self._fenced is None and not self._ended:
+            starts = [(at, start) for start in _JSON_STARTS if (at := cursor.text.find(start, cursor.at)) >= 0]
+            at, start = min(starts, default=(len(cursor.text) if final else cursor.possible_start(*_JSON_STARTS), ""))
+            before = len(cursor.text[:at].rstrip("\n")) if start or not final else at
+            out = self._space(cursor.take(max(cursor.at, before)))
+            if start:
+                self._fenced = len(start) > 1
+                cursor.take(at + (len(start) if self._fenced else 0))
+        if self._fenced is not None:
+            end = cursor.text.find(_JSON_END, cursor.at) if self._fenced else -1
+            if end >= 0:
+                out += cursor.take(end)
+                cursor.take(end + len(_JSON_END))
+                self._fenced, self._ended, self._spaced = None, True, False
+            else:
+                all_known = final or not self._fenced
+                out += cursor.take(len(cursor.text) if all_known else cursor.possible_start(_JSON_END))
+        if self._ended:
+            out += self._space(cursor.take(len(cursor.text)))
+        return out
+
+    def _space(self, text: str) -> str:
+        """Return a space for the first text before or after the JSON."""
+        first = bool(text) and not self._spaced
+        self._spaced = self._spaced or first
+        return " " if first else ""

@@ -70,8 +70,8 @@ _RULES = {
     "smaug-bpe dbrx chatglm-bpe": Rule((_LLAMA3,)),
     "glm4": Rule((_LLAMA3,), whole=True),
     "minicpm5": Rule((_THREES, _LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}+")), whole=True),
-    "gpt-2 phi-2 jina-es jina-de jina-v2-es jina-v2-de jina-v1-en jina-v2-code roberta-bpe modern-bert gigachat a.x-4.0 "
-    "mellum exaone4 mpt olmo jais trillion granite-docling": Rule((_GPT2,)),
+    "gpt-2 phi-2 jina-es jina-de jina-v2-es jina-v2-de jina-v1-en jina-v2-code roberta-bpe modern-bert gigachat "
+    "a.x-4.0 mellum exaone4 mpt olmo jais trillion granite-docling": Rule((_GPT2,)),
     "smollm starcoder refact command-r codeshell exaone minerva-7b mellum2": Rule((_DIGIT, _GPT2)),
     "deepseek-v3 joyai-llm hunyuan-dense hy_v4": Rule((_THREES, _CJK, _DEEPSEEK)),
     "deepseek-coder": Rule((r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _HAN_THAI_HANGUL, _DIGIT)),

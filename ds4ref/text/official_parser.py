@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from . import rawjson
 from .dsml import ToolCall
-from .dsml_block import Cursor, NeedMore
+from .dsml_parser import Cursor, NeedMore
 from .dsml_events import ArgumentsDelta, CallEnd, CallStart, Done, Event, Generated, ReasoningDelta, TextDelta
 from .protocol import DSML, THINK_CLOSE
 

@@ -7,17 +7,21 @@ block is taken back: what is no call is left out, values that are no strings are
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 
 from . import rawjson
 from .dsml import ToolCall
-from .dsml_parser import Cursor, NeedMore
-from .dsml_events import ArgumentsDelta, CallEnd, CallStart, Done, Event, Generated, ReasoningDelta, TextDelta
+from .dsml_events import ArgumentsDelta, CallStart, Event, Generated, ReasoningDelta, TextDelta
 from .protocol import DSML, THINK_CLOSE
+from .stream import Cursor
 
 _OPEN, _CLOSE = f"<{DSML}", f"</{DSML}"
 _ENDS = (f"{_CLOSE}tool_calls>", f"{_CLOSE} calls>")
 _INVOKE, _PARAMETER = 'invoke name="', "parameter name="
+_STRING, _OTHER = 'string="true">', 'string="false">'
+
+_Wait = Generator[None, None, None]
+_Found = Generator[None, None, str]
 
 
 class OfficialParser:
@@ -30,34 +34,27 @@ class OfficialParser:
     """
 
     def __init__(self, thinking: bool, tools: bool = True, continues: bool = False, in_calls: bool = False):
-        self._thinking, self._tools = thinking, tools
+        self._markers = (THINK_CLOSE, _OPEN) if tools else (THINK_CLOSE,)
+        self._thinking = thinking
         self._cursor, self._events = Cursor(), list[Event]()
-        self._calls: list[list[str]] = []  # fragments of each call: its name, then its arguments
+        self._calls: list[list[str]] = []  # of each call its name, then the fragments of its arguments
         self._texts: dict[type, list[str]] = {ReasoningDelta: [], TextDelta: []}
+        self._rest: Callable[[str], None] = self._drop  # what becomes of the text that is held back at the end
         self.done = False
-        self._step: Callable[[], None] = self._text if continues else self._newlines
-        if in_calls:
-            self._step = self._between_calls
+        self._rules = self._message(continues, in_calls)
+        next(self._rules)
 
     def feed(self, chunk: str) -> list[Event]:
         """Parse a further piece and return the new events."""
         self._cursor.append(chunk)
         self._events = []
-        try:
-            while self._cursor.remaining:
-                self._step()
-        except NeedMore:
-            pass
+        next(self._rules)
         return self._events
 
     def finish(self) -> list[Event]:
         """End the input and return the remaining events: what might have become a marker is text or a value."""
         self._events = []
-        rest = self._cursor.take(len(self._cursor.text))
-        if self._step == self._text:
-            self._emit(rest)
-        elif self._step in (self._string, self._other):
-            self._argument(_inside_quotes(rest) if self._step == self._string else rest)
+        self._rest(self._cursor.take())
         return self._events
 
     @property
@@ -67,114 +64,109 @@ class OfficialParser:
         reasoning, content = ("".join(texts) for texts in self._texts.values())
         return Generated(reasoning, content, calls, complete=bool(calls), thinking_closed=not self._thinking)
 
-    # --- text
+    # --- output
 
-    def _emit(self, text: str) -> None:
+    def _drop(self, text: str) -> None:
+        pass
+
+    def _show(self, text: str) -> None:
         if text:
             kind = ReasoningDelta if self._thinking else TextDelta
             self._texts[kind].append(text)
             self._events.append(kind(text))
-
-    def _newlines(self) -> None:
-        """Skip newlines before reasoning or answer."""
-        cursor = self._cursor
-        cursor.take(len(cursor.text) - len(cursor.text[cursor.at :].lstrip("\n")))
-        if cursor.remaining:
-            self._step = self._text
-
-    def _text(self) -> None:
-        """Pass text on up to a marker; the newlines before the end of reasoning and before a block are dropped."""
-        cursor = self._cursor
-        markers = (THINK_CLOSE, _OPEN) if self._tools else (THINK_CLOSE,)
-        found = [(at, marker) for marker in markers if (at := cursor.text.find(marker, cursor.at)) >= 0]
-        if not found:
-            held = cursor.possible_start(*markers)
-            if self._thinking or self._tools and cursor.possible_start(_OPEN) == held:
-                held = max(cursor.at, len(cursor.text[:held].rstrip("\n")))
-            self._emit(cursor.take(held))
-            raise NeedMore
-        at, marker = min(found)
-        text = cursor.take(at)
-        cursor.take(at + len(marker))
-        self._emit(text if marker == THINK_CLOSE and not self._thinking else text.rstrip("\n"))
-        if marker == _OPEN:
-            self._step = self._between_calls
-        elif self._thinking:
-            self._thinking, self._step = False, self._newlines
-
-    # --- calls
 
     def _argument(self, fragment: str) -> None:
         if fragment:
             self._calls[-1].append(fragment)
             self._events.append(ArgumentsDelta(len(self._calls) - 1, fragment))
 
-    def _until(self, *markers: str) -> tuple[str, str]:
-        """Return the text before the first of ``markers``, and that marker; both are consumed."""
+    # --- grammar: a bare ``yield`` waits for more text
+
+    def _message(self, continues: bool, in_calls: bool) -> _Wait:
+        yield
+        if not in_calls:
+            yield from self._text(continues)
+        while (yield from self._until(_INVOKE, *_ENDS)) == _INVOKE:
+            yield from self._call()
+        self.done = True
+        while True:
+            self._cursor.take()
+            yield
+
+    def _text(self, continues: bool) -> _Wait:
+        """Pass text on up to a block; the newlines before it, and around the end of reasoning, are dropped."""
         cursor = self._cursor
-        found = [(at, marker) for marker in markers if (at := cursor.text.find(marker, cursor.at)) >= 0]
-        if not found:
-            raise NeedMore
-        at, marker = min(found)
-        text = cursor.take(at)
-        cursor.take(at + len(marker))
-        return text, marker
+        while True:
+            while not continues and cursor.rest in ("", "\n" * len(cursor.rest)):
+                cursor.take()
+                yield
+            if not continues:
+                cursor.take(cursor.at + len(cursor.rest) - len(cursor.rest.lstrip("\n")))
+            self._rest, continues = self._show, True
+            found = cursor.first(*self._markers)
+            while found is None:
+                held = cursor.possible_start(*self._markers)
+                if self._thinking or _OPEN in self._markers and cursor.possible_start(_OPEN) == held:
+                    held = max(cursor.at, len(cursor.text[:held].rstrip("\n")))
+                self._show(cursor.take(held))
+                yield
+                found = cursor.first(*self._markers)
+            at, marker = found
+            ends_reasoning = self._thinking and marker == THINK_CLOSE
+            text = cursor.take(at)
+            cursor.take(at + len(marker))
+            self._show(text.rstrip("\n") if ends_reasoning or marker == _OPEN else text)
+            if marker == _OPEN:
+                self._rest = self._drop
+                return
+            if ends_reasoning:
+                self._thinking, self._rest, continues = False, self._drop, False
 
-    def _between_calls(self) -> None:
-        if self._until(_INVOKE, *_ENDS)[1] == _INVOKE:
-            self._step = self._name
-        else:
-            self.done, self._step = True, self._after
-            self._events.append(Done())
+    def _until(self, *markers: str) -> _Found:
+        """Skip text up to the first of ``markers`` and return that marker, consumed."""
+        while (found := self._cursor.first(*markers)) is None:
+            yield
+        self._cursor.take(found[0] + len(found[1]))
+        return found[1]
 
-    def _name(self) -> None:
-        self._calls.append([self._until('"')[0]])
+    def _call(self) -> _Wait:
+        while (end := self._cursor.first('"')) is None:
+            yield
+        self._calls.append([self._cursor.take(end[0])])
+        self._cursor.take(end[0] + 1)
         self._events.append(CallStart(len(self._calls) - 1, self._calls[-1][0]))
-        self._step = self._between_parameters
+        while (yield from self._until(_PARAMETER, _CLOSE)) == _PARAMETER:
+            self._argument("{" if len(self._calls[-1]) == 1 else ", ")
+            yield from self._name()
+            is_string = (yield from self._until(_STRING, _OTHER)) == _STRING
+            self._argument('"' if is_string else "")
+            yield from self._value(_inside_quotes if is_string else str)
+            self._argument('"' if is_string else "")
+        self._argument("{}" if len(self._calls[-1]) == 1 else "}")
 
-    def _between_parameters(self) -> None:
-        first = len(self._calls[-1]) == 1
-        if self._until(_PARAMETER, _CLOSE)[1] == _PARAMETER:
-            self._argument("{" if first else ", ")
-            self._step = self._parameter_name
-        else:
-            self._argument("{}" if first else "}")
-            self._events.append(CallEnd(len(self._calls) - 1))
-            self._step = self._between_calls
+    def _name(self) -> _Wait:
+        """Pass a parameter's name on with its quotation marks, up to a space behind one of them."""
+        while True:
+            name, space, _ = self._cursor.rest.partition(" ")
+            quoted = (self._calls[-1][-1] + name).endswith('"')
+            self._argument(self._cursor.take(self._cursor.at + len(name)))
+            if space:
+                self._cursor.take(self._cursor.at + 1)
+                self._argument(": " if quoted else " ")
+                if quoted:
+                    return
+            else:
+                yield
 
-    def _parameter_name(self) -> None:
-        """Pass the name on with its quotation marks, up to a space behind one of them."""
-        name, space, _ = self._cursor.text[self._cursor.at :].partition(" ")
-        quoted = (self._calls[-1][-1] + name).endswith('"')
-        self._argument(self._cursor.take(self._cursor.at + len(name)))
-        if space:
-            self._cursor.take(self._cursor.at + 1)
-            self._argument(": " if quoted else " ")
-            self._step = self._kind if quoted else self._parameter_name
-
-    def _kind(self) -> None:
-        is_string = self._until('string="true">', 'string="false">')[1] == 'string="true">'
-        self._argument('"' if is_string else "")
-        self._step = self._string if is_string else self._other
-
-    def _string(self) -> None:
-        self._value(_inside_quotes, '"')
-
-    def _other(self) -> None:
-        self._value(str, "")
-
-    def _value(self, spell: Callable[[str], str], end: str) -> None:
+    def _value(self, spell: Callable[[str], str]) -> _Wait:
         cursor = self._cursor
-        at = cursor.text.find(_CLOSE, cursor.at)
-        self._argument(spell(cursor.take(at if at >= 0 else cursor.possible_start(_CLOSE))))
-        if at < 0:
-            raise NeedMore
-        cursor.take(at + len(_CLOSE))
-        self._argument(end)
-        self._step = self._between_parameters
-
-    def _after(self) -> None:
-        self._cursor.take(len(self._cursor.text))
+        self._rest = lambda text: self._argument(spell(text))
+        while (found := cursor.first(_CLOSE)) is None:
+            self._rest(cursor.take(cursor.possible_start(_CLOSE)))
+            yield
+        self._rest(cursor.take(found[0]))
+        cursor.take(found[0] + len(_CLOSE))
+        self._rest = self._drop
 
 
 def _inside_quotes(text: str) -> str:
@@ -227,7 +219,7 @@ class JsonText:
                 all_known = final or not self._fenced
                 out += cursor.take(len(cursor.text) if all_known else cursor.possible_start(_JSON_END))
         if self._ended:
-            out += self._space(cursor.take(len(cursor.text)))
+            out += self._space(cursor.take())
         return out
 
     def _space(self, text: str) -> str:

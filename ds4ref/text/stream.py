@@ -78,6 +78,38 @@ class StopHolder:
         return text[:start]
 
 
+class Cursor:
+    """Input of a streaming parser: ``text`` before index ``at`` is consumed."""
+
+    def __init__(self) -> None:
+        self.text, self.at = "", 0
+
+    def append(self, chunk: str) -> None:
+        """Append input, dropping consumed text."""
+        self.text, self.at = self.text[self.at :] + chunk, 0
+
+    def take(self, end: int | None = None) -> str:
+        """Consume and return the text up to index ``end``, all of it without one."""
+        start, self.at = self.at, len(self.text) if end is None else end
+        return self.text[start : self.at]
+
+    @property
+    def rest(self) -> str:
+        """Return the text that is not consumed."""
+        return self.text[self.at :]
+
+    def first(self, *words: str) -> tuple[int, str] | None:
+        """Return the index of the first of ``words``, and that word; None if there is none."""
+        found = [(at, word) for word in words if (at := self.text.find(word, self.at)) >= 0]
+        return min(found, default=None)
+
+    def possible_start(self, *words: str) -> int:
+        """Return the index from which the rest of the text is a proper prefix of one of ``words``, else the end of the
+        text."""
+        tail = self.text[max(self.at, len(self.text) - max(map(len, words))) :]
+        return len(self.text) - max(partial_suffix(tail, word) for word in words)
+
+
 def partial_suffix(text: str, word: str) -> int:
     """Return the length of the longest proper prefix of ``word`` that ``text`` ends with, 0 if none."""
     for length in range(min(len(word) - 1, len(text)), 0, -1):

@@ -51,6 +51,8 @@ MAX_NAME_BYTES = 1 << 10
 MAX_STRING_BYTES = 1 << 24
 
 MAX_ALIGNMENT = 1 << 20
+MAX_PARTS = 1024
+TOTAL_KEY = "split.tensors.count"
 MAX_RANK = 8
 MAX_ELEMENTS = (1 << 63) - 1
 
@@ -125,23 +127,54 @@ class Metadata(source.Metadata):
 
 
 class GGUFFile:
-    """An open model file: ``metadata``, ``tensors`` by name in file order, and ``raw`` for tensor bytes."""
+    """An open model: ``metadata``, ``tensors`` by name in file order, and ``raw`` for tensor bytes.
+
+    A split model is all of its parts: metadata of the first one, ``size`` and ``tensors`` of all, ``paths`` in order.
+    """
 
     def __init__(self, file: MappedFile):
         """Take ownership of ``file``; use ``open`` instead."""
         self.path, self.size = file.path, file.size
+        self.paths = [file.path]
         self.alignment = DEFAULT_ALIGNMENT
         self.tensors: dict[str, TensorInfo] = {}
-        self._file = file
+        self._files = [file]
         self.metadata = Metadata(file)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Self:
-        """Open ``path`` and check metadata and tensor table.
+        """Open ``path`` and check metadata and tensor table; of a split model any part opens all of them.
 
-        Raise ModelFileError if it is not a well-formed GGUF v3 file; BackendError on Windows.
+        Raise ModelFileError if it is not a well-formed GGUF v3 file, or a part is missing or of another model;
+        BackendError on Windows.
         """
-        file = cls(MappedFile(path))
+        file = cls._one(path)
+        try:
+            number, count = _split(file)
+            if number > 0:
+                first = _part_path(file.path, number, count, 0)
+                file.close()
+                return cls.open(first)
+            for part in range(1, count):
+                file._join(cls._one(_part_path(file.path, 0, count, part), part, count), part, count)
+            file._check_total(count)
+        except BaseException:
+            file.close()
+            raise
+        return file
+
+    @classmethod
+    def _one(cls, path: str | os.PathLike[str], part: int = 0, count: int = 1) -> Self:
+        """Open one file by itself."""
+        try:
+            file = cls(MappedFile(path))
+        except ModelFileError as error:
+            if part == 0:
+                raise
+            reason = (
+                f"part {part + 1} of {count}: {error.reason}; all parts must lie in one folder under their own names"
+            )
+            raise ModelFileError(error.path, reason) from None
         try:
             _Parser(file).parse()
         except BaseException:
@@ -149,13 +182,35 @@ class GGUFFile:
             raise
         return file
 
+    def _join(self, other: GGUFFile, part: int, count: int) -> None:
+        """Add the tensors of another part, and take over its file."""
+        self._files += other._files
+        self.paths += other.paths
+        self.size += other.size
+        found = _split(other)
+        if found != (part, count):
+            reason = f"is part {found[0] + 1} of {found[1]}, its name says part {part + 1} of {count}: fetch it again"
+            raise ModelFileError(other.path, reason)
+        for name, info in other.tensors.items():
+            if name in self.tensors:
+                twin = self.paths[self.tensors[name].part]
+                raise ModelFileError(other.path, f"tensor {quote(name)} is in {quote(os.path.basename(twin))}, too")
+            self.tensors[name] = info._replace(part=part)
+
+    def _check_total(self, count: int) -> None:
+        """Raise ModelFileError if the parts hold other tensors than the first one says."""
+        kind = self.metadata.type_of(TOTAL_KEY)
+        if count > 1 and kind is not None and self.metadata[TOTAL_KEY] != len(self.tensors):
+            reason = f"its {count} parts have {len(self.tensors)} tensors, {TOTAL_KEY} is {self.metadata[TOTAL_KEY]}"
+            raise ModelFileError(self.path, f"{reason}: a part is of another model")
+
     def raw(self, name: str) -> np.ndarray:
         """Return the stored bytes of tensor ``name``, uint8 (nbytes,), a read-only view of the memory map.
 
         Raise KeyError for an unknown name, ModelFileError if the file has shrunk since it was opened.
         """
         info = self.tensors[name]
-        return self._file.view(info.offset, info.nbytes)
+        return self._files[info.part].view(info.offset, info.nbytes)
 
     def touch(self) -> Iterator[tuple[int, int]]:
         """Read one byte of every page of the weights, so that later reads need no disk; yield (bytes touched, their
@@ -164,14 +219,38 @@ class GGUFFile:
             yield from touch(self.raw(name))
 
     def close(self) -> None:
-        """Close the file descriptor. Views from ``raw`` stay valid; the map is released with the last view."""
-        self._file.close()
+        """Close the files. Views from ``raw`` stay valid; the map is released with the last view."""
+        for file in self._files:
+            file.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _split(file: GGUFFile) -> tuple[int, int]:
+    """Return which part of how many a file is, from 0; (0, 1) for a whole model."""
+    numbers = []
+    for key, otherwise in (("split.no", 0), ("split.count", 1)):
+        kind = file.metadata.type_of(key)
+        numbers.append(otherwise if kind is None else file.metadata[key])
+        if type(numbers[-1]) is not int:
+            raise ModelFileError(file.path, f"{key} has type {kind}, wanted u16")
+    number, count = numbers[0], numbers[1] or 1
+    if not 0 <= number < count <= MAX_PARTS:
+        raise ModelFileError(file.path, f"is part {number + 1} of {count}, at most {MAX_PARTS} are supported")
+    return number, count
+
+
+def _part_path(path: str, number: int, count: int, wanted: int) -> str:
+    """Return the path of part ``wanted`` of the split model whose part ``number`` lies at ``path``."""
+    ending = f"-{number + 1:05}-of-{count:05}.gguf"
+    if not path.endswith(ending):
+        reason = f"is part {number + 1} of {count} of a split model, and must be named PREFIX{ending}"
+        raise ModelFileError(path, f"{reason}: the other parts are found by it")
+    return f"{path.removesuffix(ending)}-{wanted + 1:05}-of-{count:05}.gguf"
 
 
 class _Parser:
@@ -183,14 +262,13 @@ class _Parser:
             limit, why = file.size, f"but the file ends at byte {file.size}"
         else:
             limit, why = MAX_DIRECTORY_BYTES, f"beyond the {MAX_DIRECTORY_BYTES >> 20} MiB a directory may take"
-        self.at = Cursor(file._file, limit, why)
+        self.at = Cursor(file._files[0], limit, why)
         self.strings = 0
 
     def parse(self) -> None:
         n_keys, n_tensors = self._header()
         for _ in range(n_keys):
             self._entry()
-        self._refuse_part()
         self.file.alignment = self._alignment()
         infos = [self._tensor() for _ in range(n_tensors)]
         self._place(infos)
@@ -263,22 +341,6 @@ class _Parser:
         else:
             raise at.fail(f"{label} has unknown item type {item_id}", start)
         return f"{name}[]", _Array(item_id, count, offset, at.position - offset)
-
-    def _refuse_part(self) -> None:
-        """Raise ModelFileError for one part of a split model: its keys, its tensors or both are elsewhere."""
-        numbers = {}
-        for name in ("no", "count"):
-            key = f"split.{name}"
-            kind = self.file.metadata.type_of(key)
-            numbers[name] = 0 if kind is None else self.file.metadata[key]
-            if type(numbers[name]) is not int:
-                raise ModelFileError(self.file.path, f"{key} has type {kind}, wanted u16")
-        if numbers["count"] > 1 or numbers["no"] > 0:
-            count = numbers["count"] or "an unknown number"
-            reason = f"part {numbers['no'] + 1} of {count} of a split model, not a whole one"
-            raise ModelFileError(
-                self.file.path, f"{reason}: merge the parts with `llama-gguf-split --merge FIRST-PART OUT.gguf`"
-            )
 
     def _alignment(self) -> int:
         metadata = self.file.metadata

@@ -45,6 +45,6 @@ METADATA = (
     inert("read by the tokenizer", "tokenizer.ggml.* tokenizer.chat_template tokenizer.chat_template.*"
           " tokenizer.chat_templates tokenizer.huggingface.json tokenizer.rwkv.world"),
     inert("how the file was quantized", "quantize.imatrix.* imatrix.* ds4ref.* mradermacher.*"),
-    inert("a whole file: the reader refuses parts", "split.count split.no split.tensors.count"),
+    inert("which files hold the model, read by the container", "split.count split.no split.tensors.count"),
 )  # fmt: skip
 """Keys of GGUF metadata outside the architecture's own."""

@@ -21,13 +21,14 @@ DEEPSEEK = "deepseek4"
 
 class TensorInfo(NamedTuple):
     """Format and location of a tensor: ``dims`` in ggml order (row length first), ``offset`` from the start of its
-    file."""
+    file, ``part`` the number of that file in a split model, from 0."""
 
     name: str
     fmt: Format
     dims: tuple[int, ...]
     offset: int
     nbytes: int
+    part: int = 0
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -10,11 +10,10 @@ from ds4ref.archs.deepseek4.shape import ModelShape
 from ds4ref.archs.deepseek4.weights import expected_tensors
 from ds4ref.cli.ds4 import main as ds4
 from ds4ref.cli.quantize import main as quantize
-from ds4ref.errors import ModelFileError, ShapeError
+from ds4ref.errors import ShapeError
 from ds4ref.weights import open_source
-from ds4ref.weights.gguf import GGUFFile
 
-from .modelfile import SMALL, TOKENS, container, kv, open_metadata, with_metadata, write_model
+from .modelfile import SMALL, TOKENS, open_metadata, with_metadata, write_model
 
 SIZE = "deepseek4.vocab_size"
 EMBEDDING = "token_embd.weight"
@@ -60,30 +59,6 @@ def test_a_vocabulary_of_another_size_than_the_embedding(tmp_path, count):
 def test_neither_a_size_nor_an_embedding(tmp_path):
     with pytest.raises(ShapeError, match=f"{SIZE} is missing, and {EMBEDDING} too"):
         ModelShape.from_metadata(open_metadata(tmp_path, entries()))
-
-
-@pytest.mark.parametrize(
-    "keys, says",
-    [
-        ([("split.no", "u16", 0), ("split.count", "u16", 3)], "part 1 of 3 of a split model"),
-        ([("split.no", "u16", 2), ("split.count", "u16", 3)], "part 3 of 3 of a split model"),
-        ([("split.count", "u16", 2)], "part 1 of 2 of a split model"),
-        ([("split.no", "u16", 1)], "part 2 of an unknown number of a split model"),
-        ([("split.count", "string", "3")], "split.count has type string, wanted u16"),
-        ([("split.no", "bool", True)], "split.no has type bool, wanted u16"),
-        ([("split.no", "u16", 0), ("split.count", "u16", 1), ("split.tensors.count", "i32", 9)], None),
-        ([("split.no", "u16", 0), ("split.count", "u16", 0)], None),
-    ],
-)
-def test_a_part_of_a_split_model_says_which_and_how_to_merge_it(tmp_path, keys, says):
-    path = tmp_path / "p.gguf"
-    path.write_bytes(container(*(kv(*entry) for entry in keys)))
-    if says is None:
-        GGUFFile.open(path).close()
-        return
-    with pytest.raises(ModelFileError) as caught:
-        GGUFFile.open(path)
-    assert says in str(caught.value) and ("llama-gguf-split --merge" in str(caught.value)) is says.startswith("part")
 
 
 def _other(key, kind, value):

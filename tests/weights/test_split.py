@@ -1,0 +1,143 @@
+"""Models in several files: read as one by any part, or one line that names the part and what to do."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+
+from ds4ref.archs.deepseek4.weights import expected_tensors
+from ds4ref.cli.quantize import main as quantize
+from ds4ref.errors import ModelFileError
+from ds4ref.weights import open_source
+from ds4ref.weights.gguf import GGUFFile
+
+from .modelfile import SMALL, TOKENS, container, kv, write_model
+
+SPECS = expected_tensors(SMALL, "q2")
+
+
+def part_name(number: int, count: int) -> str:
+    return f"m-{number + 1:05}-of-{count:05}.gguf"
+
+
+def write_split(folder: Path, counts: list[int], **keys: object) -> list[Path]:
+    """Write the small model in parts of so many tensors; ``keys`` replace split keys of the last part."""
+    folder.mkdir(exist_ok=True)
+    whole = write_model(folder / "whole.gguf")
+    paths, start = [], 0
+    with open_source(whole) as source:
+        data = {name: source.raw(name).copy() for name in source.tensors}
+    for number, count in enumerate(counts):
+        values = {"no": number, "count": len(counts), "tensors.count": len(SPECS)}
+        values |= keys if number == len(counts) - 1 else {}
+        split = [(f"split.{key}", "i32" if "." in key else "u16", value) for key, value in values.items()]
+        own = SMALL.metadata() + TOKENS if number == 0 else []
+        path = folder / part_name(number, len(counts))
+        paths.append(write_model(path, metadata=own + split, specs=SPECS[start : start + count], data=data))
+        start += count
+    return paths
+
+
+def equal_parts(count: int) -> list[int]:
+    return [len(chunk) for chunk in np.array_split(SPECS, count)]
+
+
+@pytest.mark.parametrize("counts", [equal_parts(2), equal_parts(46), [0, *equal_parts(3)], [len(SPECS), 0]])
+@pytest.mark.parametrize("opened", [0, -1])
+def test_a_set_reads_as_the_whole(tmp_path, counts, opened):
+    paths = write_split(tmp_path, counts)
+    with open_source(tmp_path / "whole.gguf") as whole, open_source(paths[opened]) as parts:
+        assert list(parts.tensors) == list(whole.tensors)
+        assert all(np.array_equal(parts.raw(name), whole.raw(name)) for name in whole.tensors)
+        assert parts.metadata["general.name"] == whole.metadata["general.name"]
+        assert parts.paths == [str(path) for path in paths] and parts.size == sum(map(os.path.getsize, paths))
+        assert sum(size for size, _ in parts.touch()) == sum(info.nbytes for info in whole.tensors.values())
+
+
+def test_quantize_of_a_set_is_that_of_the_whole(tmp_path):
+    paths, made = write_split(tmp_path, equal_parts(5)), []
+    for name in (tmp_path / "whole.gguf", paths[2]):
+        assert quantize([str(name), "-o", str(tmp_path / "q.gguf"), "--recipe", "q8"]) == 0
+        made.append((tmp_path / "q.gguf").read_bytes())
+        (tmp_path / "q.gguf").unlink()
+    assert made[0] == made[1]
+
+
+@pytest.mark.parametrize("small_first", [False, True])
+def test_sets_of_the_reference_writer(tmp_path, small_first):
+    writer = gguf.GGUFWriter(str(tmp_path / "t.gguf"), "llama", split_max_tensors=3, small_first_shard=small_first)
+    writer.add_block_count(1)
+    tensors = {f"t{i}": np.full((2, 32), i, np.float32) for i in range(8)}
+    for name, values in tensors.items():
+        writer.add_tensor(name, values)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    first, *_ = sorted(tmp_path.iterdir())
+    with GGUFFile.open(first) as made:
+        assert {name: made.raw(name).view(np.float32)[0] for name in made.tensors} == {
+            n: v[0, 0] for n, v in tensors.items()
+        }
+        assert len(made.paths) == 3 + small_first
+
+
+def refused(path: Path) -> str:
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(ModelFileError) as caught:
+        open_source(path)
+    assert len(os.listdir("/proc/self/fd")) == before, "a file stays open"
+    return str(caught.value)
+
+
+def test_broken_sets_name_the_part_and_the_remedy(tmp_path):
+    first, second, third = write_split(tmp_path, equal_parts(3))
+    kept = second.read_bytes()
+
+    second.unlink()
+    assert part_name(1, 3) in refused(first) and "part 2 of 3: cannot open" in refused(third)
+    second.write_bytes(kept[:-64])
+    assert part_name(1, 3) in refused(first) and "past the end of the file" in refused(first)
+    second.write_bytes(third.read_bytes())  # another part under its name
+    assert "is part 3 of 3, its name says part 2 of 3: fetch it again" in refused(first)
+    second.write_bytes(kept)
+    third.write_bytes(write_split(tmp_path / "other", [30, 30, len(SPECS) - 60])[2].read_bytes())
+    assert "a part is of another model" in refused(first) or "too" in refused(first)
+    moved = tmp_path / "model.gguf"
+    first.rename(moved)
+    assert "is part 1 of 3 of a split model, and must be named PREFIX-00001-of-00003.gguf" in refused(moved)
+
+
+def test_two_parts_with_one_tensor(tmp_path):
+    first, second = write_split(tmp_path, equal_parts(2))
+    second.write_bytes(first.read_bytes().replace(kv("split.no", "u16", 0), kv("split.no", "u16", 1)))
+    assert f"is in {part_name(0, 2)!r}, too" in refused(first).replace('"', "'")
+
+
+def test_a_part_of_a_set_of_another_length(tmp_path):
+    first, *_ = write_split(tmp_path, equal_parts(3), count=4)
+    assert "is part 3 of 4, its name says part 3 of 3" in refused(first)
+
+
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [
+        ([("split.count", "string", "3")], "split.count has type string, wanted u16"),
+        ([("split.no", "bool", True)], "split.no has type bool, wanted u16"),
+        ([("split.no", "u16", 1)], "is part 2 of 1"),
+        ([("split.count", "u16", 1025)], "is part 1 of 1025, at most 1024"),
+        ([("split.no", "u16", 0), ("split.count", "u16", 1), ("split.tensors.count", "i32", 9)], None),
+        ([("split.no", "u16", 0), ("split.count", "u16", 0)], None),
+    ],
+)
+def test_split_keys(tmp_path, keys, says):
+    path = tmp_path / "p.gguf"
+    path.write_bytes(container(*(kv(*entry) for entry in keys)))
+    if says is None:
+        GGUFFile.open(path).close()
+    else:
+        assert says in refused(path)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..console.common import Interrupt, Progress, check_output, run, say
 from ..console.flags import add
-from ..console.options import Parser, integers, number, parsed
+from ..console.options import Parser, integers, number, parsed, size
 from ..errors import DataError, UsageError
 from ..files import size_text
 
@@ -100,6 +100,8 @@ def build_parser() -> Parser:
     g.add_argument(
         "--template", metavar="FILE", help="GGUF file to copy metadata, tensor names, order and formats from"
     )
+    g.add_argument("--split-max-size", metavar="SIZE", type=size(),
+                   help="write several files, with tensors of at most SIZE (such as 40GB) in each")  # fmt: skip
     add(g, "--mtp-block", help="write the block for multi-token prediction of a published folder, not the model")
     g.add_argument("--restart", action="store_true", help="discard the partial file of an interrupted run")
     g = parser.add_argument_group("formats")
@@ -198,19 +200,36 @@ def _refuse_unreadable(plan: Plan, path: str | None) -> None:
 def _run(args: Namespace, plan: Plan, source: Any, table: Any, digest: str) -> None:
     from ds4ref.kernels.system import available_cores
 
+    from ..weights.container import part_paths
     from ..weights.quantize import run as runner
     from ..weights.quantize.part import PartFile
 
-    specs = [item.spec for item in plan.items]
-    with Interrupt() as interrupt, Progress("bytes written") as progress:
-        with PartFile(args.output, plan.metadata, specs, plan.alignment, digest, args.restart) as out:
+    parts = plan.parts(args.split_max_size or plan.nbytes)
+    paths = [args.output]
+    if len(parts) > 1:
+        paths = part_paths(args.output, len(parts))
+        for path in paths:
+            _check_target(path, args.overwrite, *args.source, args.hf, args.template, args.imatrix, args.donor)
+    done = 0
+    # No part has its name until all are written: the last one to get it is the first, by which a set is opened.
+    with Interrupt() as interrupt, Progress("bytes written") as progress, ExitStack() as stack:
+        outs = [
+            stack.enter_context(PartFile(path, part.metadata, [item.spec for item in part.items], plan.alignment,
+                                         digest + f" of {len(parts)}" * (len(parts) > 1), args.restart))
+            for path, part in zip(paths, parts, strict=True)
+        ]  # fmt: skip
+        for path, part, out in zip(paths, parts, outs, strict=True):
             if out.resumed:
-                say(PROG, f"resuming at tensor {out.tensor + 1} of {len(specs)}")
+                where = f" {path}" if len(parts) > 1 else ""
+                say(PROG, f"resuming{where} at tensor {out.tensor + 1} of {len(part.items)}")
             runner.run(
-                plan, source, out, table, threads=args.threads or available_cores(),
-                memory=int(args.memory * 2**30), progress=progress, cancelled=lambda: _stop(interrupt),
+                part, source, out, table, threads=args.threads or available_cores(), memory=int(args.memory * 2**30),
+                progress=lambda at, _, before=done: progress(before + at, plan.nbytes),
+                cancelled=lambda: _stop(interrupt),
             )  # fmt: skip
-    say(PROG, f"wrote {args.output}, {size_text(os.path.getsize(args.output))}")
+            done += part.nbytes
+    say(PROG, f"wrote {paths[0]}{f' and {len(paths) - 1} more' if len(paths) > 1 else ''}, "
+              f"{size_text(sum(map(os.path.getsize, paths)))}")  # fmt: skip
 
 
 def _stop(interrupt: Interrupt) -> None:

@@ -70,3 +70,8 @@ class TensorSpec:
     def nbytes(self) -> int:
         """Return the stored size in bytes; raise ValueError if a row is not a whole number of the format's blocks."""
         return FORMATS[self.fmt].row_bytes(self.dims[0]) * prod(self.dims[1:])
+
+
+def part_paths(path: str, count: int) -> list[str]:
+    """Return the names of the files of a split model whose whole would be ``path``."""
+    return [f"{path.removesuffix('.gguf')}-{number + 1:05}-of-{count:05}.gguf" for number in range(count)]

@@ -35,6 +35,7 @@ from .container import (
     STRING_ID,
     VERSION,
     align_up,
+    part_paths,
 )
 from .cursor import Cursor, quote
 from .mapped import MappedFile, touch
@@ -250,7 +251,7 @@ def _part_path(path: str, number: int, count: int, wanted: int) -> str:
     if not path.endswith(ending):
         reason = f"is part {number + 1} of {count} of a split model, and must be named PREFIX{ending}"
         raise ModelFileError(path, f"{reason}: the other parts are found by it")
-    return f"{path.removesuffix(ending)}-{wanted + 1:05}-of-{count:05}.gguf"
+    return part_paths(path.removesuffix(ending), count)[wanted]
 
 
 class _Parser:

@@ -14,6 +14,7 @@ from ds4ref.cli.quantize import main as quantize
 from ds4ref.errors import ModelFileError
 from ds4ref.weights import open_source
 from ds4ref.weights.gguf import GGUFFile
+from ds4ref.weights.quantize.part import PartFile
 
 from .modelfile import SMALL, TOKENS, container, kv, write_model
 
@@ -65,6 +66,39 @@ def test_quantize_of_a_set_is_that_of_the_whole(tmp_path):
         made.append((tmp_path / "q.gguf").read_bytes())
         (tmp_path / "q.gguf").unlink()
     assert made[0] == made[1]
+
+
+def test_a_set_is_written_and_equals_the_whole(tmp_path, monkeypatch, capsys):
+    """Also after an interruption in its second file; llama.cpp's names and keys, the first file last."""
+    whole = str(write_model(tmp_path / "w.gguf"))
+    command = [whole, "-o", str(tmp_path / "q.gguf"), "--recipe", "q8"]
+    assert quantize(command) == 0
+    split = [whole, "-o", str(tmp_path / "s.gguf"), "--recipe", "q8", "--split-max-size", "1MB"]
+    write, calls = PartFile.write, []
+
+    def stopped(out, rows, data):
+        calls.append(out.path.name)
+        if "00002" in out.path.name and calls.count(out.path.name) == 2:
+            raise KeyboardInterrupt
+        write(out, rows, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PartFile, "write", stopped)
+        assert quantize(split) == 130
+    assert not list(tmp_path.glob("s-*.gguf"))
+    capsys.readouterr()
+    assert quantize(split) == 0
+    assert "resuming" in capsys.readouterr().err
+    made = sorted(tmp_path.glob("s-*.gguf"))
+    assert len(made) == int(made[0].stem[-5:]) > 2 and not list(tmp_path.glob("*.part*"))
+    with open_source(tmp_path / "q.gguf") as one, open_source(made[0]) as parts:
+        assert list(parts.tensors) == list(one.tensors)
+        assert all(np.array_equal(parts.raw(name), one.raw(name)) for name in one.tensors)
+    reader = gguf.GGUFReader(made[1])
+    keys = {name: int(field.parts[-1][0]) for name, field in reader.fields.items() if name.startswith("split.")}
+    assert keys == {"split.no": 1, "split.count": len(made), "split.tensors.count": len(SPECS)}
+    assert quantize(split) == 1
+    assert "already exists" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("small_first", [False, True])

@@ -97,7 +97,9 @@ def identify_gguf(metadata: Mapping[str, Any], tensors: Collection[str], name: s
         signs.append(("v4.1" if variant.startswith("v4.1") else variant, prefix + "checkpoint_variant"))
     if architecture.startswith("deepseek41"):
         signs.append(("v4.1", "general.architecture"))
-    if metadata.get(prefix + "vision.sidecar_required") or any(tensor.endswith("exp_probs_b_vl.bias") for tensor in tensors):
+    if metadata.get(prefix + "vision.sidecar_required") or any(
+        tensor.endswith("exp_probs_b_vl.bias") for tensor in tensors
+    ):
         signs.append(("vision-exp", "vision keys and tensors"))
     for key in ("general.base_model.0.version", "general.version"):
         signs += [(version, key) for version in ("0731", "0813") if version in str(metadata.get(key, ""))]

@@ -105,6 +105,27 @@ class Plan:
         """Return the bytes that the same tensors have in the source."""
         return sum(item.source.nbytes for item in self.items)
 
+    def parts(self, most: int) -> list[Plan]:
+        """Return a plan for each file of a split model whose tensors have at most ``most`` bytes a file; a larger
+        tensor has a file of its own. Metadata is that of llama.cpp's sets: all of it in the first file."""
+        items: list[list[Item]] = [[]]
+        room = most
+        for item in self.items:
+            if item.spec.nbytes > room and items[-1]:
+                items.append([])
+                room = most
+            items[-1].append(item)
+            room -= item.spec.nbytes
+        if len(items) == 1:
+            return [self]
+        whole = [("split.count", "u16", len(items)), ("split.tensors.count", "i32", len(self.items))]
+        return [
+            Plan(
+                own, [*(self.metadata if number == 0 else []), ("split.no", "u16", number), *whole], self.alignment, []
+            )
+            for number, own in enumerate(items)
+        ]
+
     def groups(self) -> list[tuple[str, str, int, int, int]]:
         """Return (family, formats "from -> to" or the one that stays, number of tensors, bytes in the source, bytes in
         the result) of tensors that are treated alike, largest result first."""

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import Ds4Error, TextError
 from .keys import BYTE, CONTROL, EMBEDDING, ENDS_KEY, GGML, MODEL_KEY, NORMAL, TEMPLATE_KEY, UNKNOWN, UNUSED, USER
-from .library import MAX_CONFIG_BYTES, RULES, TOKENIZER_CONFIG, of_checkpoint
+from .library import MAX_CONFIG_BYTES, TOKENIZER_CONFIG, of_checkpoint
 from .pieces import SPACE, PieceTokenizer
+from .pretokenizers import RULES
 from .published import TOKENIZER, definition, vocabulary
 from .vocabulary import open_tokenizer
 

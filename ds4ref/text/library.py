@@ -14,7 +14,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ..errors import TextError
 from ..weights.cursor import quote
@@ -24,6 +24,7 @@ from .byte_level import to_bytes
 from .control import ControlStrings, Span, clean
 from .keys import CONTROL, CONTROL_BY_NAME, MOST_ENDS, USER, VocabularyKeys
 from .limited import LimitedProcess
+from .pretokenizers import RULES
 from .published import MAX_TOKENS, TOKENIZER, definition
 from .template import MAX_SOURCE, ChatTemplate
 
@@ -34,37 +35,6 @@ if TYPE_CHECKING:
 TOKENIZER_CONFIG, TEMPLATE, GENERATION = "tokenizer_config.json", "chat_template.jinja", "generation_config.json"
 MAX_CONFIG_BYTES = 16 << 20
 SPACE = "\u2581"
-_WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+"
-_REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-_DIGITS = r"\p{N}"
-
-
-class Rule(NamedTuple):
-    """How a GGUF's byte-level text is cut and merged.
-
-    patterns  each isolates its matches in the pieces that the one before has left
-    nfc       text is normalized
-    whole     a piece that is a token is not taken apart, and a text starts with BOS
-    """
-
-    patterns: tuple[str, ...]
-    nfc: bool = False
-    whole: bool = False
-
-
-_RULES = {
-    "qwen2 deepseek-r1-qwen": Rule((_WORDS + r"|\p{N}" + _REST,), nfc=True),
-    "stablelm2": Rule((_WORDS + r"|\p{N}" + _REST,)),
-    "llama-bpe llama3 llama-v3 falcon3 pixtral": Rule((_WORDS + r"|\p{N}{1,3}" + _REST,), whole=True),
-    "smaug-bpe dbrx chatglm-bpe": Rule((_WORDS + r"|\p{N}{1,3}" + _REST,)),
-    "gpt-2 phi-2 mpt olmo jais": Rule((_GPT2,)),
-    "smollm starcoder refact command-r codeshell": Rule((_DIGITS, _GPT2)),
-    "default": Rule((r"[\p{P}$+<=>^~|]+", _GPT2, r"\p{N}+", "[0-9][0-9][0-9]")),
-}
-RULES = {name: rule for names, rule in _RULES.items() for name in names.split()}
-"""Rules by the name of the pre-tokenizer in GGUF files (``tokenizer.ggml.pre``); where the families' own tokenizer.json
-is known, equal to it, otherwise to llama.cpp's."""
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _STEPS = ("pre_tokenizer", "pretokenizers")
 
@@ -192,7 +162,7 @@ def of_gguf(source: TensorSource) -> LibraryTokenizer:
     pre, stored = keys.value("pre", ("string",), "default"), keys.read()
     rule = RULES.get(pre)
     if rule is None:
-        raise TextError(f"{where} has tokenizer.ggml.pre {pre[:40]!r}, not one of {', '.join(RULES)}")
+        raise TextError(f"{where} has tokenizer.ggml.pre {pre[:40]!r}, which is not supported")
     tokens, kinds = stored.tokens, stored.kinds
     control = {i for i, kind in enumerate(kinds) if kind in (CONTROL, USER)}
     bytes_first = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}

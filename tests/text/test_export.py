@@ -42,7 +42,7 @@ def written(tmp_path: Path, source: Any) -> Any:
 
 @pytest.mark.parametrize("pattern", ["gpt-2", "qwen2", "llama-bpe"])
 def test_a_byte_level_vocabulary(tmp_path, definition, pattern):  # noqa: F811
-    from ds4ref.text.library import RULES
+    from ds4ref.text.pretokenizers import RULES
 
     if pattern != "gpt-2":
         (regex,) = RULES[pattern].patterns

@@ -10,7 +10,7 @@ import numpy as np
 from numba import types
 
 from ...formats import Format
-from ...formats.format import Codebook, Half, Levels, Numbers, Plane, SmallFloat
+from ...formats.format import Codebook, Half, Levels, Listed, Numbers, Plane, ScatteredHalf, SmallFloat, Trits
 from .helpers import broadcast_half, look_up_16
 from .vec import Emit, Float, Int, Val, Vec
 
@@ -61,6 +61,16 @@ def _scalars(k: Emit, plane: Plane, block: Val, first: int, count: int) -> list[
     return [number for i in range(count) for number in _scalars(k, plane, block, first + i, 1)]
 
 
+def _wide_scalars(k: Emit, numbers: Numbers, block: Val, first: int, count: int) -> list[Val]:
+    """Combine the bits of all planes of the numbers, each as int64."""
+    whole, above = _scalars(k, numbers.planes[0], block, first, count), numbers.planes[0].width
+    for plane in numbers.planes[1:]:
+        parts = _scalars(k, plane, block, first, count)
+        whole = [low | (high << above) for low, high in zip(whole, parts, strict=True)]
+        above += plane.width
+    return whole
+
+
 def _raw(k: Emit, numbers: Numbers, block: Val, first: int, lanes: int) -> Val:
     """Combine the bits of all planes of the numbers, as a vector of bytes."""
     value, above = _bits(k, numbers.planes[0], block, first, lanes), numbers.planes[0].width
@@ -77,9 +87,17 @@ def numbers(k: Emit, numbers: Numbers, block: Val, first: int, lanes: int) -> Va
     return value - numbers.zero if numbers.zero else value
 
 
-def number_floats(k: Emit, spec: Numbers, block: Val) -> Val:
+def number_floats(k: Emit, spec: Numbers | Listed, block: Val) -> Val:
     """Return all numbers of a block as float32 lanes."""
+    if isinstance(spec, Listed):
+        return k.gather(Vec("f32", spec.count), [_listed(k, spec, block, group) for group in range(spec.count)])
     return numbers(k, spec, block, 0, spec.count).sext(Vec("i32", spec.count)).to_float(Vec("f32", spec.count))
+
+
+def _listed(k: Emit, spec: Listed, block: Val, group: int) -> Val:
+    """Return the scale of a group that a byte names."""
+    table = k.table("listed_scales", "i32", spec.table.view(np.uint32).tolist())
+    return k.load(Float, table + k.load(types.int8, block + (spec.byte + group)).zext(Int) * 4)
 
 
 class SubScales:
@@ -89,6 +107,9 @@ class SubScales:
         """Load the sub-scales as ``element`` "i16" or "f32"."""
         assert fmt.scales is not None
         self.k, self.fmt, self.block, self.element = k, fmt, block, element
+        if isinstance(fmt.scales, Listed):
+            self.single, self.all = False, number_floats(k, fmt.scales, block)
+            return
         self.single = len(fmt.scales.planes) == 1 and fmt.scales.planes[0].run == 1
         if not self.single:
             count = fmt.scales.count
@@ -101,35 +122,73 @@ class SubScales:
             return self.all.shuffle(groups)
         # scattered bytes: cheaper one by one than gathered in a vector
         spec, (group,) = self.fmt.scales, set(groups)
-        assert spec is not None
+        assert isinstance(spec, Numbers)
         (number,) = _scalars(self.k, spec.planes[0], self.block, group, 1)
         value = (number * spec.times - spec.zero).trunc(types.int16 if self.element == "i16" else types.int32)
         value = value if self.element == "i16" else value.to_float(Float)
         return value.splat(Vec(self.element, len(groups)))
 
 
-def octets(k: Emit, fmt: Format, block: Val, first: int, lanes: int) -> tuple[Val, Val]:
-    """Look up ``lanes`` codebook weights starting at ``first``: magnitudes and sign masks (0 or -1), as bytes."""
+def octets(k: Emit, fmt: Format, block: Val, first: int, lanes: int) -> tuple[Val, Val | None]:
+    """Look up ``lanes`` codebook weights starting at ``first``, as bytes: magnitudes and sign masks (0 or -1), or values
+    where there are no signs."""
     book = fmt.codes
     assert isinstance(book, Codebook)
-    tables = (
-        k.table(f"{fmt.name}_grid", "i64", np.ascontiguousarray(book.grid).view(np.int64)[:, 0].tolist()),
-        k.table(f"{fmt.name}_signs", "i64", np.ascontiguousarray(book.sign_table >> 7).view(np.int64)[:, 0].tolist()),
+    width = book.grid.shape[1]
+    word, element, shift = {8: (Int, "i64", 3), 4: (types.int32, "i32", 2)}[width]
+    words = np.ascontiguousarray(book.grid).view(f"<u{width}")[:, 0].tolist()
+    table, indices = (
+        k.table(f"{fmt.name}_grid", element, words),
+        _wide_scalars(k, book.index, block, first // width, lanes // width),
     )
-    planes, words = (book.index.planes[0], book.signs.planes[0]), Vec("i64", lanes // 8)
+    values = k.gather(Vec(element, lanes // width), [k.load(word, table + (n << shift)) for n in indices])
+    values = values.bits(Vec("i8", lanes))
+    if book.shift is not None:
+        (plane,) = book.shift.planes
+        ones = k.table("ones_by_bit", "i64", [0x0101010101010101, 0xFFFFFFFFFFFFFFFF])
+        down = [k.load(Int, ones + (n << 3)) for n in _scalars(k, plane, block, first // 8, lanes // 8)]
+        values = values + k.gather(Vec("i64", lanes // 8), down).bits(Vec("i8", lanes))
+    if book.signs is None:
+        return values, None
+    signs = k.table(
+        f"signs_{book.signs.width}", "i64", np.ascontiguousarray(book.sign_table >> 7).view(np.int64)[:, 0].tolist()
+    )
+    (plane,) = book.signs.planes
+    masks = [k.load(Int, signs + (n << 3)) for n in _scalars(k, plane, block, first // 8, lanes // 8)]
+    return values, k.gather(Vec("i64", lanes // 8), masks).bits(Vec("i8", lanes))
 
-    magnitudes, masks = (
-        k.gather(words, [k.load(Int, table + n * 8) for n in _scalars(k, plane, block, first // 8, lanes // 8)])
-        for table, plane in zip(tables, planes, strict=True)
-    )
-    return magnitudes.bits(Vec("i8", lanes)), masks.bits(Vec("i8", lanes))
+
+def _trits(k: Emit, spec: Trits, block: Val, first: int, lanes: int) -> Val:
+    """Return ``lanes`` base-3 digits starting at ``first``, less one, as bytes."""
+    pieces, start = [], 0
+    for byte, count, digits in spec.fields:
+        for digit in range(digits):
+            for at in range(start, start + count, min(count, lanes)):
+                if first <= at < first + lanes:
+                    kind = Vec("i16", min(count, lanes))
+                    raw = k.load(Vec("i8", min(count, lanes)), block + (byte + at - start)).zext(kind)
+                    pieces.append((((raw * 3**digit & 0xFF) * 3) >> 8) - 1)
+            start += count
+    while len(pieces) > 1:
+        pieces = [a.cat(b) for a, b in zip(pieces[::2], pieces[1::2], strict=True)]
+    return pieces[0].trunc(Vec("i8", lanes))
+
+
+def signed(fmt: Format) -> bool:
+    """Return whether codes may be negative before ``octets``' masks are applied."""
+    book = fmt.codes
+    if isinstance(book, Codebook):
+        return book.signs is None
+    return isinstance(fmt.small, Levels) or isinstance(book, Trits) or (book is not None and book.range[0] < 0)
 
 
 def codes(k: Emit, fmt: Format, block: Val, first: int, lanes: int) -> Val:
     """Return the integer codes, before scaling, of ``lanes`` weights starting at ``first``, as signed bytes."""
     if isinstance(fmt.codes, Codebook):
         magnitudes, masks = octets(k, fmt, block, first, lanes)
-        return (magnitudes ^ masks) - masks
+        return magnitudes if masks is None else (magnitudes ^ masks) - masks
+    if isinstance(fmt.codes, Trits):
+        return _trits(k, fmt.codes, block, first, lanes)
     assert fmt.codes is not None
     if isinstance(fmt.small, Levels):
         return look_up_16(k, fmt.small.values, _raw(k, fmt.codes, block, first, lanes))
@@ -168,7 +227,13 @@ def block_scale(k: Emit, fmt: Format, block: Val, kind: Vec) -> Val:
     if isinstance(scale, Half):
         d = broadcast_half(k, block + scale.byte, kind)
         return d * scale.factor if scale.factor != 1 else d
-    assert scale is not None
+    if scale is None:
+        return k.const(kind, 1.0)
+    if isinstance(scale, ScatteredHalf):
+        nibbles = [(k.load(types.int8, block + byte).zext(Int) >> 4) << 4 * i for i, byte in enumerate(scale.places)]
+        bits = (nibbles[0] | nibbles[1]) | (nibbles[2] | nibbles[3])
+        d = k.half_to_float(bits.trunc(types.int16).splat(Vec("i16", kind.lanes)))
+        return d * scale.factor
     # a load that broadcasts costs no arithmetic; 2^(e - bias), subnormal results and NaN would take eight operations
     table = k.table(f"powers_{scale.bias}_{scale.nan}", "i32", scale.table.view(np.uint32).tolist())
     e = k.load(types.int8, block + scale.byte).zext(Int)

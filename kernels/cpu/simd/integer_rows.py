@@ -11,8 +11,8 @@ from __future__ import annotations
 from numba import njit, types
 
 from ...formats import Format
-from ...formats.format import Codebook, Levels
-from .decode import SubScales, block_minimum, block_scale, codes, group_lanes, numbers, octets
+from ...formats.format import Codebook
+from .decode import SubScales, block_minimum, block_scale, codes, group_lanes, numbers, octets, signed
 from .helpers import dots, madd, store_float
 from .quantize import a8_scale, make_q8k_pack, sixteen_sums, store_codes
 from .row_kernel import LANES_8, Part, RowKernel, make_rows, records
@@ -27,10 +27,10 @@ def _run_dots(k: Emit, fmt: Format, block: Val, run: int, x: Val, scales: SubSca
     lanes = None if scales is None else scales.lanes(group_lanes(fmt, 32 * run, 32)[::2])
     if isinstance(fmt.codes, Codebook):
         magnitudes, masks = octets(k, fmt, block, 32 * run, 32)
-        return dots(k, magnitudes, (inputs ^ masks) - masks, lanes, signed=False)
-    assert fmt.codes is not None
-    signed = isinstance(fmt.small, Levels) or fmt.codes.range[0] < 0
-    return dots(k, codes(k, fmt, block, 32 * run, 32), inputs, lanes, signed)
+        if masks is not None:
+            return dots(k, magnitudes, (inputs ^ masks) - masks, lanes, signed=False)
+        return dots(k, magnitudes, inputs, lanes, signed=True)
+    return dots(k, codes(k, fmt, block, 32 * run, 32), inputs, lanes, signed(fmt))
 
 
 def _block(k: Emit, fmt: Format, total: Val, block: Val, x: Val) -> Val:

@@ -120,8 +120,11 @@ class SubScales:
         """Return the sub-scale of ``groups[i]`` in lane i."""
         if not self.single:
             return self.all.shuffle(groups)
+        if len(set(groups)) > 1:
+            half = len(groups) // 2
+            return self.lanes(groups[:half]).cat(self.lanes(groups[half:]))
         # scattered bytes: cheaper one by one than gathered in a vector
-        spec, (group,) = self.fmt.scales, set(groups)
+        spec, group = self.fmt.scales, groups[0]
         assert isinstance(spec, Numbers)
         (number,) = _scalars(self.k, spec.planes[0], self.block, group, 1)
         value = (number * spec.times - spec.zero).trunc(types.int16 if self.element == "i16" else types.int32)
@@ -130,8 +133,8 @@ class SubScales:
 
 
 def octets(k: Emit, fmt: Format, block: Val, first: int, lanes: int) -> tuple[Val, Val | None]:
-    """Look up ``lanes`` codebook weights starting at ``first``, as bytes: magnitudes and sign masks (0 or -1), or values
-    where there are no signs."""
+    """Look up ``lanes`` codebook weights starting at ``first``, as bytes: magnitudes and sign masks (0 or -1), or
+    values where there are no signs."""
     book = fmt.codes
     assert isinstance(book, Codebook)
     width = book.grid.shape[1]

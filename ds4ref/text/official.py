@@ -157,7 +157,7 @@ def loads(text: str) -> Any:
 
     def integer(digits: str) -> int | float:
         value = int(digits)
-        return value if -(1 << 63) <= value < 1 << 64 else real(digits)
+        return value if -(1 << 63) <= value < 1 << 64 and digits != "-0" else real(digits)
 
     def real(digits: str) -> float:
         value = float(digits)
@@ -287,10 +287,10 @@ def _turns(messages: list[Message], results_after_text: bool) -> list[list[Messa
 
 def _asked(prompt: Rendered, turn: list[Message], escapes: bool, profile: Profile) -> None:
     """Append results and texts of the user, joined by empty lines."""
-    if not profile.in_place:  # an empty text beside others is dropped
+    if not profile.in_place:  # empty texts beside others are dropped, results come first
         texts = [message for message in turn if message.role == "user"]
-        kept = [message for message in texts if message.content] or texts[:1]
-        turn = [message for message in turn if message.role == "tool" or message in kept]
+        results = [message for message in turn if message.role == "tool"]
+        turn = results + ([message for message in texts if message.content] or texts[:1])
     for index, message in enumerate(turn):
         prompt.plain("\n\n" if index else "")
         if message.role == "user":

@@ -163,18 +163,21 @@ def octets(k: Emit, fmt: Format, block: Val, first: int, lanes: int) -> tuple[Va
 
 def _trits(k: Emit, spec: Trits, block: Val, first: int, lanes: int) -> Val:
     """Return ``lanes`` base-3 digits starting at ``first``, less one, as bytes."""
-    pieces, start = [], 0
+    pieces: list[Val] = []
+    start = 0
     for byte, count, digits in spec.fields:
+        step = min(count, lanes)
         for digit in range(digits):
-            for at in range(start, start + count, min(count, lanes)):
+            for at in range(start, start + count, step):
                 if first <= at < first + lanes:
-                    kind = Vec("i16", min(count, lanes))
-                    raw = k.load(Vec("i8", min(count, lanes)), block + (byte + at - start)).zext(kind)
+                    raw = k.load(Vec("i8", step), block + (byte + at - start)).zext(Vec("i16", step))
                     pieces.append((((raw * 3**digit & 0xFF) * 3) >> 8) - 1)
+                    while len(pieces) > 1 and pieces[-1].ir.type == pieces[-2].ir.type:
+                        high = pieces.pop()
+                        pieces.append(pieces.pop().cat(high))
             start += count
-    while len(pieces) > 1:
-        pieces = [a.cat(b) for a, b in zip(pieces[::2], pieces[1::2], strict=True)]
-    return pieces[0].trunc(Vec("i8", lanes))
+    (whole,) = pieces
+    return whole.trunc(Vec("i8", lanes))
 
 
 def signed(fmt: Format) -> bool:

@@ -224,12 +224,16 @@ def _run(args: Namespace, plan: Plan, source: Any, table: Any, digest: str) -> N
                 say(PROG, f"resuming{where} at tensor {out.tensor + 1} of {len(part.items)}")
             runner.run(
                 part, source, out, table, threads=args.threads or available_cores(), memory=int(args.memory * 2**30),
-                progress=lambda at, _, before=done: progress(before + at, plan.nbytes),
+                progress=partial(_report, progress, done, plan.nbytes),
                 cancelled=lambda: _stop(interrupt),
             )  # fmt: skip
             done += part.nbytes
     say(PROG, f"wrote {paths[0]}{f' and {len(paths) - 1} more' if len(paths) > 1 else ''}, "
               f"{size_text(sum(map(os.path.getsize, paths)))}")  # fmt: skip
+
+
+def _report(progress: Progress, before: int, total: int, done: int, _: int) -> None:
+    progress(before + done, total)
 
 
 def _stop(interrupt: Interrupt) -> None:

@@ -24,7 +24,7 @@ IQ1_M = block_format(
         shift=Numbers(plane(BLOCK, "qh", 1, run=1, shifts=(3, 7))),
     ),
     group=16,
-    scale=ScatteredHalf(tuple(word + 1 for word in _WORDS), factor=0.125),
+    scale=ScatteredHalf((49, 51, 53, 55), factor=0.125),
     scales=Numbers(
         Plane(3, 1, tuple((word + bit // 8, bit % 8) for word in _WORDS for bit in (0, 3, 6, 9))), times=2, zero=-1
     ),

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...formats import Format
-from ...formats.format import Half, Numbers, Plane, PowerOfTwo
+from ...formats.format import Half, Listed, Numbers, Plane, PowerOfTwo, ScatteredHalf
 from ..driver.intrinsics import (
     bits_to_float,
     funnel_right,
@@ -300,6 +300,8 @@ def _factor(scale: Half | PowerOfTwo, block_bytes: int) -> Function:
 
 def unit_of(fmt: Format) -> Unit:
     """Generate the unit of a format; Unsupported if there is none."""
+    if isinstance(fmt.scale, ScatteredHalf) or isinstance(fmt.scales, Listed):
+        raise Unsupported("scales that are no field of numbers")
     if fmt.codes is None or fmt.scale is None or fmt.block_elems not in (UNIT, 8 * UNIT):
         raise Unsupported(f"{fmt.name} has no blocks of one or eight units")
     if fmt.scales is not None and fmt.group not in (UNIT, UNIT // 2):

@@ -48,6 +48,10 @@ def drawn(fmt: str, rows: int, n: int, experts: int = 0, seed: int = 0) -> Matri
         blocks["e"] = rng.integers(115, 122, blocks.shape)
         if fmt == "F8_E4M3":
             blocks["codes"][blocks["codes"] % 128 == 127] = 3
+    elif fmt == "IQ1_M":  # top nibbles of the four words are d: 0.008 to 0.016
+        blocks["scales"] = blocks["scales"] & 0x0FFF | np.array([0x3000, 0x9000, 0x0000, 0x2000], np.uint16)
+    elif fmt == "NVFP4":
+        blocks["scales"] = rng.integers(0x08, 0x20, blocks["scales"].shape)
     elif not f.scale_fields:
         values = rng.standard_normal(blocks.size).astype(np.float32)
         blocks[...] = values.view(np.uint32) >> 16 if fmt == "BF16" else values
@@ -233,12 +237,12 @@ def test_roundings_that_have_no_kernel_come_before_the_float_product(fmt: str, a
 
 @pytest.mark.parametrize("fmt", WIDE)
 def test_formats_without_kernels_are_widened_exactly(fmt: str) -> None:
-    """Every weight of a stack as bfloat16, or as float32 if it is a sum."""
+    """Every weight of a stack as bfloat16 where its scale is a power of two, else as float32."""
     with pytest.raises(decoding.Unsupported) if fmt != "MXFP4" else pytest.MonkeyPatch.context():
         decoding.unit_of(FORMATS[fmt])
     w = drawn(fmt, 6, 256, 3)
     wide = widened(w)
-    assert (wide.fmt, wide.rows, wide.cols, wide.experts) == ("F32" if fmt in ("Q4_1", "Q5_1") else "BF16", 6, 256, 3)
+    assert (wide.fmt, wide.rows, wide.cols, wide.experts) == ("BF16" if fmt in ("F8_E4M3", "MXFP4") else "F32", 6, 256, 3)
     np.testing.assert_array_equal(wide.dequantize(), w.dequantize())
     assert placed_bytes(w) == wide.nbytes and widened(wide) is wide
 

@@ -1,5 +1,6 @@
 """Which checkpoint of DeepSeek V4 a file or folder is: told from what is in it, from its name as the last resort.
 
+    checkpoint_of(source)                         of an open model
     identify(config, tensors, encoding, name)     a published folder
     identify_gguf(metadata, tensors, name)        a GGUF file
 
@@ -9,9 +10,15 @@ with it. Published names, dates and what differs: docs/explanation/checkpoints.m
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...weights.published import PublishedSource
+
+if TYPE_CHECKING:
+    from ...weights.source import TensorSource
 
 MAY, JULY, V41 = "may", "0731", "v4.1"
 """Template profiles (``text.official``)."""
@@ -28,6 +35,8 @@ _TEXTS = {"Beyond maximum": JULY, "Absolute maximum": MAY}
 _SCALE = "(range 1-100, the higher the value"
 _DATES = {"0731": "0731", "0813": "0813", "vision-exp": "vision-exp", "v4.1": "v4.1", "v41": "v4.1", "dspark": "dspark"}
 """What a name says, lower case, most telling first."""
+MOST_FILES, MOST_BYTES = 8, 1 << 20
+"""What is read of a folder's ``encoding/``."""
 _WIDTHS = {4096: "Flash", 7168: "Pro"}
 
 
@@ -58,17 +67,22 @@ class Checkpoint:
         words = ["DeepSeek V4", self.size, PUBLISHED.get(self.release, "of an unknown release")]
         return " ".join(filter(None, words)) + ", base" * self.base
 
-    def conflicts(self, other: Checkpoint) -> str:
-        """Return why results of both cannot be compared, "" if they can or if one of them is unknown."""
-        for field in ("release", "size"):
-            mine, theirs = getattr(self, field), getattr(other, field)
-            if mine and theirs and mine != theirs and self.sure and other.sure:
-                return f"made of {other.name}, this is {self.name}"
-        return ""
-
     def facts(self) -> dict[str, Any]:
         """Return all fields for provenance."""
         return asdict(self) | {"name": self.name}
+
+
+def checkpoint_of(source: TensorSource) -> Checkpoint:
+    """Identify an open model of this family."""
+    path = Path(source.path)
+    if not isinstance(source, PublishedSource):
+        return identify_gguf(source.metadata, source.tensors, path.name)
+    checkpoint = source.checkpoint
+    texts = []
+    for file in sorted(checkpoint.folder.glob("encoding/*.py"))[:MOST_FILES]:
+        with open(file, "rb") as stream:
+            texts.append(stream.read(MOST_BYTES).decode("utf-8", "replace"))
+    return identify(checkpoint.config, checkpoint.tensors, "\n".join(texts), checkpoint.folder.resolve().name)
 
 
 def identify(config: Mapping[str, Any], tensors: Collection[str], encoding: str = "", name: str = "") -> Checkpoint:
@@ -147,11 +161,6 @@ def _settle(
     if release not in PUBLISHED:
         release, sure = "", False
     own = {"preview": MAY, "dspark": MAY, "v4.1": V41}.get(release, JULY if release else MAY)
-    chosen, by = profile or (own, how or "nothing: May's is assumed")
+    chosen, by = profile or (own, how)
     hows = tuple(dict.fromkeys(filter(None, (how, by))))
     return Checkpoint(release, size, base, chosen, drafter, hows, sure)
-
-
-def releases() -> Iterator[str]:
-    """Yield the releases that can be told apart, oldest first."""
-    yield from PUBLISHED

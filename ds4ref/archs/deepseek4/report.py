@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import ShapeError
 from ..report import Accounts, accounts_of, line
+from .checkpoint import checkpoint_of
 from .shape import CSA, ModelShape, check_published, metadata_account, nearest, unlike_published
 from .tensors import PARTS as PARTS
 from .tensors import Slot
@@ -28,6 +29,7 @@ def facts(source: TensorSource, shape: ModelShape, used: list[tuple[Slot, Tensor
     """Return the figures that only this family has; ``used``: slots and tensors that are computed with."""
     constants = unlike_published(shape).items()
     return {
+        "checkpoint": checkpoint_of(source).facts(),
         "published": nearest(shape).name,
         "differs": _differs(source),
         "constants": {key: {"value": got, "published": want} for key, (got, want) in constants},
@@ -39,7 +41,9 @@ def facts(source: TensorSource, shape: ModelShape, used: list[tuple[Slot, Tensor
 
 def about(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield label and text of the lines after the model's name."""
-    model = facts["published"]
+    model, checkpoint = facts["published"], facts["checkpoint"]
+    told = " and ".join(checkpoint["how"]) or "nothing tells"
+    yield "checkpoint", f"{checkpoint['name']} (by {told}); prompts of {checkpoint['profile']}"
     yield "", f"exactly {model}" if facts["differs"] is None else line(facts["differs"])
     says = [f"{key} {entry['value']}, where {model} has {entry['published']}"
             for key, entry in facts["constants"].items()]  # fmt: skip

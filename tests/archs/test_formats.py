@@ -20,6 +20,7 @@ from ds4ref.kernels.formats import FORMATS
 from ds4ref.numerics import MODES
 from ds4ref.weights.container import TensorSpec
 from ds4ref.weights.writer import GGUFWriter
+from tests.blocks import set_scales
 from tests.weights.modelfile import SMALL, sane_bytes, write_model
 
 from . import dense
@@ -58,9 +59,7 @@ def random_blocks(spec: TensorSpec, rng: np.random.Generator) -> np.ndarray:
         return weights.view("<u2")[1::2].copy().view(np.uint8) if spec.fmt == "BF16" else weights.astype(kind.layout)
     blocks = rng.integers(0, 256, spec.nbytes, dtype=np.uint8).view(kind.layout)
     if not kind.scale_fields:
-        blocks["e"] = 121 if spec.fmt == "MXFP4" else 117
-        if spec.fmt == "F8_E4M3":
-            blocks["codes"][blocks["codes"] % 128 == 127] = 5  # no NaN
+        set_scales(spec.fmt, blocks, rng, (121, 122) if spec.fmt == "MXFP4" else (117, 118))
     for field in kind.scale_fields:
         blocks[field] = 1
     if kind.scale_fields:

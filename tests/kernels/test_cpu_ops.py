@@ -13,6 +13,7 @@ import pytest
 from ds4ref.kernels.cpu import gemm
 from ds4ref.kernels.cpu.abi import SLOT, STEP_BYTES, STEP_WAIT
 from ds4ref.kernels.formats import FORMATS, Matrix
+from tests.blocks import set_scales
 from tests.kernels import cpu, reference
 
 FLOAT = [(fmt.name, "float") for fmt in FORMATS.values() if fmt.multiplies]
@@ -55,14 +56,8 @@ def matrix(fmt: str, rows: int, cols: int, experts: int = 0, seed: int = 1, code
     blocks = raw.reshape(-1).view(kind.layout)
     for field in kind.scale_fields:
         blocks[field] = (rng.uniform(0.001, 0.02, blocks.shape)).astype(np.float16)
-    if fmt == "IQ1_M":  # top nibbles of the four words are d: 0.008 to 0.016
-        blocks["scales"] = blocks["scales"] & 0x0FFF | np.array([0x3000, 0x9000, 0x0000, 0x2000], np.uint16)
-    elif fmt == "NVFP4":
-        blocks["scales"] = rng.integers(0x08, 0x20, blocks["scales"].shape)
-    elif not kind.scale_fields:  # powers of two
-        blocks["e"] = rng.integers(112, 122, blocks.shape)
-    if fmt == "F8_E4M3":
-        blocks["codes"][blocks["codes"] % 128 == 127] = 5  # no NaN
+    if not kind.scale_fields:
+        set_scales(fmt, blocks, rng)
     return Matrix(fmt, raw, rows, cols)
 
 

@@ -17,6 +17,7 @@ from ds4ref.kernels.cuda.products.units import BY_HAND, GENERATED, UNITS
 from ds4ref.kernels.cuda.products.widening import WIDE, placed_bytes, widened
 from ds4ref.kernels.formats import FORMATS, Matrix
 from ds4ref.kernels.reference import Reference
+from tests.blocks import set_scales
 from tests.marking import sampled
 
 from .device import cuda
@@ -44,14 +45,8 @@ def drawn(fmt: str, rows: int, n: int, experts: int = 0, seed: int = 0) -> Matri
     blocks = raw.reshape(-1).view(f.layout)
     for name in f.scale_fields:
         blocks[name] = rng.uniform(0.001, 0.02, blocks[name].shape) * rng.choice([-1, 1], blocks[name].shape)
-    if "e" in (f.layout.names or ()):
-        blocks["e"] = rng.integers(115, 122, blocks.shape)
-        if fmt == "F8_E4M3":
-            blocks["codes"][blocks["codes"] % 128 == 127] = 3
-    elif fmt == "IQ1_M":  # top nibbles of the four words are d: 0.008 to 0.016
-        blocks["scales"] = blocks["scales"] & 0x0FFF | np.array([0x3000, 0x9000, 0x0000, 0x2000], np.uint16)
-    elif fmt == "NVFP4":
-        blocks["scales"] = rng.integers(0x08, 0x20, blocks["scales"].shape)
+    if f.layout.names and not f.scale_fields:
+        set_scales(fmt, blocks, rng, (115, 122))
     elif not f.scale_fields:
         values = rng.standard_normal(blocks.size).astype(np.float32)
         blocks[...] = values.view(np.uint32) >> 16 if fmt == "BF16" else values

@@ -18,8 +18,10 @@ THINK_OPEN = "<think>"
 THINK_CLOSE = "</think>"
 DSML = "｜DSML｜"
 
-SPECIALS = (BOS, EOS, USER, SYSTEM, REMINDER, ASSISTANT, THINK_OPEN, THINK_CLOSE, DSML)
+SPECIALS = (BOS, EOS, USER, ASSISTANT, THINK_OPEN, THINK_CLOSE, DSML)
 """The strings that each encode to one control token; none is a prefix of another."""
+LATER = (SYSTEM, REMINDER)
+"""Those that came after May."""
 
 DEFAULT_SYSTEM = "You are a helpful assistant"
 """ds4's default system text, which has no final period."""

@@ -21,7 +21,7 @@ from . import protocol
 if TYPE_CHECKING:
     from .tokenizer import Tokenizer
 
-ALL = re.compile("|".join(map(re.escape, protocol.SPECIALS)))
+ALL = re.compile("|".join(map(re.escape, (*protocol.SPECIALS, *protocol.LATER))))
 MARKER = re.compile(re.escape(protocol.DSML))
 
 

@@ -33,7 +33,7 @@ def test_csv_on_stdout_and_nothing_else(engines, capsys):
         ["16", "8", "4.00", "2", "1.60", "1160"],
         ["24", "8", "4.00", "2", "1.60", "1240"],
     ]
-    assert "the embedded model" in err and "context buffers" in err and "(ctx=27, backend=cpu, prefill_chunk=27)" in err
+    assert "the embedded model" in err and "context buffers" in err and "(ctx=27, backend=cpu, prefill_chunk=27, raw_kv_rows=27" in err
 
 
 def test_files_and_a_table(engines, capsys, tmp_path):
@@ -132,7 +132,7 @@ def test_a_short_prompt_fails_before_the_engine_starts(engines, capsys, tmp_path
         (["--target", "local", *URL], "cannot be mixed"),
         ([*URL, "-p", "512"], "for the local engine"),
         ([*URL, "-m", "x.gguf"], "--model is for the local engine"),
-        (["--target", "command:./ds4-bench"], "unknown target"),
+        (["--target", "command:./ds4-bench", "--depths", "8"], "a binary takes --ctx-start"),
         (["--target", "local?layers=0-2@a"], "--layers needs --cluster"),
         (["--target", "local?speed=1"], "unknown option: --speed"),
         (["--concurrency", "1,2"], "for endpoints"),

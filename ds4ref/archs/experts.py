@@ -136,7 +136,7 @@ def can_cache(source: Any, weights: Any, ops: Any) -> str:
         return f"backend {ops.name} has no cache of experts"
     matrices = [matrix for w in layers for matrix in _matrices(w)]
     if not all(isinstance(matrix.data, np.ndarray) for matrix in matrices) or not isinstance(source, GGUFFile):
-        return "its experts do not lie in one GGUF file"
+        return "its experts do not lie in GGUF files"
     return ""
 
 
@@ -162,17 +162,14 @@ def cached(source: Any, weights: Any, ops: Any, budget: int, used: int) -> tuple
         raise BackendError(f"no cache of experts for {source.path}: {reason}")
     stacks = [
         [
-            Stack(
-                matrix.rows * matrix.row_bytes,
-                source.tensors[f"blk.{layer}.ffn_{part}_exps.weight"].offset,
-                matrix.data.ctypes.data,
-            )
+            Stack(matrix.rows * matrix.row_bytes, info.offset, matrix.data.ctypes.data, info.part)
             for part, matrix in zip(PARTS, _matrices(w), strict=True)
+            for info in [source.tensors[f"blk.{layer}.ffn_{part}_exps.weight"]]
         ]
         for layer, w in enumerate(weights.layers)
     ]
     experts = weights.layers[0].ffn_gate_exps.experts
-    resident = ResidentExperts(str(source.path), source.size, stacks, experts, budget, used)
+    resident = ResidentExperts(source.paths, source.size, stacks, experts, budget, used)
     layers = [
         replace(
             w,

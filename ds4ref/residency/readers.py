@@ -10,7 +10,7 @@ import mmap
 import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from itertools import count
+from itertools import chain, count
 
 from ds4ref.kernels.system import open_uncached
 
@@ -21,30 +21,32 @@ NOW, SOON, SOMETIME = range(3)
 
 
 class Job:
-    """One piece of work: ``run(handle)`` gets the file descriptor of the thread that does it. ``error`` is what it
-    raised."""
+    """One piece of work: ``run(handles)`` gets the file descriptors of the thread that does it, one for each file.
+    ``error`` is what it raised."""
 
-    def __init__(self, run: Callable[[int], None], urgency: int):
+    def __init__(self, run: Callable[[Sequence[int]], None], urgency: int):
         self.run, self.urgency = run, urgency
         self.begun = self.done = False
         self.error: BaseException | None = None
 
 
 class Readers:
-    """``threads`` threads with the file at ``path``, which was of ``size`` bytes when it was opened."""
+    """``threads`` threads with the files at ``paths``, together of ``size`` bytes when they were opened."""
 
-    def __init__(self, path: str, size: int, threads: int):
-        self.path = path
+    def __init__(self, paths: Sequence[str], size: int, threads: int):
+        self.path = path = paths[0]
         self.lock = threading.RLock()
         self._queued, self._finished = threading.Condition(self.lock), threading.Condition(self.lock)
         self._queue: list[tuple[int, int, Job]] = []
         self._numbers = count()
         self._closed, self._process = False, os.getpid()
-        self._handles: list[int] = []
+        self._handles: list[list[int]] = []
         try:
             for _ in range(threads):
-                self._handles.append(open_uncached(path))
-            if os.fstat(self._handles[0]).st_size != size:
+                self._handles.append([])
+                for path in paths:
+                    self._handles[-1].append(open_uncached(path))
+            if sum(os.fstat(handle).st_size for handle in self._handles[0]) != size:
                 raise ModelFileError(path, "the file has changed since it was opened")
         except OSError as error:
             self._close_handles()
@@ -53,14 +55,14 @@ class Readers:
             self._close_handles()
             raise
         self._threads = [
-            threading.Thread(target=self._work, args=(handle,), name=f"ds4ref-reader-{number}", daemon=True)
-            for number, handle in enumerate(self._handles)
+            threading.Thread(target=self._work, args=(handles,), name=f"ds4ref-reader-{number}", daemon=True)
+            for number, handles in enumerate(self._handles)
         ]
         for thread in self._threads:
             thread.start()
 
     def _close_handles(self) -> None:
-        for handle in self._handles:
+        for handle in chain.from_iterable(self._handles):
             os.close(handle)
         self._handles.clear()
 
@@ -91,7 +93,7 @@ class Readers:
                 if job.error is not None:
                     raise job.error
 
-    def _work(self, handle: int) -> None:
+    def _work(self, handles: Sequence[int]) -> None:
         while True:
             with self.lock:
                 while not self._queue and not self._closed:
@@ -103,7 +105,7 @@ class Readers:
                     continue
                 job.begun = True
             try:
-                job.run(handle)
+                job.run(handles)
             except BaseException as error:
                 job.error = error
             with self.lock:

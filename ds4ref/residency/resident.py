@@ -38,12 +38,13 @@ PARTS = "gate", "up", "down"
 
 
 class Stack(NamedTuple):
-    """One matrix of all experts of a layer, in the file and mapped: bytes of an expert, of the file before the first
-    one, and the address of that."""
+    """One matrix of all experts of a layer, in a file and mapped: bytes of an expert, of the file before the first
+    one, the address of that, and which of the model's files it is."""
 
     nbytes: int
     offset: int
     mapped: int
+    file: int = 0
 
     @property
     def room(self) -> int:
@@ -68,14 +69,16 @@ class ResidentExperts:
     tables  int64 (experts,) for each layer's three matrices: addresses
     """
 
-    def __init__(self, path: str, size: int, layers: Sequence[Sequence[Stack]], experts: int, budget: int, used: int):
-        """Reserve ``budget`` bytes for the ``experts`` of each of ``layers`` in a file of ``size`` bytes.
+    def __init__(
+        self, paths: Sequence[str], size: int, layers: Sequence[Sequence[Stack]], experts: int, budget: int, used: int
+    ):  # fmt: skip
+        """Reserve ``budget`` bytes for the ``experts`` of each of ``layers`` in files of together ``size`` bytes.
 
         used: experts of a layer that a token uses, which the budget must do for.
         Raise ModelFileError if the file cannot be read, UsageError for a budget that is too small or more than is free,
         BackendError if the system refuses the memory.
         """
-        self._layers, self.path = [tuple(stacks) for stacks in layers], path
+        self._layers, self.paths = [tuple(stacks) for stacks in layers], list(paths)
         sizes = [sum(stack.room for stack in stacks) for stacks in self._layers]
         self.order = Fading(len(sizes), experts)
         self._empty = partial(Contents, sizes, experts, budget, self.order)
@@ -104,7 +107,7 @@ class ResidentExperts:
         self._turn = threading.Lock()
         self.uses = self.hits = self.bytes_read = self.failed = 0
         self.seconds_waited = 0.0
-        self._readers = Readers(path, size, READERS)
+        self._readers = Readers(paths, size, READERS)
 
     @property
     def places(self) -> int:
@@ -274,14 +277,17 @@ class ResidentExperts:
         self._jobs[layer, expert] = jobs
         return jobs
 
-    def _read(self, layer: int, expert: int, part: int, memory: Memory, at: int, handle: int) -> None:
+    def _read(
+        self, layer: int, expert: int, part: int, memory: Memory, at: int, handles: Sequence[int]
+    ) -> None:  # fmt: skip
         """Read a part of an expert to ``at`` in the memory of its pool, then enter its address."""
         stack = self._layers[layer][part]
         begin = stack.offset + expert * stack.nbytes
         skip = begin % PAGE
         pages = -(-(skip + stack.nbytes) // PAGE) * PAGE
         try:
-            read_pages(handle, self.path, memory.view[at : at + pages], begin - skip, skip + stack.nbytes)
+            handle, path = handles[stack.file], self.paths[stack.file]
+            read_pages(handle, path, memory.view[at : at + pages], begin - skip, skip + stack.nbytes)
         except BaseException:
             with self._readers.lock:
                 self.failed += (layer, expert) not in self._broken
@@ -294,7 +300,7 @@ class ResidentExperts:
             if not self._unread[layer, expert]:
                 del self._jobs[layer, expert]
 
-    def _advise(self, layer: int, expert: int, handle: int) -> None:
+    def _advise(self, layer: int, expert: int, handles: Sequence[int]) -> None:
         """Ask the system for an expert that has no place, unless the pass has gone on to another layer."""
         current = self._current
         if current is not None and current[0] == layer:

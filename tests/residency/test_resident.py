@@ -253,7 +253,7 @@ def test_a_child_of_the_process_says_why_it_cannot_read(monkeypatch: pytest.Monk
 def test_readers_take_the_most_urgent_first_and_once(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(bytes(range(256)) * 40)
-    reading = Readers(str(path), 10240, 1)
+    reading = Readers([str(path)], 10240, 1)
     order: list[str] = []
     gate = threading.Event()
     first = Job(lambda handle: gate.wait() and None, NOW)
@@ -275,7 +275,7 @@ def test_readers_take_the_most_urgent_first_and_once(tmp_path: Path) -> None:
     reading.close()
     reading.close()
     with pytest.raises(ModelFileError, match="the file has changed since it was opened"):
-        Readers(str(path), 10241, 1)
+        Readers([str(path)], 10241, 1)
     with pytest.raises(ModelFileError, match="cannot open: No such file"):
         Readers(str(tmp_path / "none"), 1, 1)
 
@@ -367,3 +367,14 @@ def test_an_automatic_cache_that_cannot_be_is_none_and_says_why(monkeypatch: pyt
     with Engine.open(random_path()) as engine:
         assert engine.model.experts.advise and engine.model.experts.resident is None
         assert "no memory for" in engine.expert_use()["cache"]["off"]
+
+
+def test_experts_in_several_files(tmp_path):
+    """The same bits from a split model, whose stacks lie in different parts."""
+    from ds4ref.cli.quantize import main as quantize
+
+    assert quantize([str(random_path()), "-o", str(tmp_path / "s.gguf"), "--split-max-size", "1MB"]) == 0
+    first = min(tmp_path.glob("s-00001-of-*.gguf"))
+    with Engine.open(random_path(), numerics="ds4", expert_cache="off") as whole, open_cached(first, LEAST) as parts:
+        assert len({info.part for name, info in parts.source.tensors.items() if "_exps" in name}) > 5
+        assert same(outputs(parts), outputs(whole)) and parts.expert_use()["cache"]["bytes_read"] > 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import calendar
 import hashlib
+import os
 import platform
 import subprocess
 import sys
@@ -127,28 +128,40 @@ def engine_facts(
     facts = {**identity(engine), "threads": engine.threads}
     if (places := engine.cluster) is not None:
         facts["cluster"] = places
-    path = Path(engine.path)
-    if store is not None:
-        facts["model"]["sha256"] = store.sha256(path, progress)
-    elif path.is_dir():
-        facts["model"]["sha256"] = file_digest(path).partition(":")[2]  # of a folder, a digest of digests
-    elif path.stat().st_size <= HASH_LIMIT:
-        with open(path, "rb") as file:
-            facts["model"]["sha256"] = hashlib.file_digest(file, "sha256").hexdigest()
+    paths = [Path(path) for path in getattr(engine.source, "paths", [engine.path])]
+    found = [_weights_digest(path, store, progress) for path in paths]
+    if None not in found:
+        digests = [str(digest) for digest in found]
+        split = hashlib.sha256("\n".join(digests).encode()).hexdigest()  # of a split model, a digest of digests
+        facts["model"]["sha256"] = digests[0] if len(digests) == 1 else split
     return facts
 
 
-def header_digest(source: TensorSource) -> str:
-    """Return the SHA-256 of everything before the first tensor's data, or of a folder's config.json."""
-    path = Path(source.path)
+def _weights_digest(
+    path: Path, store: Store | None, progress: Callable[[int, int], None] | None
+) -> str | None:  # fmt: skip
+    """Return the digest of a file or folder; None for a large file that no store remembers."""
+    if store is not None:
+        return store.sha256(path, progress)
     if path.is_dir():
-        path = path / "config.json"
-        remaining = path.stat().st_size
-    else:
-        remaining = min((t.offset for t in source.tensors.values()), default=source.size)
-    digest = hashlib.sha256()
+        return file_digest(path).partition(":")[2]  # of a folder, a digest of digests
+    if path.stat().st_size > HASH_LIMIT:
+        return None
     with open(path, "rb") as file:
-        while remaining > 0 and (block := file.read(min(remaining, 1 << 20))):
-            digest.update(block)
-            remaining -= len(block)
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def header_digest(source: TensorSource) -> str:
+    """Return the SHA-256 of everything before the first tensor's data, in all files of a split model, or of a folder's
+    config.json."""
+    path = Path(source.path)
+    digest = hashlib.sha256()
+    for part, file in enumerate([path / "config.json"] if path.is_dir() else getattr(source, "paths", [path])):
+        size = os.path.getsize(file)
+        offsets = [] if path.is_dir() else [t.offset for t in source.tensors.values() if t.part == part]
+        remaining = min(offsets, default=size)
+        with open(file, "rb") as stream:
+            while remaining > 0 and (block := stream.read(min(remaining, 1 << 20))):
+                digest.update(block)
+                remaining -= len(block)
     return digest.hexdigest()

@@ -86,7 +86,7 @@ def test_a_long_header_is_read_to_its_end(tmp_path):
     data = bytes(range(256)) * 8192
     (tmp_path / "m.gguf").write_bytes(data)
     source = SimpleNamespace(
-        path=tmp_path / "m.gguf", size=len(data), tensors={"a": SimpleNamespace(offset=(1 << 20) + 7)}
+        path=tmp_path / "m.gguf", size=len(data), tensors={"a": SimpleNamespace(offset=(1 << 20) + 7, part=0)}
     )
     assert provenance.header_digest(source) == hashlib.sha256(data[: (1 << 20) + 7]).hexdigest()
     source.tensors = {}

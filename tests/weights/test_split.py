@@ -175,3 +175,27 @@ def test_split_keys(tmp_path, keys, says):
         GGUFFile.open(path).close()
     else:
         assert says in refused(path)
+
+
+def test_any_part_changes_what_a_model_is_called(tmp_path):
+    """Headers of all parts, and weights of all parts."""
+    from ds4ref.engine import Engine
+    from ds4ref.nano import random_path
+    from ds4ref.runs.provenance import engine_facts
+
+    assert quantize([str(random_path()), "-o", str(tmp_path / "s.gguf"), "--split-max-size", "8MB"]) == 0
+    first, *others = sorted(tmp_path.glob("s-*.gguf"))
+
+    def named() -> tuple[str, str]:
+        with Engine.open(first, backend="reference") as engine:
+            model = engine_facts(engine)["model"]
+        return model["header_sha256"], model["sha256"]
+
+    before = named()
+    with open(others[-1], "r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        last = file.read(1)[0]
+        file.seek(-1, os.SEEK_END)
+        file.write(bytes([last ^ 1]))
+    after = named()
+    assert before[0] == after[0] and before[1] != after[1]

@@ -128,7 +128,7 @@ class FakeEngine:
         self.shape = SimpleNamespace(vocab=VOCAB)
         self.backend = options.get("backend", "cpu")
         self.model = SimpleNamespace(numerics=SimpleNamespace(name=options.get("numerics", "qat")))
-        tensors = {"w": SimpleNamespace(nbytes=12288, offset=4)}
+        tensors = {"w": SimpleNamespace(nbytes=12288, offset=4, part=0)}
         self.source = SimpleNamespace(metadata={"general.name": "fake"}, size=4, tensors=tensors, path=path)
         self.source.touch = lambda: iter([(8192, 16), (4096, 3)])
         self.sessions: list[FakeSession] = []

@@ -91,7 +91,7 @@ def prefill(context: Context) -> Iterator[Row]:
 
 
 def nano(context: Context) -> Iterator[Row]:
-    """Yield the row of decode of the random model."""
+    """Measure decoding with the small random model; yield one row of the table."""
     from ds4ref.nano import random_path
 
     with Engine.open(random_path(), numerics="ds4", threads=context.threads) as engine:

@@ -91,7 +91,7 @@ class Cost:
     change: Interval
 
     def as_json(self) -> dict[str, Any]:
-        """Return a JSON-ready dict."""
+        """Return the comparison as a dict of numbers and strings, for JSON."""
         ends = [self.change.low, self.change.high] if self.change.known else None
         return {"a": self.a, "b": self.b, "change_percent": self.change.estimate, "ci95": ends}
 

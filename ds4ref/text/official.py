@@ -198,7 +198,8 @@ def render(chat: Chat, profile: Profile, escapes: bool = True) -> Rendered:
         prompt.extend(_head(chat, tools, profile, system).parts)
         turns = _turns(_by_calls([message for message in messages if message.role != "system"]), False)
     close = protocol.THINK_OPEN if chat.thinking else protocol.THINK_CLOSE
-    asks = leading is not None if profile.in_place else True
+    # v4.1 keeps the reasoning of a prefix only behind a message that is no reminder
+    behind = leading is not None if profile.in_place else True
     for index, turn in enumerate(turns):
         role = turn[0].role
         last = index == len(turns) - 1
@@ -208,12 +209,13 @@ def render(chat: Chat, profile: Profile, escapes: bool = True) -> Rendered:
             if not (profile.in_place and index and turns[index - 1][0].role == role):
                 prompt.protocol(protocol.REMINDER).plain(turn[0].content)
         elif role == "assistant":
-            _answer(prompt, turn[0], profile, escapes, keep=chat.thinking and (bool(tools) or turn[0].prefix and asks))
+            keep = chat.thinking and (bool(tools) or turn[0].prefix and behind)
+            _answer(prompt, turn[0], profile, escapes, keep)
             if not turn[0].prefix or not (last or profile.in_place):
                 prompt.protocol(protocol.EOS)
         else:
             _asked(prompt.protocol(protocol.USER), turn, escapes, profile)
-        asks = asks or role != "latest_reminder"
+        behind = behind or role != "latest_reminder"
     if not turns or not (turns[-1][0].role == "assistant" and turns[-1][0].prefix):
         prompt.protocol(protocol.ASSISTANT).protocol(close)
     if tools and chat.tool_choice == "required":

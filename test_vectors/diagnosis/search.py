@@ -252,7 +252,8 @@ class Search:
         return [fault.name for fault in self.case.library.faults(mode) if fault.name not in NO_MISTAKE]
 
     def _untie_library(self, here: Sequence[Candidate]) -> None:
-        """Try ties of the nearest candidates and of the clean set the other way."""
+        """Compute the nearest candidates, and the engine without a bug, with the other choice, too, where equal scores
+        leave one (top-k, best token)."""
         nearest = sorted(here, key=lambda c: c.fit.core)[:LEADING]
         nearest += [c for c in here if c.clean and c not in nearest]
         if min(c.fit.misfit for c in nearest) < LIMIT:

@@ -99,7 +99,7 @@ class DeviceArray:
         return DeviceArray(self.buffer, whole, self.dtype, self.offset)
 
     def flat(self) -> Any:
-        """The kernel argument: all values in one dimension. The array must be contiguous. Raises RuntimeError for a
+        """Return the kernel argument: all values of a contiguous array in one dimension. Raise RuntimeError for a
         place of a recording that is not sealed."""
         if self._flat is None:
             block = self.buffer.block

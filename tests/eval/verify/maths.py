@@ -1,55 +1,35 @@
-"""Verifiers for the maths questions: each function recomputes one answer from the text of its question.
+"""Compute the answers of the maths questions, each from the text of its question.
 
-No function uses the closed form that the explanation derives. Small cases are enumerated; larger ones go through
-exact arithmetic (integers or fractions). The geometry functions build the figure numerically and then check that the
-value found is an integer or a small fraction within 1e-9.
+Small cases are enumerated; where a theorem makes it short, the docstring says which. Fractions that are asked for are
+told from numbers within 1e-9.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from fractions import Fraction
-from itertools import combinations, pairwise, permutations, product
-from math import hypot, sqrt
+from itertools import combinations, permutations, product
+from math import sqrt
 from typing import TypeVar
 
 import numpy as np
-from scipy.optimize import brentq, minimize
+from scipy.spatial import Voronoi, cKDTree
 
 S = TypeVar("S", bound=Hashable)
 
 
-def _solve(matrix: list[list[Fraction]], right: list[Fraction]) -> list[Fraction]:
-    """Solve a square linear system exactly by Gauss-Jordan elimination."""
-    size = len(matrix)
-    rows = np.array([[*row, value] for row, value in zip(matrix, right, strict=True)], dtype=object)
-    for col in range(size):
-        pivot = next(r for r in range(col, size) if rows[r, col] != 0)
-        rows[[col, pivot]] = rows[[pivot, col]]
-        rows[col] = rows[col] / rows[col, col]
-        for r in range(size):
-            if r != col:
-                rows[r] = rows[r] - rows[r, col] * rows[col]
-    return list(rows[:, -1])
-
-
-def _hitting_time(start: S, moves: Callable[[S], list[S]], done: Callable[[S], bool]) -> Fraction:
-    """Expected steps of a chain (all listed moves equally likely) from start until done holds, exactly."""
-    index: dict[S, int] = {start: 0}
-    queue = [start]
-    for state in queue:  # the list grows while it is walked: breadth-first search
+def _hitting_time(start: S, moves: Callable[[S], list[S]], done: Callable[[S], bool]) -> int:
+    """Return m + n for the expected steps m/n of a chain, all listed moves equally likely, from start until done."""
+    states = [start]
+    for state in states:  # the list grows while it is walked: breadth-first search
+        states += [target for target in moves(state) if not done(target) and target not in states]
+    matrix = np.eye(len(states))
+    for i, state in enumerate(states):
         for target in moves(state):
-            if not done(target) and target not in index:
-                index[target] = len(index)
-                queue.append(target)
-    matrix = [[Fraction(int(i == j)) for j in range(len(queue))] for i in range(len(queue))]
-    for i, state in enumerate(queue):
-        targets = moves(state)
-        for target in targets:
             if not done(target):
-                matrix[i][index[target]] -= Fraction(1, len(targets))
-    return _solve(matrix, [Fraction(1)] * len(queue))[0]
+                matrix[i, states.index(target)] -= 1 / len(moves(state))
+    return _parts(np.linalg.solve(matrix, np.ones(len(states)))[0])
 
 
 def _parts(value: float, limit: int = 2000, within: float = 1e-9) -> int:
@@ -82,13 +62,8 @@ def pairs_without_neighbours() -> int:
 def balanced_lamps() -> int:
     """Count 4 x 4 arrays of red (1), blue (-1), off (0), each row and column with as much red as blue, modulo 1000."""
     rows = [row for row in product((-1, 0, 1), repeat=4) if sum(row) == 0]
-    sums: Counter[tuple[int, ...]] = Counter({(0, 0, 0, 0): 1})
-    for _ in range(4):  # add one row at a time, keeping only the vector of column sums
-        grown: Counter[tuple[int, ...]] = Counter()
-        for column_sums, row in product(sums, rows):
-            grown[tuple(a + b for a, b in zip(column_sums, row, strict=True))] += sums[column_sums]
-        sums = grown
-    return sums[(0, 0, 0, 0)] % 1000
+    halves = Counter(tuple(np.add(first, second)) for first, second in product(rows, repeat=2))
+    return sum(ways * halves[tuple(np.negative(sums))] for sums, ways in halves.items()) % 1000
 
 
 def paths_two_meetings() -> int:
@@ -102,30 +77,18 @@ def paths_two_meetings() -> int:
 
 def lockers_two_colours() -> int:
     """Count circular colourings of 15 lockers in three colours, any three in a row showing exactly two, modulo 1000."""
-
-    def count(colours: tuple[int, ...]) -> int:
-        if len(colours) > 2 and len(set(colours[-3:])) != 2:
-            return 0
-        if len(colours) == 17:
-            return colours[-2:] == colours[:2]
-        return sum(count((*colours, colour)) for colour in range(3))
-
-    return count(()) % 1000
+    pairs = list(product(range(3), repeat=2))
+    follows = [[a[1] == b[0] and len({*a, *b}) == 2 for b in pairs] for a in pairs]
+    return int(np.trace(np.linalg.matrix_power(np.array(follows, dtype=int), 15))) % 1000
 
 
 def disjoint_pairs_walk() -> int:
     """Count twelve-step closed walks on the 2-subsets of {1..5}, by steps to disjoint subsets, never straight back."""
-    cards = [frozenset(c) for c in combinations(range(1, 6), 2)]
-    start = frozenset({1, 2})
-    # State: (subset now, subset one step before).
-    state: Counter[tuple[frozenset[int], frozenset[int] | None]] = Counter({(start, None): 1})
-    for _ in range(12):
-        grown: Counter[tuple[frozenset[int], frozenset[int] | None]] = Counter()
-        for (now, before), card in product(state, cards):
-            if not card & now and card != before:
-                grown[(card, now)] += state[now, before]
-        state = grown
-    return sum(ways for (now, _), ways in state.items() if now == start)
+    steps = [(a, b) for a, b in product(map(frozenset, combinations(range(5), 2)), repeat=2) if not a & b]
+    follows = np.array([[a[1] == b[0] and a[0] != b[1] for b in steps] for a in steps], dtype=int)
+    walks = np.linalg.matrix_power(follows, 11)  # from a first step to a twelfth one
+    start = steps[0][0]
+    return sum(walks[i, k] for i, a in enumerate(steps) for k, b in enumerate(steps) if a[0] == b[1] == start)
 
 
 def self_power_thirteen() -> int:
@@ -206,66 +169,40 @@ def mobius_equation() -> int:
     orbit = [Fraction(4)]
     while (image := 3 / (3 - orbit[-1])) != orbit[0]:
         orbit.append(image)
-    size = len(orbit)
-    matrix = [[Fraction(2 * (i == j) + ((i + 1) % size == j)) for j in range(size)] for i in range(size)]
-    value = _solve(matrix, [2 / x for x in orbit])[0]
-    return value.numerator + value.denominator
+    matrix = 2 * np.eye(len(orbit)) + np.roll(np.eye(len(orbit)), 1, axis=1)
+    return _parts(np.linalg.solve(matrix, [2 / float(x) for x in orbit])[0])
 
 
 def arbelos_chain_triangle() -> int:
-    """Return m + n for the area m/n of the triangle of the 2nd, 4th and 6th centres of the chain in the arbelos."""
-    # A = (0, 0), C = (20, 0), B = (30, 0). Tangency to the big arc (centre 15, radius 15) and to the arc on AC
-    # (centre 10, radius 10) leaves one unknown, the radius r: the difference of the two distance equations,
-    # (x - 15)^2 + y^2 = (15 - r)^2 and (x - 10)^2 + y^2 = (10 + r)^2, gives x = 5 r.
+    """Return m + n for the area m/n of the triangle of the 2nd, 4th and 6th centres of the chain in the arbelos.
 
-    def centre(r: float) -> tuple[float, float]:
-        return 5 * r, sqrt(max((10 + r) ** 2 - (5 * r - 10) ** 2, 0.0))
-
-    def gap(r: float, x: float, y: float, radius: float) -> float:
-        return hypot(centre(r)[0] - x, centre(r)[1] - y) - r - radius
-
-    chain = [(25.0, 0.0, 5.0)]  # the arc on CB is what the first circle touches
-    for _ in range(6):
-        r = brentq(gap, 1e-9, chain[-1][2], chain[-1], xtol=1e-15, rtol=1e-14)
-        chain.append((*centre(r), r))
-    (x1, y1, _), (x2, y2, _), (x3, y3, _) = chain[2::2]
-    return _parts(abs((x2 - x1) * (y3 - y1) - (x3 - x1) * (y2 - y1)) / 2)
+    An inversion about A carries the n-th circle to one of radius 1/120 and centre (1/24, n/60), and back.
+    """
+    back = [1 / (1 / 24**2 + (n / 60) ** 2 - 1 / 120**2) for n in (2, 4, 6)]
+    corners = [[scale / 24, scale * n / 60, 1] for scale, n in zip(back, (2, 4, 6), strict=True)]
+    return _parts(abs(np.linalg.det(corners)) / 2)
 
 
 def circle_round_incircle() -> int:
-    """Return m + n for the radius m/n of the circle through B and C that touches the incircle from outside."""
-    a, b, c = 25.0, 17.0, 28.0
-    x = (a * a + c * c - b * b) / (2 * a)  # A's foot on BC, with B = (0, 0) and C = (25, 0)
-    # The incentre is the mean of the corners with the opposite sides as weights.
-    incentre = (a * np.array([x, sqrt(c * c - x * x)]) + c * np.array([a, 0.0])) / (a + b + c)
+    """Return m + n for the radius m/n of the circle through B and C that touches the incircle from outside.
 
-    def gap(k: float) -> float:
-        return hypot(a / 2 - incentre[0], k - incentre[1]) - hypot(a / 2, k) + incentre[1]
-
-    # Centres run up and down the perpendicular bisector of BC; a scan shows that the gap changes sign once.
-    ((low, high),) = [
-        ends for ends in pairwise(np.linspace(-200, 200, 4001)) if (gap(ends[0]) > 0) != (gap(ends[1]) > 0)
-    ]
-    return _parts(hypot(a / 2, brentq(gap, low, high, xtol=1e-15, rtol=1e-14)))
+    With B = (0, 0) and C = (25, 0) the incircle has centre (18, 6). For the centre (12.5, k) of the other circle,
+    R^2 = k^2 + 12.5^2 and (R - 6)^2 = (k - 6)^2 + 5.5^2, so R - k is known.
+    """
+    ahead = Fraction(25**2 - 11**2, 4 * 12)
+    radius = (ahead + Fraction(25**2, 4) / ahead) / 2
+    return radius.numerator + radius.denominator
 
 
 def four_balls() -> int:
-    """Return m + n for the squared radius m/n of the sphere through the six contact points of four touching balls."""
+    """Return m + n for the squared radius m/n of the sphere through the six contact points of four touching balls.
+
+    The centres' vectors from the sphere's centre have products R^2 - r r' (R^2 + r^2 with themselves); in space four
+    vectors are dependent, so the determinant, which is linear in R^2, is 0.
+    """
     radii = np.array([3.0, 4.0, 6.0, 12.0])
-    apart = np.add.outer(radii, radii) - np.diag(2 * radii)
-    # Gram matrix of the centres seen from the first one, then a triangular square root for coordinates.
-    gram = (np.add.outer(apart[0, 1:] ** 2, apart[0, 1:] ** 2) - apart[1:, 1:] ** 2) / 2
-    centres = np.vstack([np.zeros(3), np.linalg.cholesky(gram)])
-    # On the segment between two centres the contact point divides the distance in the ratio of the radii.
-    contacts = np.array(
-        [centres[i] + (centres[j] - centres[i]) * radii[i] / apart[i, j] for i, j in combinations(range(4), 2)]
-    )
-    # |p|^2 = 2 p.q + t, linear in the sphere's centre q and in t = R^2 - |q|^2.
-    system = np.hstack([2 * contacts, np.ones((6, 1))])
-    solution = np.linalg.lstsq(system, (contacts**2).sum(axis=1), rcond=None)[0]
-    squares = ((contacts - solution[:3]) ** 2).sum(axis=1)
-    assert np.ptp(squares) < 1e-9, "the six contact points do not lie on one sphere"
-    return _parts(float(squares.mean()))
+    at_zero, at_one = (np.linalg.det(s - np.outer(radii, radii) + 2 * np.diag(radii**2)) for s in (0.0, 1.0))
+    return _parts(at_zero / (at_zero - at_one))
 
 
 def right_isosceles_lattice() -> int:
@@ -284,8 +221,7 @@ def both_patterns() -> int:
         tail, first, second = state
         return [((tail + s)[-2:], first or tail + s == "HHH", second or tail + s == "HTH") for s in "HT"]
 
-    value = _hitting_time(("", False, False), moves, lambda s: s[1] and s[2])
-    return value.numerator + value.denominator
+    return _hitting_time(("", False, False), moves, lambda s: s[1] and s[2])
 
 
 def octahedron_tour() -> int:
@@ -296,8 +232,7 @@ def octahedron_tour() -> int:
         # Vertices 0/1, 2/3, 4/5 are opposite; every other pair is joined by an edge.
         return [(v, seen | {v}) for v in range(6) if v // 2 != here // 2]
 
-    value = _hitting_time((0, frozenset({0})), moves, lambda s: len(s[1]) == 6)
-    return value.numerator + value.denominator
+    return _hitting_time((0, frozenset({0})), moves, lambda s: len(s[1]) == 6)
 
 
 def bracelet_every_pair_twice() -> int:
@@ -305,23 +240,19 @@ def bracelet_every_pair_twice() -> int:
     1000."""
     length = 18
     # Colour 0 follows itself somewhere, so every bracelet has a reading that starts with 0, 0.
-    words = np.zeros((1, 2), dtype=np.int8)
-    used = np.array([[1] + [0] * 8], dtype=np.int8)
+    words, used = np.zeros((1, 2), dtype=np.int64), np.array([[1] + [0] * 8])
     for step in range(1, length):
-        new_words, new_used = [], []
-        for colour in range(3) if step < length - 1 else range(1):  # the last step returns to the first bead
-            pair = 3 * words[:, -1].astype(np.int64) + colour
-            keep = np.nonzero(used[np.arange(len(words)), pair] < 2)[0]
-            after = used[keep].copy()
-            after[np.arange(len(keep)), pair[keep]] += 1
-            new_words.append(np.hstack([words[keep], np.full((len(keep), 1), colour, dtype=np.int8)]))
-            new_used.append(after)
-        words, used = np.concatenate(new_words), np.concatenate(new_used)
-    assert (used == 2).all()  # 18 steps with at most 2 of each of the 9 pairs: every pair occurs exactly twice
+        after = np.repeat(np.arange(3 if step < length - 1 else 1), len(words))  # the last returns to the first bead
+        words = np.column_stack([np.tile(words, (len(after) // len(words), 1)), after])
+        used = np.tile(used, (len(words) // len(used), 1))
+        used[np.arange(len(words)), 3 * words[:, -2] + after] += 1
+        keep = used.max(axis=1) <= 2
+        words, used = words[keep], used[keep]
+    # 18 steps with at most 2 of each of the 9 pairs: every pair occurs exactly twice.
     top = 3 ** (length - 1)
-    digits, weights = words[:, :length].astype(np.int64), 3 ** np.arange(length - 1, -1, -1, dtype=np.int64)
-    least = np.full(len(words), 3**length, dtype=np.int64)
-    for code in (digits @ weights, digits[:, ::-1] @ weights):
+    weights = 3 ** np.arange(length)
+    least = np.full(len(words), 3**length)
+    for code in (words[:, :length] @ weights, words[:, :length] @ weights[::-1]):
         for _ in range(length):
             code = code % top * 3 + code // top  # turn by one bead
             least = np.minimum(least, code)
@@ -347,84 +278,23 @@ def cube_roots_of_identity() -> int:
 def splitting_octic() -> int:
     """Count integers a from -2000 to 2000 for which x^8 + a x^4 + 1296 factors over the integers.
 
-    For every a all sets of at most four of the eight roots are tried; exact multiplication confirms a factor.
+    With y a root of y^2 + a y + 1296: y is whole, or a square (norm 36 or -36, trace t), or -4 y is a fourth power
+    (norm 12 or -12, trace 2 s); nothing else makes x^4 - y reducible.
     """
-    values = np.arange(-2000, 2001)
-    # y = x^4 solves y^2 + a y + 1296 = 0; take the larger root first, so that nothing cancels.
-    root = np.sqrt(values.astype(complex) ** 2 - 4 * 1296)
-    big = np.where(values >= 0, -(values + root) / 2, -(values - root) / 2)
-    turns = np.array([1, 1j, -1, -1j])
-    roots = np.concatenate([np.sqrt(np.sqrt(y))[:, None] * turns for y in (big, 1296 / big)], axis=1)
-    found: set[int] = set()
-    for size in range(1, 5):
-        for chosen in combinations(range(8), size):
-            poly = np.ones((len(values), 1), dtype=complex)
-            for k in chosen:
-                poly = np.pad(poly, ((0, 0), (0, 1))) - roots[:, [k]] * np.pad(poly, ((0, 0), (1, 0)))
-            for i in np.nonzero((np.abs(poly - np.round(poly.real)) < 1e-6).all(axis=1))[0]:
-                whole = [1.0, 0, 0, 0, values[i], 0, 0, 0, 1296]
-                _, rest = np.polydiv(whole, np.round(poly[i].real))  # exact: whole numbers far below 2**53
-                if not any(rest):
-                    found.add(int(values[i]))
-    return len(found)
+    wholes = {sign * (d + 1296 // d) for d in range(1, 37) if 1296 % d == 0 for sign in (1, -1)}
+    squares = {sign * 72 - t**2 for t in range(50) for sign in (1, -1)}
+    fourths = {4 * s**4 + sign * 48 * s**2 + 72 for s in range(10) for sign in (1, -1)}
+    return sum(abs(a) <= 2000 for a in wholes | squares | fourths)
 
 
 def ant_on_tetrahedron() -> int:
-    """Unroll the tetrahedron over the plane, collect the images of P, and search for the farthest point Q.
+    """Unroll the tetrahedron over the plane and find the point that is farthest from all images of P.
 
-    Each unrolled face is stored by its three corners and their names. Since all faces are congruent the unrolled faces
-    fit together without overlap (checked), every straight segment in the plane folds up to a path on the surface, and
-    the distance to the nearest image is the distance on the surface.
+    All faces are congruent, so half turns about the images of the corners carry P = (7, 4) to its images. The farthest
+    point is a corner of the images' Voronoi cells.
     """
-    pairs = ("BC", "AB", "AC", "AD", "CD", "BD")
-    side = {frozenset(pair): length for pair, length in zip(pairs, (14.0, 13.0, 15.0) * 2, strict=True)}
-
-    def third(p: complex, q: complex, to_p: float, to_q: float, away: complex) -> complex:
-        """Corner at the given distances from p and q, on the other side of pq than the point away."""
-        base = abs(q - p)
-        along = (to_p**2 - to_q**2 + base**2) / (2 * base)
-        corners = [p + (q - p) / base * complex(along, sign * (to_p**2 - along**2) ** 0.5) for sign in (1, -1)]
-        return max(corners, key=lambda corner: abs(corner - away))
-
-    first = {"B": 0j, "C": 14 + 0j}
-    first["A"] = third(first["B"], first["C"], 13.0, 15.0, -100j)
-    spot = 7 + 4j  # BP = CP = sqrt(65), on the same side of BC as A
-    # Weights of P in the face ABC, to find it again in every image of that face.
-    corners = np.array([first[k] for k in "ABC"])
-    weights = np.linalg.solve(np.array([corners.real, corners.imag, np.ones(3)]), np.array([spot.real, spot.imag, 1.0]))
-    assert weights.min() > 0, "P is not inside the face"
-
-    def key(z: complex) -> tuple[int, int]:
-        return round(z.real * 1000), round(z.imag * 1000)
-
-    faces = {key(sum(first.values()) / 3): first}
-    queue, names = [first], {key(z): k for k, z in first.items()}
-    while queue:
-        face = queue.pop()
-        (missing,) = set("ABCD") - set(face)
-        for p, q in combinations(face, 2):
-            (left,) = set(face) - {p, q}
-            z = third(face[p], face[q], side[frozenset((p, missing))], side[frozenset((q, missing))], face[left])
-            after = {p: face[p], q: face[q], missing: z}
-            middle = sum(after.values()) / 3
-            if key(middle) not in faces and abs(middle) < 70:
-                assert names.setdefault(key(z), missing) == missing, "the unrolled faces do not fit together"
-                faces[key(middle)] = after
-                queue.append(after)
-    images = np.array(
-        [sum(w * f[k] for w, k in zip(weights, "ABC", strict=True)) for f in faces.values() if "D" not in f]
-    )
-
-    def short(v: Sequence[float] | np.ndarray) -> float:
-        return -float(np.abs(images - complex(v[0], v[1])).min())
-
-    best = 0.0
-    # The face ABC and its neighbour over BC, over CA and over AB show the whole surface once.
-    shown = [f for f in faces.values() if len({key(z) for z in f.values()} & {key(z) for z in first.values()}) >= 2]
-    for a, b, c in (face.values() for face in shown):
-        marks = [(i / 16, j / 16) for i in range(17) for j in range(17 - i)]
-        points = sorted((a + s * (b - a) + t * (c - a) for s, t in marks), key=lambda z: short([z.real, z.imag]))
-        for z in points[:4]:
-            options = {"xatol": 1e-10, "fatol": 1e-12, "maxiter": 2000}
-            best = max(best, -float(minimize(short, [z.real, z.imag], method="Nelder-Mead", options=options).fun))
-    return _parts(best**2, 200, 1e-5)
+    turns = product((1, -1), range(-5, 6), range(-5, 6))
+    images = [(sign * 7 + 28 * i + 10 * j, sign * 4 + 24 * j) for sign, i, j in turns]
+    corners = Voronoi(images).vertices
+    inner = corners[np.abs(corners).max(axis=1) < 40]
+    return _parts(float(cKDTree(images).query(inner)[0].max()) ** 2)

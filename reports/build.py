@@ -257,6 +257,7 @@ def _environment(measured: Measured) -> list[tuple[str, str]]:
     facts = {
         "created": run.created.replace("T", " ").rstrip("Z") + " (UTC)",
         "model": model_name(run.facts),
+        "checkpoint": fact("model", "checkpoint"),
         "model SHA-256": fact("model", "sha256"),
         "prompt SHA-256": fact("prompt_sha256"),
         "engine": fact("engine"),

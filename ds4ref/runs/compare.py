@@ -46,6 +46,8 @@ def mismatches(a: Measured, b: Measured, differ: Sequence[str] = ()) -> list[str
     for name, keys in IDENTITY.items():
         one, other = a.run.fact(*keys), b.run.fact(*keys)
         if name not in differ and one is not None and other is not None and one != other:
+            if name == "model" and None not in (releases := [side.run.fact("model", "checkpoint") for side in (a, b)]):
+                one, other = releases if releases[0] != releases[1] else (one, other)
             reasons.append(f"different {name}: {words.shortened(one)} and {words.shortened(other)}")
     return reasons
 

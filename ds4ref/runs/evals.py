@@ -18,6 +18,7 @@ def eval_facts(header: Mapping[str, Any], path: str, line: bytes) -> dict[str, A
     digest = str(target.get("digest") or "")
     model = {
         "name": target.get("model") or target.get("name"),
+        "checkpoint": target.get("checkpoint"),
         "bytes": target.get("bytes"),
         "sha256": digest.removeprefix("sha256:") if digest.startswith("sha256:") else None,
     }

@@ -99,6 +99,7 @@ def identity(engine: Engine) -> dict[str, Any]:
 
     The model's digest covers the file's header, not the weights: hashing 80 GB would take longer than most uses.
     """
+    from ..archs.deepseek4.checkpoint import release_of
     from ..version import __version__
 
     source = engine.source
@@ -110,6 +111,7 @@ def identity(engine: Engine) -> dict[str, Any]:
             "file": Path(engine.path).name,
             "bytes": source.size,
             "header_sha256": header_digest(source),
+            **release_of(source),
         },
         "backend": engine.backend,
         "numerics": engine.model.numerics.name,

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ..archs.deepseek4.checkpoint import release_of
 from ..files import file_digest
 from ..text.chat import MODES, Message, render
 from ..text.dsml import ToolCall
@@ -54,7 +55,8 @@ class Identity:
         if engine.model.steering is not None:
             facts["steering"] = engine.model.steering.identity
         fmt = routed.fmt if routed is not None else None
-        about = {"name": engine.model.shape.name, "experts": fmt.name if fmt else "none", "backend": engine.backend}
+        about = {"name": engine.model.shape.name, "experts": fmt.name if fmt else "none", "backend": engine.backend,
+                 **release_of(engine.source)}  # fmt: skip
         return cls(facts, 32 if fmt is None else max(1, min(255, 8 * fmt.block_bytes // fmt.block_elems)), about)
 
     def differs(self, other: Mapping[str, str]) -> str:

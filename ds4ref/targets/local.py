@@ -154,6 +154,7 @@ class LocalTarget(Target):
 
     def identity(self) -> dict[str, Any]:
         """Return kind, model, backend, numerics and the model file's size and digest, and what else changes results."""
+        from ..archs.deepseek4.checkpoint import release_of
         from ..version import __version__
 
         if not self._digest:
@@ -166,6 +167,7 @@ class LocalTarget(Target):
             "numerics": self.engine.model.numerics.name,
             "bytes": self.engine.source.size,
             "digest": self._digest,
+            **release_of(self.engine.source),
             **({} if self.engine.steering is None else {"steering": self.engine.steering.identity}),
         }
 

@@ -10,8 +10,16 @@ from types import SimpleNamespace
 import pytest
 
 from ds4ref.engine import Engine
+from ds4ref.reports.build import assemble
 from ds4ref.runs import provenance
+from ds4ref.runs.compare import compare
+from ds4ref.runs.evals import eval_facts
+from ds4ref.session.identity import Identity
+from ds4ref.targets.local import LocalTarget
 from ds4ref.weights import open_source
+
+from ..badfiles import Draft
+from .simulate import run
 
 
 def test_a_commit_with_changes_is_marked(tmp_path, monkeypatch):
@@ -79,6 +87,28 @@ def test_digests_of_a_model(nano_path, tmp_path, monkeypatch):
         assert "sha256" in provenance.engine_facts(engine)["model"]
         monkeypatch.setattr(provenance, "HASH_LIMIT", len(data) - 1)
         assert "sha256" not in provenance.engine_facts(engine)["model"]
+
+
+def test_the_release_of_a_checkpoint_is_recorded_shown_and_named(nano_path, tmp_path):
+    """In provenance, targets, reports, saved sessions, and where runs of two checkpoints are compared."""
+    draft = Draft(nano_path)
+    draft.metadata.append(["general.base_model.0.version", "string", "0731"])
+    draft.write(tmp_path / "m.gguf")
+    with LocalTarget.open(str(tmp_path / "m.gguf"), backend="reference") as target:
+        facts = provenance.engine_facts(target.engine)
+        name = facts["model"]["checkpoint"]
+        assert name == "DeepSeek V4 0731" == target.identity()["checkpoint"]
+        assert Identity.of(target.engine).about["checkpoint"] == name
+        header = {"target": target.identity(), "facts": {}, "pack": {}, "questions": [], "settings": {}, "epochs": 1}
+        assert eval_facts(header, "x", b"")["model"]["checkpoint"] == name
+    with Engine.open(nano_path, backend="reference") as engine:
+        assert "checkpoint" not in provenance.identity(engine)["model"], "of an unknown release"
+    rows = [{"ctx_tokens": 8, "gen_tps": 1.0}]
+    one = run("one", rows, facts=facts)
+    other = run("other", rows, facts=facts | {"model": facts["model"] | {"sha256": "x", "checkpoint": "another"}})
+    assert compare(one, other).notes == (f"different model: {name} and another",)
+    (environment,) = (part for part in assemble([one]).sections if part.title == "Environment")
+    assert ("checkpoint", name) in environment.blocks[0].blocks[0].rows
 
 
 def test_a_long_header_is_read_to_its_end(tmp_path):

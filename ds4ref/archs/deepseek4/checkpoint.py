@@ -1,6 +1,7 @@
 """Which checkpoint of DeepSeek V4 a file or folder is: told from what is in it, from its name as the last resort.
 
     checkpoint_of(source)                         of an open model
+    release_of(source)                            its name for provenance
     identify(config, tensors, encoding, name)     a published folder
     identify_gguf(metadata, tensors, name)        a GGUF file
 
@@ -16,6 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...weights.published import PublishedSource
+from ...weights.source import architecture
+from .shape import ARCHITECTURE
 
 if TYPE_CHECKING:
     from ...weights.source import TensorSource
@@ -83,6 +86,12 @@ def checkpoint_of(source: TensorSource) -> Checkpoint:
         with open(file, "rb") as stream:
             texts.append(stream.read(MOST_BYTES).decode("utf-8", "replace"))
     return identify(checkpoint.config, checkpoint.tensors, "\n".join(texts), checkpoint.folder.resolve().name)
+
+
+def release_of(source: TensorSource) -> dict[str, str]:
+    """Return {"checkpoint": name} for the facts about a model; {} for another family or an unknown release."""
+    checkpoint = checkpoint_of(source) if architecture(source) == ARCHITECTURE else None
+    return {"checkpoint": checkpoint.name} if checkpoint is not None and checkpoint.release else {}
 
 
 def identify(config: Mapping[str, Any], tensors: Collection[str], encoding: str = "", name: str = "") -> Checkpoint:

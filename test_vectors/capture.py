@@ -133,8 +133,8 @@ def forks(case: RecordedCase) -> int | None:
 
 
 def _asked(manifest: Manifest) -> tuple[Any, ...]:
-    """Return what must not change while a capture is resumed."""
-    source = {key: value for key, value in manifest.source.items() if key != "served"}
+    """Return what must not change while a capture is resumed; the checkpoint is told by the model's digest."""
+    source = {key: value for key, value in manifest.source.items() if key not in ("served", "checkpoint")}
     cases = [(entry.id, entry.prompt_sha256, entry.ctx) for entry in manifest.cases]
     return manifest.max_tokens, manifest.top_logprobs, manifest.repetitions, manifest.system, source, cases
 

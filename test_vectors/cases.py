@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from ds4ref.console.common import read_text
 from ds4ref.errors import DataError, UsageError
-from ds4ref.targets import Prompt
+from ds4ref.targets import Prompt, Target
 
 from . import official
 from .schema import CASE_SCHEMA, ExpectedDivergence, RecordedCase, Repetition, Vectors, sha256
@@ -106,6 +106,17 @@ def read_cases(path: str, partial: bool = False) -> list[VectorCase]:
             raise DataError(f"{path}: no manifest.json and no JSON captures in this folder")
     captures = [official.read_capture(str(file)) for file in files]
     return [_case(c.id, c.repetition(), c.prompt, c.context, c.system) for c in captures]
+
+
+def refuse_other_checkpoint(paths: Sequence[str], target: Target) -> None:
+    """Raise UsageError if a directory of vectors is of another checkpoint than the target's; unknown ones may be the
+    same."""
+    known = target.identity().get("checkpoint")
+    for path in paths:
+        if Vectors.exists(path) and not official.is_manifest(path):
+            recorded = Vectors.open(path).manifest.source.get("checkpoint")
+            if None not in (known, recorded) and known != recorded:
+                raise UsageError(f"{path}: these vectors are of {recorded}, the model is {known}")
 
 
 def _from_vec(case: official.VecCase, path: str) -> VectorCase:

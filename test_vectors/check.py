@@ -17,7 +17,7 @@ from ds4ref.runs.store.rows import vector_row
 from ds4ref.targets import Target
 
 from .capture import number_text
-from .cases import read_cases, selected, single_path
+from .cases import read_cases, refuse_other_checkpoint, selected, single_path
 from .forced import Committed
 from .junit import write_results
 from .record import PROG, add_store, describe, keep, opened, text_digest
@@ -71,6 +71,7 @@ def run(argv: Sequence[str]) -> int:
     check = Committed(args) if args.teacher_forced else Recorded(args)
     results: list[CaseResult] = []
     with opened(args) as store, target_of(args, args.target) as target, Progress("checking") as progress:
+        refuse_other_checkpoint(args.path, target)
         begun = time.monotonic()
         for result in check.results(target):
             now = time.monotonic()

@@ -10,6 +10,7 @@ import pytest
 
 from ds4ref.errors import DataError, TargetError, UsageError
 from ds4ref.targets import Prompt, Step, Token
+from ds4ref.test_vectors import cli
 from ds4ref.test_vectors.capture import forks, record_missing, spread, start
 from ds4ref.test_vectors.cases import PromptCase, read_cases
 from ds4ref.test_vectors.junit import report
@@ -123,6 +124,24 @@ def test_an_interrupted_capture_goes_on_with_the_same_parameters(tmp_path) -> No
     assert len(again.asked) == 2 and Vectors.open(folder).manifest.complete
     with pytest.raises(UsageError, match="will not be overwritten"):
         start(folder, again, PROMPTS, **options)
+
+
+@pytest.mark.parametrize(
+    ("recorded", "asked", "refused"),
+    [("A", "B", True), ("A", "A", False), (None, "B", False), ("A", None, False), (None, None, False)],
+)
+def test_vectors_of_another_checkpoint_are_refused_by_name(tmp_path, capsys, monkeypatch, recorded, asked, refused):
+    """Not called a mismatch; vectors and models that do not know theirs are compared."""
+    folder = str(tmp_path / "v")
+    for name, source in (("capture", recorded), ("check", asked)):
+        target = Named(GREEDY, forced=GREEDY)
+        target.about = {"name": "script"} | ({} if source is None else {"checkpoint": source})
+        monkeypatch.setattr(f"ds4ref.test_vectors.{name}.target_of", lambda *a, target=target: target)
+    assert cli.main(["capture", folder, "-n", "2"]) == 0
+    capsys.readouterr()
+    assert cli.main(["check", folder, "--no-store"]) == (2 if refused else 0)
+    out, err = capsys.readouterr()
+    assert (f"{folder}: these vectors are of A, the model is B" in err, out == "") == (refused, refused)
 
 
 def edit(folder, change) -> None:

@@ -72,7 +72,7 @@ def assemble(runs: Sequence[Measured], title: str | None = None, figure: str = "
         "Speed": [*_speed_pictures(bench, figure), *(_speed_table(m, len(bench) == 1) for m in bench)],
         "Comparison": [_comparison_part(comparison) for comparison in comparisons],
         "Vectors": [_vectors_part(m) for m in kinds["vectors"]],
-        "Graded runs": graded_section(kinds["eval"], kinds["bench"]),
+        "Graded runs": graded_section(kinds["eval"]),
         "Environment": [Section(m.name, [Table((), _environment(m))], len(runs) <= 2) for m in runs],
         "How to reproduce": [
             block for name, command in commands for block in (f"{name}:", Code(shlex.join(map(str, command))))

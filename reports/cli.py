@@ -12,7 +12,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ds4ref.console.common import run, say
 from ds4ref.console.flags import add
@@ -35,33 +35,17 @@ $DS4_DATA_DIR/runs.sqlite, else in the user's data directory; --store names anot
 exit codes: 0 done; 1 failure, or a gate of compare that failed; 2 usage; {EXIT_INCOMPARABLE} not comparable, or too
 many warnings"""
 
-COMMANDS = {
-    "list": "runs, newest first",
-    "show": "one run: facts and rows",
-    "tag": "add or remove tags",
-    "rm": "delete runs",
-    "import": "add results CSVs, checked vectors and logs of ds4-eval to the store",
-    "export": "runs as one table: .csv or .json",
-    "compare": "is run B better than run A?",
-    "build": "one HTML report, and the same as Markdown",
-    "check": "check the integrity of the store",
-}
-
-USAGE = "ds4-report COMMAND [RUN...] [options]\n\ncommands:\n" + "\n".join(
-    f"  {name:<10}{summary}" for name, summary in COMMANDS.items()
-)
-
 
 def build_parser(command: str) -> Parser:
     """Return the parser of one command, or of the overview for ""."""
-    usage = f"{PROG} {command} " + {
-        "": "", "show": "RUN", "tag": "RUN TAG...", "rm": "RUN...", "import": "FILE...", "compare": "A B",
-        "export": "RUN... -o FILE", "build": "[RUN...] [-o FILE.html]",
-    }.get(command, "") + " [options]"  # fmt: skip
+    listed = "\n".join(f"  {name:<10}{entry.summary}" for name, entry in COMMANDS.items())
+    entry = COMMANDS.get(command, Command(lambda args: 0, "Save, compare and show runs."))
     parser = Parser(
         f"{PROG} {command}".strip(),
-        usage=usage if command else USAGE,
-        description=COMMANDS.get(command, "Save, compare and show runs."),
+        usage=f"{PROG} {command} {entry.names} [options]".replace("  ", " ")
+        if command
+        else f"{PROG} COMMAND [RUN...] [options]\n\ncommands:\n{listed}",
+        description=entry.summary,
         epilog=EPILOG,
         unavailable={},
     )
@@ -69,29 +53,15 @@ def build_parser(command: str) -> Parser:
     add(parser, "--store", help="the run store (the user's own)")
     if command == "list":
         parser.add_argument("--kind", metavar="KIND", type=choice(*KINDS), help="only " + ", ".join(KINDS))
-        add(parser, "--tag", help="only runs with this tag")
-        add(parser, "--limit", default=50, help="maximum number of runs (50)")
-    if command in ("list", "show", "compare"):
-        add(parser, "--json")
     if command == "tag":
         parser.add_argument("--remove", action="store_true", help="remove the tags")
-        add(parser, "--label", help="new label")
-    if command == "import":
-        add(parser, "--label", help="(the file's name)")
-        add(parser, "--tag", action="append", default=[], help="may be repeated")
-    if command in ("export", "build"):
-        add(
-            parser,
-            "--output",
-            help="file to write" + (" (report.html); FILE.md has the same as Markdown" if command == "build" else ""),
-        )
+    for flag, options in entry.options.items():
+        add(parser, flag, **options)
     if command == "compare":
         parser.add_argument("--margin", metavar="X", type=number(0, 100), help="smaller differences are none (1)")
         parser.add_argument("--fail-on", metavar="X", type=number(0, 100), help="gate: worse by X or more (3; eval 2)")
         parser.add_argument("--differ", metavar="FACT", action="append", default=[],
                             type=choice(*IDENTITY), help="may differ; may be repeated")  # fmt: skip
-    if command == "build":
-        add(parser, "--title", help="(from the runs)")
     add(parser, "--help")
     if not command:
         add(parser, "--version")
@@ -102,7 +72,6 @@ def listing(args: Namespace) -> int:
     """Run ``ds4-report list``; return the exit code."""
     from .tables import print_runs
 
-    _names(args, 0, 0)
     with _open(args) as store:
         runs = store.runs(args.kind, args.tag, args.limit)
     if args.json:
@@ -118,7 +87,7 @@ def show(args: Namespace) -> int:
     """Run ``ds4-report show``; return the exit code."""
     from .tables import print_run
 
-    (measured,) = _load(args, 1, 1)
+    (measured,) = _load(args)
     if args.json:
         print(json.dumps({**_plain(measured.run), "rows": measured.rows}))
     else:
@@ -128,7 +97,6 @@ def show(args: Namespace) -> int:
 
 def tag(args: Namespace) -> int:
     """Run ``ds4-report tag``; return the exit code."""
-    _names(args, 1, None)
     name, *tags = args.names
     if not tags and args.label is None:
         raise UsageError("tag needs at least one tag, or --label")
@@ -143,7 +111,6 @@ def tag(args: Namespace) -> int:
 
 def remove(args: Namespace) -> int:
     """Run ``ds4-report rm``; return the exit code."""
-    _names(args, 1, None)
     with _open(args) as store:
         numbers = {store.find(name).id for name in args.names}
         store.remove(*numbers)
@@ -152,22 +119,17 @@ def remove(args: Namespace) -> int:
 
 
 def import_(args: Namespace) -> int:
-    """Run ``ds4-report import``, warning of CSV rows that only partly fit Flash; return the exit code."""
+    """Run ``ds4-report import``; return the exit code."""
     from ds4ref.runs.store import Store
 
     from .sources import import_file
 
-    _names(args, 1, None)
     if args.label is not None and len(args.names) > 1:
         raise UsageError("--label names one file")
     with Store.open(args.store) as store:
         for name in args.names:
             number, new = import_file(name, store, args.label or "", tuple(args.tag))
             stored = store.run(number)
-            checked = stored.facts.get("kvcache_check")
-            if checked is not None and 0 < checked["flash"] < checked["rows"]:
-                say(PROG, f"{name}: kvcache_bytes fits Flash at {checked['flash']} of {checked['rows']} depths only: "
-                    "torn, or pooled from two models")  # fmt: skip
             print(f"run {number}: {stored.name}, {stored.rows} rows" + ("" if new else " (already stored)"))
     return 0
 
@@ -178,7 +140,7 @@ def export_(args: Namespace) -> int:
 
     if args.output is None or not args.output.lower().endswith((".csv", ".json")):
         raise UsageError("export needs -o FILE.csv or FILE.json")
-    print(f"{args.output}: {export(_load(args, 1, None), args.output)} lines")
+    print(f"{args.output}: {export(_load(args), args.output)} lines")
     return 0
 
 
@@ -191,7 +153,7 @@ def compare_(args: Namespace) -> int:
 
     from .tables import width
 
-    a, b = _load(args, 2, 2)
+    a, b = _load(args)
     given = {"margin": args.margin, "fail": args.fail_on}
     limits = replace(LIMITS.get(a.run.kind, LIMITS["bench"]), **{k: v for k, v in given.items() if v is not None})
     comparison = compare(a, b, limits, args.differ)
@@ -205,11 +167,11 @@ def build(args: Namespace) -> int:
     """Run ``ds4-report build``; return the exit code."""
     from .build import build_report
 
-    args.names = args.names or ["latest:bench"]
     output = args.output or "report.html"
     if not output.lower().endswith(".html"):
         raise UsageError(f"cannot build {output}: the name must end in .html")
-    built = build_report(_load(args, 1, None), output, args.title)
+    args.names = args.names or ["latest:bench"]
+    built = build_report(_load(args), output, args.title)
     print("\n".join(built.headline))
     page, *others = built.files
     print(f"open {page}" + (f" (the same in {', '.join(others)})" if others else ""))
@@ -218,7 +180,6 @@ def build(args: Namespace) -> int:
 
 def check(args: Namespace) -> int:
     """Run ``ds4-report check``, which reads and checks the whole store; return the exit code."""
-    _names(args, 0, 0)
     with _open(args) as store:
         store.check()
         runs = store.runs()
@@ -228,31 +189,16 @@ def check(args: Namespace) -> int:
     return 0
 
 
-BODIES: dict[str, Callable[[Namespace], int]] = {
-    "list": listing, "show": show, "tag": tag, "rm": remove, "import": import_, "export": export_,
-    "compare": compare_, "build": build, "check": check,
-}  # fmt: skip
-
-
 def _open(args: Namespace) -> Store:
     from ds4ref.runs.store import Store
 
     return Store.open(args.store, create=False)
 
 
-def _names(args: Namespace, least: int, most: int | None) -> None:
-    count = len(args.names)
-    if count < least:
-        raise UsageError(f"{least} name(s) needed, {count} given")
-    if most is not None and count > most:
-        raise UsageError(f"unexpected argument: {args.names[most]}")
-
-
-def _load(args: Namespace, least: int, most: int | None) -> list[Measured]:
+def _load(args: Namespace) -> list[Measured]:
     """Load the named runs; open the store only if one of them is in it."""
     from .sources import is_file, load
 
-    _names(args, least, most)
     if all(is_file(name) for name in args.names):
         return [load(name, None) for name in args.names]
     with _open(args) as store:
@@ -263,10 +209,53 @@ def _plain(entry: Run) -> dict[str, object]:
     return {**vars(entry), "tags": list(entry.tags)}
 
 
+class Command(NamedTuple):
+    """A command: what runs it, and how it is used.
+
+    names         the names that it takes, as in its usage
+    least, most   how many; ``most`` None for any number
+    options       flags, with what is their own here
+    """
+
+    run: Callable[[Namespace], int]
+    summary: str
+    names: str = ""
+    least: int = 0
+    most: int | None = 0
+    options: dict[str, dict[str, Any]] = {}
+
+
+JSON: dict[str, dict[str, Any]] = {"--json": {}}
+TAGS = {"help": "only runs with this tag"}, {"action": "append", "default": [], "help": "may be repeated"}
+REPORT = {"help": "file to write (report.html); FILE.md has the same as Markdown"}
+COMMANDS = {
+    "list": Command(listing, "runs, newest first", options={
+        "--tag": TAGS[0], "--limit": {"default": 50, "help": "maximum number of runs (50)"}, **JSON}),
+    "show": Command(show, "one run: facts and rows", "RUN", 1, 1, JSON),
+    "tag": Command(tag, "add or remove tags", "RUN TAG...", 1, None, {"--label": {"help": "new label"}}),
+    "rm": Command(remove, "delete runs", "RUN...", 1, None),
+    "import": Command(import_, "add results CSVs, checked vectors and logs of ds4-eval to the store", "FILE...", 1,
+                      None, {"--label": {"help": "(the file's name)"}, "--tag": TAGS[1]}),
+    "export": Command(export_, "runs as one table: .csv or .json", "RUN... -o FILE", 1, None,
+                      {"--output": {"help": "file to write"}}),
+    "compare": Command(compare_, "is run B better than run A?", "A B", 2, 2, JSON),
+    "build": Command(build, "one HTML report, and the same as Markdown", "[RUN...] [-o FILE.html]", 0, None,
+                     {"--output": REPORT, "--title": {"help": "(from the runs)"}}),
+    "check": Command(check, "check the integrity of the store"),
+}  # fmt: skip
+
+
 def body(argv: Sequence[str]) -> int:
     """Run the command that ``argv`` names; return the exit code."""
-    command = chosen(build_parser, COMMANDS, argv)
-    return 0 if command is None else BODIES[command[0]](command[1])
+    called = chosen(build_parser, COMMANDS, argv)
+    if called is None:
+        return 0
+    command, args = COMMANDS[called[0]], called[1]
+    if len(args.names) < command.least:
+        raise UsageError(f"{command.least} name(s) needed, {len(args.names)} given")
+    if command.most is not None and len(args.names) > command.most:
+        raise UsageError(f"unexpected argument: {args.names[command.most]}")
+    return command.run(args)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -21,8 +21,7 @@ from .figures import finite, score_picture
 OUTCOMES = ("right", "wrong", "ambiguous", "missing")
 NOTE = (
     "Counts are samples, one for each epoch. Cut or closed: answers that hit the token or reasoning limit. Tokens are "
-    "those of an answer: mean, median, and of all answers for each right one; tokens/s after the first; ds4-bench: "
-    "decode of the same model."
+    "those of an answer: mean, median, and of all answers for each right one; tokens/s after the first."
 )
 
 
@@ -36,8 +35,8 @@ def graded_sentences(measured: Measured) -> list[str]:
     return [f"{measured.name}: {score}", *(f"{measured.name}: {note}." for note in notes)]
 
 
-def graded_section(runs: Sequence[Measured], bench: Sequence[Measured]) -> list[Any]:
-    """Return the part of a report on graded runs, none without any; ``bench``: for the speed of the same models."""
+def graded_section(runs: Sequence[Measured]) -> list[Any]:
+    """Return the part of a report on graded runs, none without any."""
     if not runs:
         return []
     questions = [list(scored.answered(measured.rows).values()) for measured in runs]
@@ -53,8 +52,8 @@ def graded_section(runs: Sequence[Measured], bench: Sequence[Measured]) -> list[
         Table(("run", "questions", "score", "interval", *(["guessing"] if guesses else [])),
               [row if guesses else row[:4] for row in scores]),
         Table(("answers of", "epochs", "right", "wrong", "ambiguous", "none", "not graded", "cut or closed", "tokens",
-               "median", "per right answer", "tokens/s", "ds4-bench t/s"),
-              [_answers_row(measured, q, bench) for measured, q in zip(runs, questions, strict=True)]),
+               "median", "per right answer", "tokens/s"),
+              [_answers_row(measured, q) for measured, q in zip(runs, questions, strict=True)]),
         NOTE,
     ]  # fmt: skip
     for measured, q in zip(runs, questions, strict=True):
@@ -98,7 +97,7 @@ def _score_rows(measured: Measured, questions: Sequence[Answered]) -> list[list[
     return [_row(measured.name + status, questions), *rows]
 
 
-def _answers_row(measured: Measured, questions: Sequence[Answered], bench: Sequence[Measured]) -> list[str]:
+def _answers_row(measured: Measured, questions: Sequence[Answered]) -> list[str]:
     rows = [row for row in measured.rows if score_of(row) is not None]
     outcomes = Counter(str(row["outcome"]) for row in rows if row.get("outcome"))
     cut = sum(row.get("finish") == "length" or row.get("close") in ("soft", "hard", "open") for row in rows)
@@ -115,26 +114,5 @@ def _answers_row(measured: Measured, questions: Sequence[Answered], bench: Seque
         f"{cut / len(rows):.0%}" if outcomes else "", figure(fmean(tokens) if tokens else None),
         figure(median(row["tokens"] for row in counted) if counted else None),
         figure(sum(row["tokens"] for row in counted) / right if right else None),
-        figure(scored.rate(measured.rows), rounded), figure(_bench_rate(measured, bench), rounded),
+        figure(scored.rate(measured.rows), rounded),
     ]  # fmt: skip
-
-
-def _bench_rate(measured: Measured, bench: Sequence[Measured]) -> float | None:
-    """Return the median decode speed of the same model in the bench runs of the report."""
-    speeds = [
-        float(row["gen_tps"])
-        for other in bench
-        if same_model(measured.run.fact("model"), other.run.fact("model"))
-        for row in other.rows
-        if finite(row.get("gen_tps")) and row["gen_tps"] > 0
-    ]
-    return median(speeds) if speeds else None
-
-
-def same_model(one: Any, other: Any) -> bool:
-    """Return whether two models are the same, by digest, or by name and size if one lacks a digest."""
-    if not isinstance(one, dict) or not isinstance(other, dict):
-        return False
-    if one.get("sha256") and other.get("sha256"):
-        return bool(one["sha256"] == other["sha256"])
-    return bool(one.get("name") and one.get("bytes")) and all(one[k] == other.get(k) for k in ("name", "bytes"))

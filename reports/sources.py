@@ -18,7 +18,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ds4ref.archs.deepseek4.shape import FLASH
 from ds4ref.errors import DataError
 from ds4ref.runs.columns import COLUMNS, place
 from ds4ref.runs.results import read_rows
@@ -55,14 +54,13 @@ def read_csv(path: str | os.PathLike[str]) -> Measured:
     """Read a results CSV as a run, with single repetitions from NAME.json beside it if that has them."""
     path = Path(path)
     rows = read_rows(path)
-    facts = _facts_beside(path)
+    beside = path.with_suffix(".json")
+    why = f"not a JSON object (it should tell where {path.name} came from)"
+    facts = _json_object(beside, why) if beside.exists() else {}
     samples = facts.pop("samples", None)
     if isinstance(samples, list) and samples and all(isinstance(row, dict) for row in samples):
         rows = _with_percentiles(samples, rows)
     facts.pop("columns", None)
-    checked = check_kvcache(rows)
-    if checked is not None:
-        facts["kvcache_check"] = checked
     return _from_file(path, "bench", facts, rows)
 
 
@@ -71,12 +69,11 @@ def _with_percentiles(samples: list[dict[str, Any]], rows: Sequence[Mapping[str,
 
     The samples lack those times, and the median of their own percentiles would be another number.
     """
-    by_place = {place(row): row for row in rows}
+    stated = {place(row): row for row in rows}
     names = [column.name for column in COLUMNS if PERCENTILE.search(column.name)]
-    stated = [by_place.get(place(sample), {}) for sample in samples]
     return [
-        {**sample, **{name: row[name] for name in names if row.get(name) is not None}}
-        for sample, row in zip(samples, stated, strict=True)
+        sample | {name: row[name] for name in names if (row := stated.get(place(sample), {})).get(name) is not None}
+        for sample in samples
     ]
 
 
@@ -151,25 +148,6 @@ def import_file(
         tags=tags,
     )
     return number, True
-
-
-def check_kvcache(rows: list[dict[str, Any]]) -> dict[str, int] | None:
-    """Count the rows whose ``kvcache_bytes`` equal the size of a saved Flash session at that depth (model.md 12).
-
-    None if no row has the column. If some match but not all, rows are damaged, or come from two models.
-    """
-    sizes = [(row["ctx_tokens"], row["kvcache_bytes"]) for row in rows if row.get("kvcache_bytes")]
-    if not sizes:
-        return None
-    flash = sum(FLASH.payload_bytes(int(depth)) == size for depth, size in sizes)
-    return {"rows": len(sizes), "flash": flash}
-
-
-def _facts_beside(path: Path) -> dict[str, Any]:
-    beside = path.with_suffix(".json")
-    if not beside.exists():
-        return {}
-    return _json_object(beside, f"not a JSON object (it should tell where {path.name} came from)")
 
 
 def _json_object(path: Path, otherwise: str) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from ds4ref.console.page import Picture, Section, Table, pictures
 from ds4ref.errors import DataError
 from ds4ref.reports.build import assemble, build_report, series, speed_curves
 from ds4ref.reports.cli import main
-from ds4ref.reports.graded import same_model
 from ds4ref.reports.sources import read_csv
 from ds4ref.runs import scored, stats
 from ds4ref.runs.store import Store
@@ -212,9 +211,9 @@ def evaluation(name="e", seed=1, p=0.7, **more):
     return sample.evaluation(name, np.random.default_rng(seed), p, **more)
 
 
-def graded(measured, *others):
+def graded(measured):
     """The score table and the first row of the table of answers."""
-    scores, answers, *_ = tables(assemble([measured, *others]), "Graded")
+    scores, answers, *_ = tables(assemble([measured]), "Graded")
     return scores, answers[0]
 
 
@@ -268,22 +267,6 @@ def test_rows_of_other_graders_have_scores_only():
     assert [row["score"] for row in scores] == ["50.0%"] and answers["right"] == answers["cut or closed"] == ""
     with pytest.raises(DataError, match="no questions with a grade"):
         assemble([run("x", [{"id": "q", "status": "failed"}], kind="eval")])
-
-
-@pytest.mark.parametrize("one, other, same", [
-    ({"sha256": "a"}, {"sha256": "a"}, True),
-    ({"sha256": "a", "name": "m", "bytes": 5}, {"sha256": "b", "name": "m", "bytes": 5}, False),
-    ({"name": "m", "bytes": 5}, {"sha256": "b", "name": "m", "bytes": 5}, True),
-    ({"name": "m", "bytes": 5}, {"name": "m", "bytes": 6}, False),
-    ({"name": "m"}, {"name": "m"}, False), (None, {"name": "m", "bytes": 5}, False),
-])  # fmt: skip
-def test_speed_of_the_same_model_in_a_bench_run(one, other, same):
-    """Models are the same by digest, or by name and size."""
-    assert same_model(one, other) is same
-    bench = run("bench", [{"ctx_tokens": 64 * i, "gen_tps": 10.0 + i} for i in (1, 2, 3)], facts={"model": other})
-    measured = evaluation(count=6)
-    measured.run.facts["model"] = one
-    assert graded(measured, bench)[1]["ds4-bench t/s"] == ("12.0" if same else "")
 
 
 def test_every_run_has_its_place_in_every_group(monkeypatch):

@@ -1,6 +1,6 @@
 """Plots of a report as inline SVG, which follows the page's light or dark colours.
 
-As in ``speed_bench.plot``: axes from zero, direct labels, no frame, colours that colour-blind readers can tell apart
+As in ``speed_bench.plot``: axes from zero, no frame, colours that colour-blind readers can tell apart
 (Okabe and Ito), and line styles that differ without colour. Scores are on a scale from 0 to 100 %, so that small
 differences look small.
 """
@@ -61,20 +61,13 @@ def ratio_picture(name: str, ratios: Sequence[tuple[int, str, float]]) -> Pictur
         figure, (axes,) = new_figure((WIDTH, 260), 1, 1)
         axes.axhspan(-margin, margin, color=GRID, linewidth=0)
         axes.axhline(0, color=INK, linewidth=0.8)
-        for index, points in enumerate(curves.values()):
-            line(axes, [depth for depth, _ in points], [change for _, change in points], index)
+        for index, (metric, points) in enumerate(curves.items()):
+            line(axes, [depth for depth, _ in points], [change for _, change in points], index, metric)
         context_axis(axes, [depth for depth, _, _ in ratios])
-        (left, right), room = axes.get_xlim(), 0.07  # for the names
-        logarithmic = axes.get_xscale() == "log"
-        axes.set_xlim(left, right * (right / left) ** room if logarithmic else right + room * (right - left))
         heading(axes, f"change of speed, %: {shorten(name, 70)}")
         low, high = axes.get_ylim()
         axes.set_ylim(min(low, -2 * margin), max(high, 2 * margin))
-        least, below = 0.09 * (axes.get_ylim()[1] - axes.get_ylim()[0]), -math.inf
-        for metric in sorted(curves, key=lambda metric: curves[metric][-1][1]):  # labels that would overlap move apart
-            below = max(curves[metric][-1][1], below + least)
-            axes.annotate(metric, (curves[metric][-1][0], below), (8, 0), textcoords="offset points", va="center",
-                          color=SERIES[list(curves).index(metric)], fontweight="bold")  # fmt: skip
+        axes.legend(frameon=False, labelcolor="linecolor")
         svg = _inline(figure, f"ratio{crc32(name.encode())}")
     return Picture(
         svg, f"Change of speed against context depth: {name}", "Grey: the margin within which speeds are the same."
@@ -122,14 +115,14 @@ def score_picture(
         axes.set_axisbelow(True)
         heading(axes, "right answers, with 95 % intervals")
         svg = _inline(figure, "scores")
-    told = "; ".join(
-        f"{run} {100 * score.estimate:.1f} %" for run, score in zip(names, groups[first], strict=True) if score
-    )
+    shares = (f"{run} {100 * score.estimate:.1f} %" for run, score in zip(names, groups[first], strict=True) if score)
     caption = (
-        "Share of questions answered correctly, with 95 % intervals. The epochs of a question count as one; failed"
+        "Share of questions answered correctly, with 95 % intervals. The epochs of a question count as one; failed "
+        "requests are left out."
     )
-    caption += " requests are left out." + (" Vertical strokes: the score of guessing." if guesses else "")
-    return Picture(svg, f"Right answers with 95 % intervals by source; over all: {told}", caption)
+    if guesses:
+        caption += " Vertical strokes: the score of guessing."
+    return Picture(svg, f"Right answers with 95 % intervals by source; over all: {'; '.join(shares)}", caption)
 
 
 def finite(value: Any) -> bool:

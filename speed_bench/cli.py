@@ -18,7 +18,6 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ds4ref.console.common import Interrupt, Progress, check_output, run, say
@@ -44,17 +43,13 @@ def bench(args: Namespace) -> int:
         if args.resume is not None:
             store = open_store(stack, args.store)
             first = unfinished(store, args.resume)
-            resumed = build_parser().parse(first.facts["command"][1:])
-            plan, places = read_plan(resumed)
-            places = replace(places, store=args.store)
-            args.argv = first.facts["command"][1:]
-        else:
-            plan, places = read_plan(args)
-        plan = choose_models(plan)
+            argv = first.facts["command"][1:]
+            args = Namespace(**{**vars(build_parser().parse(argv)), "store": args.store, "argv": argv})
+        plan = choose_models(read_plan(args))
         if store is None and not args.no_store:
-            store = open_store(stack, places.store)
+            store = open_store(stack, args.store)
         stack.enter_context(single_instance(PROG))
-        output, progress_line = Output(places, plan.targets), ProgressLine()
+        output, progress_line = Output(args, plan.targets), ProgressLine()
         measurement = Measurement(
             plan, store, label=output.label, say=progress_line.say, progress=progress_line.start, stopping=Interrupt,
             on_row=progress_line.aside(output.row), command=[PROG, *args.argv],

@@ -10,7 +10,7 @@ import math
 import os
 import re
 from argparse import ArgumentTypeError, Namespace
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from ds4ref.backends import BACKENDS, DEFAULT_BACKEND
@@ -79,26 +79,6 @@ UNAVAILABLE = {
     "--metal": f"no Metal backend (available: {', '.join(BACKENDS)})",
     "--quality": f"choose the rounding mode with --numerics {'|'.join(MODES)}",
 }
-
-
-@dataclass(frozen=True)
-class OutputOptions:
-    """Where results go.
-
-    csv     path of the CSV file
-    plots   paths of plots
-    form    format on stdout, one of ``formats.FORMATS``
-    json    print a last line of JSON on stdout
-    label   label of the run in the store
-    store   path of the run store
-    """
-
-    csv: str | None = None
-    plots: tuple[str, ...] = ()
-    form: str | None = None
-    json: bool = False
-    label: str = ""
-    store: str | None = None
 
 
 def build_parser() -> Parser:
@@ -200,8 +180,9 @@ def bounds(text: str) -> dict[str, float]:
     return limits
 
 
-def read_plan(args: Namespace) -> tuple[Plan, OutputOptions]:
-    """Return the plan and the output options; reads the prompt file, but does not look for model files."""
+def read_plan(args: Namespace) -> Plan:
+    """Return the plan; reads the prompt file, but does not look for model files. Settles ``args.output``, the format on
+    stdout, if none was given."""
     kinds = {BenchTarget(spec).kind for spec in args.target} or {"local"}
     _refuse(
         (args.prompt_file and args.chat_prompt_file, "choose one of --prompt-file and --chat-prompt-file"),
@@ -212,14 +193,13 @@ def read_plan(args: Namespace) -> tuple[Plan, OutputOptions]:
     )  # fmt: skip
     walk = _walk(args, "local" not in kinds)
     targets = _local_targets(args) if "local" in kinds else _remote_targets(args)
-    places = _places(args, bool(walk.get("probes")))
+    _check_outputs(args, bool(walk.get("probes")))
     file = args.prompt_file if args.prompt_file is not None else args.chat_prompt_file
-    plan = Plan(
+    return Plan(
         targets=targets, reps=args.reps, budget=args.budget, warmup=not args.no_warmup, warm_weights=args.warm_weights,
         prompt=None if file is None else read_text(file, "prompt"), chat=args.chat_prompt_file is not None,
         system=args.system, api=args.api, **walk,
     )  # fmt: skip
-    return plan, places
 
 
 def _refuse(*rules: tuple[Any, str]) -> None:
@@ -349,7 +329,7 @@ def choose_models(plan: Plan) -> Plan:
     return replace(plan, targets=tuple(chosen(t) if t.kind == "local" else t for t in plan.targets))
 
 
-def _places(args: Namespace, tests: bool) -> OutputOptions:
+def _check_outputs(args: Namespace, tests: bool) -> None:
     from .plot import check_suffix
 
     _refuse(
@@ -363,7 +343,5 @@ def _places(args: Namespace, tests: bool) -> OutputOptions:
     for path in (args.csv, *args.plot):
         if path is not None:
             check_output(path)
-    form = args.output
-    if form is None and args.csv is None and not args.json and tests:
-        form = "md"
-    return OutputOptions(args.csv, tuple(args.plot), form, args.json, args.label or "", args.store)
+    if tests and args.csv is None and args.output is None and not args.json:
+        args.output = "md"

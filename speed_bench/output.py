@@ -11,6 +11,7 @@ import os
 import re
 import shlex
 import sys
+from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -21,7 +22,6 @@ from ds4ref.errors import DataError
 from ds4ref.runs.columns import HEADER, csv_text, format_row, grouped, summary
 
 from .formats import render
-from .options import OutputOptions
 from .plan import BenchTarget
 from .runner import MeasuredTarget, Measurement
 
@@ -29,14 +29,15 @@ PROG = "ds4-bench"
 
 
 class Output:
-    """Writes the results of one run where its output options say."""
+    """Writes the results of one run where the options of its command line say."""
 
-    def __init__(self, places: OutputOptions, targets: Sequence[BenchTarget]):
-        self.places, self.several = places, len(targets) > 1
+    def __init__(self, options: Namespace, targets: Sequence[BenchTarget]):
+        self.options, self.several = options, len(targets) > 1
         parts = [re.sub(r"^target [A-Z]", lambda match: match[0][-1].lower(), target.name) for target in targets]
         names = [re.sub(r"[^A-Za-z0-9._]+", "-", part).strip("-.") for part in parts]
         unique = names if len(set(names)) == len(names) else [f"{i + 1}-{part}" for i, part in enumerate(names)]
         self.suffixes = {target.name: part for target, part in zip(targets, unique, strict=True)}
+        self.file = None if options.csv is None or _is_device(options.csv) else Path(options.csv)
         self.run: Measurement | None = None
         self._sink: IO[str] | None = None
         self._written: set[tuple[int, str]] = set()
@@ -44,7 +45,7 @@ class Output:
 
     def label(self, target: BenchTarget) -> str:
         """Return the label under which a target's run is stored."""
-        label = self.places.label or (Path(self.places.csv).stem if self.places.csv else "")
+        label = self.options.label or (Path(self.options.csv).stem if self.options.csv else "")
         return f"{label}: {target.name}" if label and target.name else label or target.name
 
     # --- meanwhile
@@ -52,13 +53,13 @@ class Output:
     def begin(self, run: Measurement) -> None:
         """Open the stream that gets each row at once: stdout if there is no other output, or a CSV on a device."""
         self.run = run
-        places = self.places
-        if places.csv is not None and _is_device(places.csv):
+        csv = self.options.csv
+        if csv is not None and self.file is None:
             try:
-                self._sink = open(places.csv, "w", encoding="utf-8")
+                self._sink = open(csv, "w", encoding="utf-8")
             except OSError as error:
-                raise DataError(f"cannot write {places.csv}: {error.strerror}") from None
-        elif places.csv is None and not places.form and not places.json and not self.several and not is_tty(sys.stdout):
+                raise DataError(f"cannot write {csv}: {error.strerror}") from None
+        elif not (csv or self.options.output or self.options.json or self.several or is_tty(sys.stdout)):
             self._sink = sys.stdout
 
     def row(self, target: MeasuredTarget) -> None:
@@ -66,11 +67,11 @@ class Output:
         assert self.run is not None
         if target is self.run.targets[0]:
             self._emit(target, least=self.run.reps or sys.maxsize)
-        if self.places.csv is not None and not _is_device(self.places.csv):
-            self._write_partial(target)
+        if self.file is not None:
+            self._write_csv(target, self._partial(target))
 
-    def _write_partial(self, target: MeasuredTarget) -> None:
-        with atomic_output(str(self._partial(target))) as out:
+    def _write_csv(self, target: MeasuredTarget, path: Path) -> None:
+        with atomic_output(str(path)) as out:
             out.write(csv_text(target.rows).encode())
 
     def _emit(self, target: MeasuredTarget, least: int) -> None:
@@ -102,28 +103,29 @@ class Output:
         if not measured:
             return
         files = []
-        for target in measured if self.places.csv is not None and not _is_device(self.places.csv) else ():
+        for target in measured if self.file is not None else ():
             with suppress(DataError):  # the disk is full: what was kept elsewhere is
-                self._write_partial(target)
+                self._write_csv(target, self._partial(target))
                 self._write_facts(target, self._partial(target).with_suffix(".json"), run.status)
                 files.append(str(self._partial(target)))
         runs = [target.run for target in measured if target.run is not None]
         where = [f"in {', '.join(files)}"] if files else []
         if runs:
-            where.append(f"as run {', '.join(map(str, runs))}; {PROG} --resume {runs[0]}{self._store()} continues")
+            store = "" if self.options.store is None else f" --store {shlex.quote(self.options.store)}"
+            where.append(f"as run {', '.join(map(str, runs))}; {PROG} --resume {runs[0]}{store} continues")
         verb = "stopped" if run.status == "stopped" else "failed"
         of = f" of {run.wanted}" if run.reps else ""
         say(PROG, f"{verb}; {run.done}{of} rows were measured and saved {', '.join(where)}".rstrip())
 
     def conclude(self) -> None:
         """Write a finished run's output files; print its tables and warnings."""
-        run, places = self.run, self.places
+        run, options = self.run, self.options
         assert run is not None
         files = self._files(run)
         document, sentences = verdict(run)
-        if places.form is not None:
-            sys.stdout.write(render(places.form, run.targets))
-        elif places.json:
+        if options.output is not None:
+            sys.stdout.write(render(options.output, run.targets))
+        elif options.json:
             print(json.dumps(self._document(run, files, document)))
         elif self._sink is not sys.stdout:
             self._tables(run)
@@ -132,24 +134,24 @@ class Output:
                 print(f"{kind:6} {', '.join(names)}")
         for note in run.notes():
             say(PROG, note)
-        if self._sink is sys.stdout or places.form is not None:
+        if self._sink is sys.stdout or options.output is not None:
             for sentence in sentences:
                 say(PROG, sentence)
         for target in run.targets:
-            if target.run is not None and run.store is not None and not places.json:
+            if target.run is not None and run.store is not None and not options.json:
                 say(PROG, f"saved as run {target.run}; {run.store.show(target.run)}")
         sys.stdout.flush()
 
     def _tables(self, run: Measurement) -> None:
-        from .table import print_table
+        from .table import table
 
-        streams = {target.planned.streams for target in run.targets}
-        if len(streams) > 1 and len({target.planned.spec for target in run.targets}) == 1:
-            entries = [entry for target in run.targets for entry in target.summary()]
-            print_table(entries, run.targets[0].facts, self.places.label)
-            return
+        if len({target.planned.streams for target in run.targets}) > 1:
+            if len({target.planned.spec for target in run.targets}) == 1:
+                entries = [entry for target in run.targets for entry in target.summary()]
+                print(table(entries, run.targets[0].facts, self.options.label or ""))
+                return
         for target in run.targets:
-            print_table(target.summary(), target.facts, self.label(target.planned))
+            print(table(target.summary(), target.facts, self.label(target.planned)))
 
     def _document(self, run: Measurement, files: dict[str, list[str]], verdict: dict[str, Any]) -> dict[str, Any]:
         """Return the JSON document: facts common to all targets, and each target with its own."""
@@ -167,20 +169,18 @@ class Output:
 
     def _files(self, run: Measurement) -> dict[str, list[str]]:
         """Write the CSVs with their JSON and the plots; return the paths by kind."""
-        places = self.places
-        if places.csv is None or _is_device(places.csv):
+        if self.file is None:
             return {}
         files: dict[str, list[str]] = {"csv": [], "facts": []}
         for target in run.targets:
             path = self._path(target)
-            with atomic_output(str(path)) as out:
-                out.write(csv_text(target.rows).encode())
+            self._write_csv(target, path)
             self._write_facts(target, path.with_suffix(".json"), run.status)
             for rest in (self._partial(target), self._partial(target).with_suffix(".json")):
                 rest.unlink(missing_ok=True)
             files["csv"].append(str(path))
             files["facts"].append(str(path.with_suffix(".json")))
-        if places.plots:
+        if self.options.plot:
             files["plot"] = self._plot(run, files["csv"])
         return {kind: names for kind, names in files.items() if names}
 
@@ -191,7 +191,7 @@ class Output:
             return []
         from .plot import plot
 
-        return [str(path) for path in plot(csvs, self.places.plots, load=levels)]
+        return [str(path) for path in plot(csvs, self.options.plot, load=levels)]
 
     def _write_facts(self, target: MeasuredTarget, path: Path, status: str) -> None:
         # times of single steps are only in the store, as they would dominate the file; here are their percentiles
@@ -204,15 +204,13 @@ class Output:
             out.write(json.dumps(content, indent=1).encode() + b"\n")
 
     def _path(self, target: MeasuredTarget) -> Path:
-        path = Path(self.places.csv or "")
-        return path.with_name(f"{path.stem}-{self.suffixes[target.name]}{path.suffix}") if self.several else path
+        assert self.file is not None
+        suffix = f"-{self.suffixes[target.name]}" if self.several else ""
+        return self.file.with_name(f"{self.file.stem}{suffix}{self.file.suffix}")
 
     def _partial(self, target: MeasuredTarget) -> Path:
         path = self._path(target)
         return path.with_name(f"{path.stem}.partial{path.suffix or '.csv'}")
-
-    def _store(self) -> str:
-        return f" --store {shlex.quote(self.places.store)}" if self.places.store is not None else ""
 
 
 def verdict(run: Measurement) -> tuple[dict[str, Any], list[str]]:

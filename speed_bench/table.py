@@ -2,80 +2,47 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
+import textwrap
 from collections.abc import Mapping, Sequence
-from typing import IO, Any
+from typing import Any
 
+from ds4ref.console.common import columns, is_tty
+from ds4ref.console.page import line
+from ds4ref.console.tables import Column, choose, fitted
 from ds4ref.runs import warnings
-from ds4ref.runs.columns import Column, shown
+from ds4ref.runs.columns import shown
 
-PIPE_WIDTH = 120
+PIPE_WIDTH = 160
 """Width in characters of tables written to a pipe or file."""
-LEAST = 7
-"""Minimum width of a column in characters."""
 
 
-def print_table(
-    entries: Sequence[Mapping[str, Any]],
-    facts: Mapping[str, Any],
-    name: str = "",
-    file: IO[str] | None = None,
-    width: int | None = None,
-) -> None:
-    """Print summaries on ``file`` (default stdout) under a title with model and engine.
+def table(
+    entries: Sequence[Mapping[str, Any]], facts: Mapping[str, Any], name: str = "", width: int | None = None
+) -> str:
+    """Return summaries as a table under a title with model and engine, ``width`` characters wide.
 
     Columns without values are omitted; columns that do not fit the terminal are listed below the table.
     """
-    from rich.console import Console
-    from rich.table import Table
-
     if width is None:
-        width = shutil.get_terminal_size().columns if file is None and sys.stdout.isatty() else PIPE_WIDTH
-    candidates = sorted(shown(entries), key=lambda column: column.rank)
-    columns = fitting(candidates, entries, width)
-    omitted = [column.heading for column in candidates if column not in columns]
-    table = Table(
-        title=_title(facts, name),
-        caption=_caption(entries, facts, omitted),
-        title_justify="left",
-        caption_justify="left",
-    )
-    for column in columns:
-        table.add_column(column.heading, justify="right", min_width=_width(column, entries), no_wrap=False)
-    for entry in entries:
-        table.add_row(*(column.display(entry) for column in columns))
-    Console(file=file, highlight=False, width=width).print(table)
-
-
-def fitting(columns: Sequence[Column], entries: Sequence[Mapping[str, Any]], width: int) -> list[Column]:
-    """Return as many of ``columns`` (most important first) as fit into ``width`` characters, at least one.
-
-    Headings may break between words, numbers may not.
-    """
-    chosen: list[Column] = []
-    used = 1
-    for column in columns:
-        used += _width(column, entries) + 3
-        if chosen and used > width:
-            break
-        chosen.append(column)
-    return chosen
-
-
-def _width(column: Column, entries: Sequence[Mapping[str, Any]]) -> int:
-    cells = [len(column.display(entry)) for entry in entries]
-    return max([LEAST, *cells, *(len(word) for word in column.heading.split())])
+        width = columns(sys.stdout) if is_tty(sys.stdout) else PIPE_WIDTH
+    ordered = sorted(shown(entries), key=lambda column: column.rank)
+    headings = [Column(column.heading, column.rank, right=True) for column in ordered]
+    rows = [[column.display(entry) for column in ordered] for entry in entries]
+    chosen, _ = choose(headings, rows, width)
+    omitted = [column.heading for index, column in enumerate(ordered) if index not in chosen]
+    below = [textwrap.fill(text, width) for text in _caption(entries, facts, omitted)]
+    return "\n".join([textwrap.fill(_title(facts, name), width), fitted(headings, rows, width), *below])
 
 
 def _title(facts: Mapping[str, Any], name: str) -> str:
     model = facts["model"]
     numerics = f", numerics {facts['numerics']}" if facts["numerics"] else ""
     title = f"{model['name'] or model['file']} · backend {facts['backend']}{numerics}"
-    return f"{name} · {title}" if name else title
+    return line(f"{name} · {title}" if name else title)
 
 
-def _caption(entries: Sequence[Mapping[str, Any]], facts: Mapping[str, Any], omitted: Sequence[str]) -> str:
+def _caption(entries: Sequence[Mapping[str, Any]], facts: Mapping[str, Any], omitted: Sequence[str]) -> list[str]:
     machine = facts["machine"]
     reps = max((entry["reps"] for entry in entries), default=1)
     if facts.get("cluster"):
@@ -88,7 +55,5 @@ def _caption(entries: Sequence[Mapping[str, Any]], facts: Mapping[str, Any], omi
         caption = f"{threads}{machine['cpu']}, {machine['cores']} cores"
     if reps > 1:
         caption += f"; medians of {reps} repetitions"
-    caption += f"; no room for {', '.join(omitted)}" if omitted else ""
-    return "\n".join(
-        [caption, *(f"warning ({code}): {warnings.MEANINGS[code]}" for code in warnings.codes(entries).split())]
-    )
+    lines = [caption, *(f"warning ({code}): {warnings.MEANINGS[code]}" for code in warnings.codes(entries).split())]
+    return lines + ([f"no room for {', '.join(omitted)}"] if omitted else [])

@@ -36,10 +36,15 @@ class Uneven(Endpoint):
 
 
 def console(text: str) -> list[dict[str, str]]:
-    (head,) = {line for line in text.splitlines() if line.startswith("┃")}
-    names = [cell.strip() for cell in head.strip("┃").split("┃")]
-    lines = [line.strip("│").split("│") for line in text.splitlines() if line.startswith("│")]
-    return [dict(zip(names, map(str.strip, line), strict=True)) for line in lines]
+    """Cells end where their headings do."""
+    lines = text.splitlines()
+    (at,) = [number for number, line in enumerate(lines) if line.split()[:1] == ["context"] or "  context  " in line]
+    names = list(re.finditer(r"\S+(?: \S+)*", lines[at]))
+    ends = [0, *(name.end() for name in names)]
+    return [
+        {name[0]: line[start:end].strip() for name, start, end in zip(names, ends, ends[1:], strict=False)}
+        for line in lines[at + 1 : at + 3]
+    ]
 
 
 def page(path: Path) -> list[dict[str, str]]:

@@ -323,7 +323,7 @@ def test_tokens_are_shown_where_they_are_not_those_asked_for(server, swept, caps
     assert code == 0 and {(row["gen_tokens"], row["asked_tokens"]) for row in rows} == {(tokens, 64)}
     assert {round(row["gen_tps"] * STEP, 1) for row in rows} == ({1.0} if tokens != 64 else {0.9})
     said = capsys.readouterr()
-    assert bool(re.search(r"┃ +tokens +┃.*┃ +asked +┃", said.out)) == (tokens != 64)
+    assert bool(re.search(r"  tokens  .*  asked", said.out)) == (tokens != 64)
     assert ("answers ended early on 4 of 4 rows: after 63 of 64 tokens" in said.err) == (tokens == 63)
 
 

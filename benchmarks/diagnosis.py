@@ -33,7 +33,7 @@ from ds4ref.test_vectors.diagnosis.prompts import MISTAKES
 from ds4ref.test_vectors.diagnosis.search import NO_MISTAKE
 from ds4ref.test_vectors.diagnosis.signatures import Signature
 from ds4ref.test_vectors.observation import Observation, from_logits
-from ds4ref.text.chat import encode_chat_prompt
+from ds4ref.text.prompts import encode_chat_prompt
 from ds4ref.variants import LIBRARY, ROUNDING
 
 from .calibration import right

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from .residency.resident import ResidentExperts
     from .sampling import Sampler
     from .text.chat import Message
+    from .text.official import Profile
     from .text.tokenizer import Tokenizer
     from .weights.source import TensorSource
 
@@ -210,7 +211,29 @@ class Engine:
         from .text.vocabulary import open_tokenizer
 
         self.check_open()
-        return open_tokenizer(self.source, self.options.split)
+        tokenizer = open_tokenizer(self.source, self.options.split)
+        tokenizer.profile = self._profile(tokenizer)
+        return tokenizer
+
+    def _profile(self, tokenizer: Tokenizer) -> Profile | None:
+        """Return the form of prompts that the options or the checkpoint ask for, None for May's or the model's own."""
+        from .archs.deepseek4.checkpoint import checkpoint_of
+        from .text.official import PROFILES
+        from .text.protocol import SYSTEM
+        from .weights.source import DEEPSEEK, architecture
+
+        name = self.options.template
+        if architecture(self.source) != DEEPSEEK:
+            if name is not None:
+                raise UsageError(f"{self.path}: template {name} is DeepSeek V4's; this model has one of its own")
+            return None
+        name = name or checkpoint_of(self.source).profile
+        if name == "may":
+            return None
+        profile = PROFILES[name]
+        if profile.in_place:
+            tokenizer.special_id(SYSTEM)
+        return replace(profile, escapes=self.options.template_escapes == "on")
 
     def sampler(self, temperature: float = 0.0, **settings: Any) -> Sampler:
         """Return a sampler for this model (``sampling.sampler_of``); settings are top_k, top_p, min_p, seed.
@@ -269,10 +292,11 @@ class Engine:
         text: a question, or messages in the form of OpenAI's API ({"role": ..., "content": ...}) or as ``Message``, the
         last of which is not the assistant's. No text in them becomes a control token.
         system: system text; messages with one of their own keep theirs.
-        thinking: "none", "high" or "max".
+        thinking: "none", "low", "high" or "max".
         Raise UsageError for another mode, TextError for messages that are none, or if the file has no tokenizer.
         """
-        from .text.chat import MODES, Message, encode_chat_prompt, render
+        from .text.chat import MODES, Message
+        from .text.prompts import encode_chat_prompt, prompt_of
 
         self.check_open()
         if thinking not in MODES:
@@ -286,7 +310,7 @@ class Engine:
             return self.prompt(messages[0].content, system, thinking)
         if system and not any(message.role in ("system", "developer") for message in messages):
             messages = [Message("system", system), *messages]
-        return render(messages, (), thinking).encode(self.tokenizer)
+        return prompt_of(self.tokenizer.profile, messages, (), thinking).encode(self.tokenizer)
 
     def stream(
         self,

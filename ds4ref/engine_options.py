@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 DRAFTS = "off", "auto", "lookup", "mtp"
 SPLITS = "unicode", "ds4"
+TEMPLATES = "may", "0731", "v4.1"
 MOST_DRAFTED = 7
 """Most drafted tokens that one pass verifies: a pass holds 8 rows, the first of which is the pending token."""
 PATIENCE = 15.0
@@ -113,6 +114,9 @@ class EngineOptions:
     threads       CPU threads (None: the backend's own choice)
     strict        also demand the exact dimensions of DeepSeek V4 Flash (docs/explanation/model.md 2.1)
     split         how the tokenizer cuts text before merging: "unicode" as the model was trained, or "ds4"
+    template      form of prompts and answers of DeepSeek V4 (docs/explanation/text.md 3): "may" (ds4's), "0731" or
+                  "v4.1"; None: the checkpoint's
+    template_escapes  "off": as the official encoder, which escapes nothing, where the template is not May's
     advise        prefetch routed experts from disk once they are chosen, which pays when the model does not fit into
                   memory (None: do so if the file is larger than the memory this process may use)
     expert_cache  bytes of memory for routed experts that are read from disk when they are chosen, for a model larger
@@ -146,6 +150,10 @@ class EngineOptions:
     strict: bool = option(False, "--strict", help="accept only DeepSeek V4 Flash or Pro; check every metadata key")
     split: str = option("unicode", "--split", "NAME", SPLITS,
         "pre-tokenizer: unicode (as in training), or ds4 (as ds4 splits text) (unicode)")  # fmt: skip
+    template: str | None = option(None, "--template", "NAME", TEMPLATES,
+        "prompt format: may (as ds4), 0731 or v4.1 (the checkpoint's; see ds4 --inspect)")  # fmt: skip
+    template_escapes: str = option("on", "--template-escapes", "SWITCH", ("on", "off"),
+        "escape closing tags inside names, values and results; off: as the official encoder (on)")  # fmt: skip
     advise: bool | None = None
     expert_cache: int | str | None = option(None, "--expert-cache", "SIZE", "size",
         "RAM for caching experts loaded from disk on demand: a size (32GB), off, or auto: on if the model exceeds "

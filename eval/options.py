@@ -89,6 +89,7 @@ def build_parser() -> Parser:
 
     g = made.add_argument_group("answers")
     add(g, "--think")
+    add(g, "--think-low")
     add(g, "--think-max")
     add(g, "--nothink")
     add(g, "--tokens", help="token limit of an answer (16000)")

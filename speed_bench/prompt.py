@@ -55,7 +55,7 @@ class PromptText:
             if plan.prompt is None:
                 self._ids = prose_tokens(self._tokenizer, count)
             else:
-                from ds4ref.text.chat import encode_chat_prompt
+                from ds4ref.text.prompts import encode_chat_prompt
 
                 self._ids = (
                     encode_chat_prompt(self._tokenizer, plan.system, plan.prompt, "none")

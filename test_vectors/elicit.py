@@ -16,7 +16,7 @@ from ds4ref.errors import TargetError, TextError, UsageError
 from ds4ref.nano.diagnostic import PROMPTS
 from ds4ref.nano.prose import prose
 from ds4ref.targets import Ability, Prompt, Request, Step, Target
-from ds4ref.text.chat import encode_chat_prompt
+from ds4ref.text.prompts import encode_chat_prompt
 from ds4ref.text.tokenizer import Tokenizer
 from ds4ref.text.vocabulary import ids_by_bytes
 

@@ -258,7 +258,7 @@ def _prompt(file: _File, data: dict[str, Any], own: Any, chosen: Sequence[int]) 
         if type(count) is int and before[count:] in (list(chosen), list(chosen[:-1])):
             before = before[:count]  # the given ids are of the prompt, or of all that was fed
     elif text is not None:
-        from ds4ref.text.chat import encode_chat_prompt
+        from ds4ref.text.prompts import encode_chat_prompt
 
         if file.tokenizer is None:
             raise UsageError(f"{path}: a text prompt needs a model with a tokenizer: pass --token-ids")

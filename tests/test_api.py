@@ -58,8 +58,8 @@ NAN, INF = float("nan"), float("inf")
 @pytest.mark.parametrize(
     ("option", "values", "told"),
     [
-        ("thinking", ["hard", True, None], "none, high, max"),
-        ("thinking", ["hgh", "HIGH"], "none, high, max \\(did you mean high\\?\\)"),
+        ("thinking", ["hard", True, None], "none, low, high, max"),
+        ("thinking", ["hgh", "HIGH"], "none, low, high, max \\(did you mean high\\?\\)"),
         ("temperature", [-1, -0.01, 100.5, NAN, INF, "1", None, True, 1j], "a number from 0 to 100"),
         ("top_p", [3, -0.1, 1.001, NAN, "x"], "a number from 0 to 1"),
         ("min_p", [-0.1, 2, NAN, [0]], "a number from 0 to 1"),

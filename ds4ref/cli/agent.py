@@ -106,6 +106,7 @@ def build_parser() -> Parser:
     g.add_argument("--log", metavar="FILE", help="append the transcript as JSON lines")
     add(g, "--system", help='system prompt, added to the tool instructions; "" for none')
     add(g, "--think", default="high")
+    add(g, "--think-low")
     add(g, "--think-max", help="think without limit; a local model needs --ctx >= 393216")
     add(g, "--nothink")
 
@@ -205,9 +206,11 @@ def _agent(args: Namespace, target: Target, workspace: Workspace, permit: Permit
 
 def _thinking(args: Namespace, target: Target) -> str:
     """Return the thinking mode in force: a local model's depends on its context."""
-    if target.kind != "local":
+    from ..targets.local import LocalTarget
+
+    if not isinstance(target, LocalTarget):
         return str(args.think)
-    return think_mode(PROG, Namespace(think=args.think, ctx=args.ctx or CTX))
+    return think_mode(PROG, Namespace(think=args.think, ctx=args.ctx or CTX), target.engine.tokenizer)
 
 
 class Session(Talk):

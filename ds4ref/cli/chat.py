@@ -32,6 +32,7 @@ PROMPT = "ds4> "
 HELP = """\
 /help         this list
 /think        think before answering
+/think-low    think briefly (checkpoints since July 2026)
 /think-max    think without limit (needs a context of at least 393216)
 /nothink      answer without thinking
 /system TEXT  set the system prompt ("" for none); alone: show it
@@ -58,13 +59,14 @@ class Chat(Talk):
         super().__init__(PROG, HELP)
         self.engine, self.args = engine, args
         warn_of_system(engine.tokenizer, args.system)
-        self.transcript = Transcript(engine.tokenizer, args.system, think_mode(PROG, args))
+        self.transcript = Transcript(engine.tokenizer, args.system, think_mode(PROG, args, engine.tokenizer))
         self.session = engine.session(args.ctx)
 
     def commands(self) -> dict[str, Callable[[str], None]]:
         """Return the chat's /commands by name."""
         return {
             "/think": lambda rest: self.think("high"),
+            "/think-low": lambda rest: self.think("low"),
             "/think-max": lambda rest: self.think("max"),
             "/nothink": lambda rest: self.think("none"),
             "/system": self.system,
@@ -78,7 +80,7 @@ class Chat(Talk):
     def think(self, mode: str) -> None:
         """Run /think and the like: set the thinking mode of later turns; "max" becomes "high" in a small context."""
         self.args.think = mode
-        self.transcript.mode = think_mode(PROG, self.args)
+        self.transcript.mode = think_mode(PROG, self.args, self.engine.tokenizer)
 
     def system(self, text: str) -> None:
         """Run /system TEXT: change the start of the conversation, so that the next turn evaluates everything again."""

@@ -101,6 +101,7 @@ def build_parser() -> Parser:
     add(g, "--token-ids", help="prompt as a JSON list of token ids, without chat template")
     add(g, "--system", default=DEFAULT_SYSTEM, help=f'system prompt, "" for none ("{DEFAULT_SYSTEM}")')
     add(g, "--think", default="high")
+    add(g, "--think-low")
     add(g, "--think-max", help="think without limit; needs --ctx >= 393216, else same as --think")
     add(g, "--nothink")
 

@@ -62,11 +62,10 @@ def dump_tokens(args: Namespace) -> int:
 def dump_logprobs(args: Namespace) -> int:
     """Write a greedy continuation as JSON, each step with its likeliest alternatives (docs/reference/ds4.md)."""
     source = read_source(args)
-    mode = think_mode(PROG, args)
     top_k = min(args.logprobs_top_k, MAX_TOP_K)
     with open_engine(PROG, args) as engine:
         tok = engine.tokenizer
-        ids, _ = encode(source, tok, engine.shape.vocab, args.system, mode)
+        ids, _ = encode(source, tok, engine.shape.vocab, args.system, think_mode(PROG, args, tok))
         check_fits(len(ids), args.ctx)
         session = engine.session(args.ctx)
         with Progress(f"processing {len(ids)} input tokens") as progress:
@@ -130,10 +129,10 @@ def dump_logits(args: Namespace) -> int:
     import numpy as np
 
     source = read_source(args)
-    mode = think_mode(PROG, args)
     with open_engine(PROG, args) as engine:
         vocab = engine.shape.vocab
         if source.ids is None:
+            mode = think_mode(PROG, args, engine.tokenizer)
             ids, _ = encode(source, engine.tokenizer, vocab, args.system, mode)
         else:  # works on a file without a vocabulary too
             ids = check_ids(source.ids, vocab, source.where)

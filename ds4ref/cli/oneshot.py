@@ -27,8 +27,8 @@ PROG = "ds4"
 def oneshot(args: Namespace) -> int:
     """Run ``ds4 -p``; return the exit code."""
     source = read_source(args)
-    mode = think_mode(PROG, args)
     with open_engine(PROG, args) as engine:
+        mode = think_mode(PROG, args, engine.tokenizer)
         ids, thinking = encode(source, engine.tokenizer, engine.shape.vocab, args.system, mode)
         check_fits(len(ids), args.ctx, room=2)
         return answer(engine, args, ids, thinking)

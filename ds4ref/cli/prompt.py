@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 from ..console.common import read_text, say
 from ..console.options import printable
 from ..errors import TokenError, UsageError
-from ..text.chat import THINK_MAX_MIN_CTX, encode_chat_prompt, ends_in_thinking, mode_for_context
+from ..text.chat import THINK_MAX_MIN_CTX, ends_in_thinking, mode_for_context
+from ..text.prompts import encode_chat_prompt
 from ..text.protocol import BOS, DEFAULT_SYSTEM
 
 if TYPE_CHECKING:
@@ -64,8 +65,10 @@ def check_ids(ids: tuple[int, ...], vocab: int, where: str) -> list[int]:
     return list(ids)
 
 
-def think_mode(prog: str, args: Namespace) -> str:
-    """Return the thinking mode of the flags; "max" becomes "high", with a warning, in a context too small for it."""
+def think_mode(prog: str, args: Namespace, tok: Tokenizer) -> str:
+    """Return the thinking mode of the flags; in May's form "max" becomes "high", with a warning, in a small context."""
+    if tok.profile is not None:
+        return str(args.think)
     if args.think == "max" and mode_for_context("max", args.ctx) != "max":
         say(
             prog,

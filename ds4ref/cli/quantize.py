@@ -98,9 +98,8 @@ def build_parser() -> Parser:
     g.add_argument("--hf", metavar="DIR", help="the same as SOURCE")
     add(g, "--output", "--out", metavar="FILE", help="the new file")
     g.add_argument("--overwrite", action="store_true", help="replace FILE if it exists")
-    g.add_argument(
-        "--template", metavar="FILE", help="GGUF file to copy metadata, tensor names, order and formats from"
-    )
+    add(g, "--template", metavar="FILE", choices=None, default=None, type=None,
+        help="GGUF file to copy metadata, tensor names, order and formats from")  # fmt: skip
     g.add_argument("--split-max-size", metavar="SIZE", type=size(),
                    help="write several files, with tensors of at most SIZE (such as 40GB) in each")  # fmt: skip
     add(g, "--mtp-block", help="write the block for multi-token prediction of a published folder, not the model")

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..errors import UsageError
-from ..text.chat import MAX_PREFIX, Message, answer_start, chat_start, encode_by_template
+from ..text.chat import MAX_PREFIX, Message, answer_start, chat_start
+from ..text.prompts import encode_messages
 
 if TYPE_CHECKING:
     from ..text.tokenizer import Tokenizer
@@ -47,11 +48,12 @@ class Transcript:
     def ids(self) -> list[int]:
         """Token ids of the conversation, up to the start of the next answer.
 
-        Rendered by the model's own template if it has one. Switching to or from mode "max" changes the beginning, and
-        the template may drop parts of past turns; the tokens after such a change have to be evaluated again.
+        Rendered by the model's own template or profile if it has one. Switching to or from mode "max" changes the
+        beginning, and the template may drop parts of past turns; the tokens after such a change have to be evaluated
+        again.
         """
-        if self.tok.template is not None:
-            return encode_by_template(self.tok, self._messages(), self.mode)
+        if self.tok.renders:
+            return encode_messages(self.tok, self._messages(), self.mode)
         ids = chat_start(self.tok)
         if self.tok.chats:
             ids += [*(self._encode(MAX_PREFIX) if self.mode == "max" else ()), *self._encode(self.system)]

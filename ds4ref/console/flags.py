@@ -87,6 +87,7 @@ FLAGS: dict[str, Flag] = {
     # prompts
     "--prompt": _value("TEXT", "the prompt"),
     "--think": _on("think before answering (default)", const="high", dest="think"),
+    "--think-low": _on("think briefly; as --think but for checkpoints since July 2026", const="low", dest="think"),
     "--think-max": _on("think without limit", const="max", dest="think"),
     "--nothink": _on("answer without thinking", const="none", dest="think"),
     "--temp": _value("F", "temperature; 0 is greedy", type=number(*RANGES["temperature"])),

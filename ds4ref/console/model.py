@@ -117,7 +117,7 @@ def threads(prog: str, requested: int | None) -> int | None:
 # --- flags
 
 SHARED = "--backend", "--gpu-memory", "--expert-cache", "--numerics", "--threads"
-OWN = "--cpu", "--cuda", "--warm-weights", "--strict"
+OWN = "--cpu", "--cuda", "--warm-weights", "--strict", "--template", "--template-escapes"
 """Flags of commands that run one model, rather than compare it."""
 PARTS = {
     "steering": ("directional steering", Steering),

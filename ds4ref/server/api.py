@@ -21,6 +21,7 @@ from .turn import Event, Failed, Turn
 
 if TYPE_CHECKING:
     from ..targets.answer import Delta
+    from ..text.official import Profile
     from .tools import Memory
 
 
@@ -60,6 +61,7 @@ class About:
     headers       request headers, names in lower case
     tools         the memory of tool calls by id, or None
     usual_tokens  limit on the length of an answer to a request that names none, None for ``max_tokens``
+    profile       form of the prompts (``text.prompts``), None for May's
     """
 
     model: str
@@ -69,6 +71,7 @@ class About:
     headers: Mapping[str, str] = field(default_factory=dict)
     tools: Memory | None = None
     usual_tokens: int | None = None
+    profile: Profile | None = None
 
 
 class Reply(abc.ABC):

@@ -17,7 +17,6 @@ unsupported parts, and computes the masks. An answer cut off by its token limit 
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,20 +24,19 @@ import numpy as np
 from ..errors import Ds4Error, TextError
 from ..text.protocol import CANONICAL
 from ..text.schemas import by_name
-from .grammar import PRETTY, CallGrammar, bounded, call_grammar, check_schema, json_rule, parsed
+from .grammar import PRETTY, CallGrammar, after_marker, bounded, call_grammar, check_schema, json_rule, parsed
 from .vocabulary import Vocabulary, vocabulary
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
 
     from ..generate import Generation
+    from ..text.official import Profile
     from ..text.tokenizer import Tokenizer
     from .turn import Turn
 
 MAX_CALLS = 16
 """Maximum number of calls in one tool-call block."""
-_CLOSE = CANONICAL.param_close.encode()
-_FIRST_CALL = re.compile(rb"tool_calls>\s*<")
 
 
 class GrammarError(Ds4Error):
@@ -68,7 +66,8 @@ def guide_of(turn: Turn, tokenizer: Tokenizer, max_reasoning: int | None = None)
         return None
     words = vocabulary(tokenizer)
     most = 1 if choice.kind == "named" or not choice.parallel else MAX_CALLS
-    calls = call_grammar(tools, words.dsml, most, lenient=not forced) if tools else CallGrammar()
+    profile = turn.profile
+    calls = call_grammar(tools, words.dsml, most, lenient=not forced, profile=profile) if tools else CallGrammar()
     if forced:
         rules = ["start: block"]
     elif turn.format:
@@ -76,7 +75,7 @@ def guide_of(turn: Turn, tokenizer: Tokenizer, max_reasoning: int | None = None)
     else:
         rules = ["start: begun"]
     matcher = words.compile({"answer": "\n".join([*rules, *calls.rules]), **calls.custom})
-    return Guide(words, matcher, forced or bool(turn.format), max_reasoning)
+    return Guide(words, matcher, forced or bool(turn.format), max_reasoning, profile)
 
 
 def _answer(text: str) -> str:
@@ -93,8 +92,13 @@ class Guide:
     ``demanded``: True if the whole answer must fit the grammar, False if only a tool-call block must, once begun.
     """
 
-    def __init__(self, words: Vocabulary, matcher: LLMatcher, demanded: bool, max_reasoning: int | None):
-        self._words, self._matcher = words, matcher
+    def __init__(
+        self, words: Vocabulary, matcher: LLMatcher, demanded: bool, max_reasoning: int | None, profile: Profile | None
+    ):
+        self._words, self._matcher, self._profile = words, matcher, profile
+        tags = CANONICAL if profile is None else profile.tags
+        self._block, self._parameter = (after_marker(tag).encode() for tag in (tags.block_open, tags.param_open))
+        self._close = tags.param_close.encode()
         self._demanded, self._max_reasoning = demanded, max_reasoning
         self._active = demanded
         self._seen: int | None = None  # tokens of the generation that were looked at; None during the reasoning
@@ -103,7 +107,7 @@ class Guide:
 
     def fresh(self) -> Guide:
         """Return the same constraint for another answer; call it before the first token."""
-        return Guide(self._words, self._matcher.deep_copy(), self._demanded, self._max_reasoning)
+        return Guide(self._words, self._matcher.deep_copy(), self._demanded, self._max_reasoning, self._profile)
 
     def __call__(self, generation: Generation, logits: np.ndarray) -> int | np.ndarray | None:
         """Constrain the next token, given its ``logits`` (V,).
@@ -145,7 +149,8 @@ class Guide:
         if self._active and not self._matcher.consume_token(token):
             raise GrammarError(f"the answer left its grammar: {self._matcher.get_error()}")
         if token == words.dsml:
-            self._active |= self._tag and _FIRST_CALL.fullmatch(self._text) is not None
+            opened, rest = self._text.startswith(self._block), self._text[len(self._block) :]
+            self._active |= self._tag and opened and bytes(rest).strip() == b"<"
             self._tag = self._text.endswith(b"<")
             self._text.clear()
         else:
@@ -154,11 +159,11 @@ class Guide:
     def _allowed(self) -> np.ndarray:
         """The tokens that fit, (size,) bool: what the matcher takes, without a closing tag spelled in plain text."""
         bits = self._words.allowed(self._matcher)
-        if self._text.startswith(b"parameter "):
+        if self._text.startswith(self._parameter + b" "):
             bits[self._words.protocol] = False  # a client's grammar may name them
             if not self._text.endswith(b"</"):
                 bits[self._words.dsml] = False
-            for size in range(1, len(_CLOSE)):
-                if self._text.endswith(_CLOSE[:size]):
-                    bits[self._words.starting(_CLOSE[size:])] = False
+            for size in range(1, len(self._close)):
+                if self._text.endswith(self._close[:size]):
+                    bits[self._words.starting(self._close[size:])] = False
         return bits

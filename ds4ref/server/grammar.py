@@ -15,14 +15,18 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from ..errors import TextError
 from ..text.dsml import escape_attribute, escape_string
+from ..text.protocol import CANONICAL, DSML, Dialect
 from ..text.schemas import INPUT
 from ..text.schemas import Schema as Tool
 from .vocabulary import refusal
+
+if TYPE_CHECKING:
+    from ..text.official import Profile
 
 _ESCAPES = {"json_allowed_escapes": 'nrbtf\\"'}
 """Forbids \\u escapes: a member already written could be repeated in another spelling."""
@@ -272,23 +276,31 @@ class CallGrammar:
     custom: dict[str, str] = field(default_factory=dict)
 
 
-def call_grammar(tools: Sequence[Tool], dsml: int, most: int, *, lenient: bool = False) -> CallGrammar:
+def after_marker(tag: str) -> str:
+    """Return what stands behind the DSML marker in a tag."""
+    return tag.partition(DSML)[2]
+
+
+def call_grammar(
+    tools: Sequence[Tool], dsml: int, most: int, *, lenient: bool = False, profile: Profile | None = None
+) -> CallGrammar:
     """Write the rules ``block`` (one to ``most`` calls) and ``begun`` (a block after its first call's marker).
 
     dsml      token id of the DSML marker
     lenient   constrain only strict tools and custom tools with a grammar
+    profile   form of the calls, None for May's
 
     Raises TextError naming the tool whose schema or grammar is not supported.
     """
-    writer = _Writer(f"<[{dsml}]>")
+    writer = _Writer(f"<[{dsml}]>", profile)
     calls = [writer.tool(tool, lenient) for tool in tools]
     more = f" (open call){{0,{most - 1}}}" if most > 1 else ""
-    end = f"{writer.tag('</')} {literal('tool_calls>')}"
+    end = f"{writer.tag('</')} {literal(writer.names.block_close)}"
     writer.grammar.rules += [
         f"call: {' | '.join(calls)}",
         f"open: {writer.tag('<')}",
         f"begun: call{more} {end}",
-        f"block: {writer.tag(chr(10) * 2 + '<')} {literal('tool_calls>' + chr(10))} open begun",
+        f"block: {writer.tag(chr(10) * 2 + '<')} {literal(writer.names.block_open + chr(10))} open begun",
     ]
     return writer.grammar
 
@@ -296,8 +308,10 @@ def call_grammar(tools: Sequence[Tool], dsml: int, most: int, *, lenient: bool =
 class _Writer:
     """Writes rules; each method returns the name of the rule it wrote, or an expression."""
 
-    def __init__(self, marker: str):
+    def __init__(self, marker: str, profile: Profile | None):
         self.marker = marker
+        self.names = Dialect(*map(after_marker, CANONICAL if profile is None else profile.tags))
+        self.escape = escape_attribute if profile is None else str  # only May's parser undoes it
         self.grammar = CallGrammar()
 
     def tag(self, opener: str) -> str:
@@ -318,8 +332,8 @@ class _Writer:
             body = self.arguments(tool, {})
         else:
             body = self.arguments(tool, parsed(tool.parameters))
-        head = literal(f'invoke name="{escape_attribute(tool.name)}">\n')
-        return self.rule("c", f"{head} {body} {self.tag('</')} {literal('invoke>' + chr(10))}")
+        head = literal(f'{self.names.invoke_open} name="{self.escape(tool.name)}">\n')
+        return self.rule("c", f"{head} {body} {self.tag('</')} {literal(self.names.invoke_close + chr(10))}")
 
     def custom(self, tool: Tool) -> str:
         """The text of a custom tool."""
@@ -364,10 +378,10 @@ class _Writer:
                 raise TextError(f"{where}, parameter {name}: no value fits")
             if node is not False:
                 values = self.values(f"{where}, parameter {name}", node, schema, options)
-                one = self.parameter(literal(escape_attribute(name)), values)
+                one = self.parameter(literal(self.escape(name)), values)
                 parts.append(one if name in required else f"{one}?")
         if others is not False:
-            taken = " | ".join(literal(escape_attribute(name)) for name in known)
+            taken = " | ".join(literal(self.escape(name)) for name in known)
             name = self.rule("N", f"{_NAME} & ~({taken})" if taken else _NAME)
             values = self.values(f"{where}, additionalProperties", others, schema, options)
             parts.append(f"{self.parameter(name, values)}*")
@@ -375,10 +389,9 @@ class _Writer:
 
     def parameter(self, name: str, values: Sequence[str]) -> str:
         """One parameter; ``name`` is an expression."""
-        head = (
-            f"{self.tag('<')} {literal('parameter name=' + chr(34))} {name} {literal(chr(34) + ' string=' + chr(34))}"
-        )
-        return self.rule("p", f"{head} ({' | '.join(values)}) {literal('parameter>' + chr(10))}")
+        opened = literal(f'{self.names.param_open} name="')
+        head = f"{self.tag('<')} {opened} {name} {literal(chr(34) + ' string=' + chr(34))}"
+        return self.rule("p", f"{head} ({' | '.join(values)}) {literal(self.names.param_close + chr(10))}")
 
     def text(self, terminal: str) -> str:
         """A value as plain text; ``terminal`` includes its ``</``."""

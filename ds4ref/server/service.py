@@ -101,7 +101,8 @@ class Service:
     def about(self, headers: Mapping[str, str]) -> About:
         """Return the context of a request with ``headers``, as its API module needs it."""
         s = self.settings
-        return About(s.model, self.ctx, s.max_tokens, int(time.time()), headers, self.tools, s.usual_tokens)
+        profile = self.worker.engine.tokenizer.profile
+        return About(s.model, self.ctx, s.max_tokens, int(time.time()), headers, self.tools, s.usual_tokens, profile)
 
     def name_at(self, path: str) -> str:
         """Return the name of the API whose path is ``path`` or a parent of it, "" if there is none."""

@@ -7,12 +7,15 @@ independent of HTTP, of the protocols' JSON, and of sessions.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from ..targets.answer import Delta
 from ..text.chat import Message
 from ..text.rendered import Rendered
 from ..text.schemas import Schema
+
+if TYPE_CHECKING:
+    from ..text.official import Profile
 
 Api = Literal["chat", "completions", "messages", "responses"]
 
@@ -69,7 +72,8 @@ class Turn:
     """A request for one answer.
 
     messages, tools   the conversation, and the declared tools
-    thinking          "none", "high" or "max"
+    thinking          "none", "low", "high" or "max"
+    profile           form of the prompt (``text.prompts``), None for May's
     text, ids         completions only: a plain prompt, as text or token ids, instead of messages
     max_tokens        maximum length of the answer in tokens; None: the rest of the context
     max_thinking      maximum length of the reasoning in tokens, after which it is closed; None for no limit
@@ -100,6 +104,7 @@ class Turn:
     token_ids: bool = False
     more: tuple[Turn, ...] = ()
     client: str = ""
+    profile: Profile | None = None
 
     @property
     def plain(self) -> bool:
@@ -121,15 +126,18 @@ class Turn:
 
         The first of ``more`` is part of a message that it continued.
         """
-        from ..text.chat import render
+        from ..text.prompts import prompt_of
 
         before = self.messages
         if more and before and before[-1].prefix:
             whole = before[-1].reasoning + more[0].reasoning, before[-1].content + more[0].content
             more = (replace(more[0], reasoning=whole[0], content=whole[1]), *more[1:])
             before = before[:-1]
-        schemas = [tool.text for tool in self.offered]
-        return render([*before, *more], schemas, self.thinking, in_place=True, answer=True)
+        schemas = [tool.text for tool in self.offered
+                   if self.profile is None or self.choice.kind != "named" or tool.name == self.choice.name]  # fmt: skip
+        return prompt_of(
+            self.profile, [*before, *more], schemas, self.thinking, in_place=True, answer=True, form=self.format
+        )
 
 
 # --- what happens to a turn, in this order

@@ -32,6 +32,7 @@ from ..targets.answer import Delta, Finish, Step, Token, Usage
 from ..targets.local import step_of
 from ..targets.reader import AnswerReader
 from ..text.chat import Message, ends_in_thinking, text_start
+from ..text.official_parser import OfficialParser
 from ..text.protocol import USER
 from ..text.rendered import Rendered
 from .constrain import GrammarError
@@ -398,7 +399,11 @@ class Worker:
     def _generate(self, job: Job, part: Part, stream: Stream, start: Start) -> Iterator[bool]:
         turn, session, tokenizer = part.turn, stream.session, self.engine.tokenizer
         drawn = turn.sampling
-        reader = AnswerReader(bool(turn.callable), turn.stop, unstopped=drawn.min_tokens)
+        inside = ends_in_thinking(start.tokens, tokenizer)
+        official = None
+        if turn.profile is not None and not turn.plain:
+            official = OfficialParser(inside, bool(turn.callable), turn.messages[-1].prefix)
+        reader = AnswerReader(bool(turn.callable), turn.stop, unstopped=drawn.min_tokens, official=official)
         sampler = sampler_of(
             self.engine.source, drawn.temperature, top_k=drawn.top_k, top_p=drawn.top_p, min_p=drawn.min_p,
             seed=drawn.seed,
@@ -406,7 +411,7 @@ class Worker:
         room = self.ctx - session.pos
         generation = stream.generation = Generation(
             session, tokenizer, sampler, limit=room if turn.max_tokens is None else min(turn.max_tokens, room),
-            thinking=ends_in_thinking(start.tokens, tokenizer), cancel=job.cancel, timing=job.timing, last=True,
+            thinking=inside, cancel=job.cancel, timing=job.timing, last=True,
             guide=_guide_of(job.demanded, turn, reader, tokenizer.think_close), past_end=drawn.ignore_eos,
             adjust=Adjustment(dict(drawn.bias), drawn.presence, drawn.frequency, tokenizer.ends, drawn.min_tokens)
             if drawn.adjusts else None,

@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from ..archs.deepseek4.checkpoint import release_of
 from ..files import file_digest
-from ..text.chat import MODES, Message, render
+from ..text.chat import Message
 from ..text.dsml import ToolCall
+from ..text.prompts import prompt_of
 from ..version import __version__
 
 if TYPE_CHECKING:
+    from ..text.official import Profile
     from ..text.tokenizer import Tokenizer
 
 ROUTED = "blk.0.ffn_gate_exps.weight"
@@ -49,7 +51,7 @@ class Identity:
             "model": file_digest(os.fspath(engine.source.path)),
             "numerics": " ".join(f"{name}={value}" for name, value in modes.items()),
             "tokenizer": tokenizer_digest(engine.tokenizer),
-            "template": template_digest(),
+            "template": template_digest(engine.tokenizer.profile),
             "engine": f"ds4ref {__version__}",
         }
         if engine.model.steering is not None:
@@ -75,7 +77,7 @@ def tokenizer_digest(tokenizer: Tokenizer) -> str:
     return f"{tokenizer.split} sha256:{digest}"
 
 
-def template_digest() -> str:
+def template_digest(profile: Profile | None = None) -> str:
     """Return a digest of the chat template: the digest of a conversation with every kind of turn, rendered in all
     modes."""
     call = ToolCall("look", '{"at":"</｜DSML｜parameter>","n":[1,null]}', "call_1")
@@ -90,7 +92,7 @@ def template_digest() -> str:
         Message("user", "X"),
     ]
     sha = hashlib.sha256()
-    for mode in MODES:
+    for mode in ("none", "high", "max"):
         for part, schemas in ((talk, ['{"name":"look"}']), (talk, []), (talk[:4], [])):
-            sha.update(render(part, schemas, mode).text.encode() + b"\0")
+            sha.update(prompt_of(profile, part, schemas, mode).text.encode() + b"\0")
     return f"sha256:{sha.hexdigest()}"

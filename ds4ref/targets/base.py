@@ -49,7 +49,7 @@ class Prompt:
 
     messages   the turns so far, system text included, as ``text.chat`` renders them
     tools      tools that may be called, each as one JSON object with name, description and parameters
-    thinking   "none", "high" or "max"
+    thinking   "none", "low", "high" or "max"
     answer     text with which the answer to a conversation must begin
     """
 

@@ -59,7 +59,7 @@ class CommandTarget(Target):
         with tempfile.TemporaryDirectory(prefix="ds4-target-") as folder:
             source, out = Path(folder, "prompt.txt"), Path(folder, "out.json")
             source.write_bytes((prompt.user or "").encode("utf-8", "surrogateescape"))
-            think = {"none": "--nothink", "high": "--think", "max": "--think-max"}[prompt.thinking]
+            think = {"none": "--nothink", "max": "--think-max"}.get(prompt.thinking, "--think")
             self._run(
                 think, "-sys", prompt.system, "--temp", "0", "-n", str(request.max_tokens),
                 "--ctx", str(request.ctx or self.ctx), "--prompt-file", str(source), "--dump-logprobs", str(out),

@@ -20,21 +20,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import UsageError
-from ..text.chat import Message
+from ..text.chat import MODES, Message
 from ..text.dsml import ToolCall
 from .answer import CallDelta, Finish, Usage
 from .wire import raw_bytes
 
 Json = dict[str, Any]
 
-_SWITCH: dict[str, Json] = {mode: {"thinking": {"type": "enabled"}} for mode in ("high", "max")}
+_SWITCH: dict[str, Json] = {mode: {"thinking": {"type": "enabled"}} for mode in MODES}
 _SWITCH["none"] = {"thinking": {"type": "disabled"}}
-_EFFORT = _SWITCH | {"max": _SWITCH["max"] | {"reasoning_effort": "max"}}
+_EFFORT = _SWITCH | {mode: _SWITCH[mode] | {"reasoning_effort": mode} for mode in ("low", "max")}
 _TEMPLATE: dict[str, Json] = {
-    mode: {"chat_template_kwargs": {"thinking": mode != "none", "enable_thinking": mode != "none"}}
-    for mode in ("none", "high", "max")
+    mode: {"chat_template_kwargs": {"thinking": mode != "none", "enable_thinking": mode != "none"}} for mode in MODES
 }
-_OPENAI: dict[str, Json] = {"none": {}, "high": {"reasoning_effort": "high"}, "max": {"reasoning_effort": "xhigh"}}
+_OPENAI: dict[str, Json] = {"none": {}, "max": {"reasoning_effort": "xhigh"}}
+_OPENAI |= {mode: {"reasoning_effort": mode} for mode in ("low", "high")}
 
 REASONING = ("reasoning_content", "reasoning")
 """Field names of reasoning in answers; servers that send both send the same text twice."""
@@ -185,8 +185,8 @@ class Dialect:
 
         Without ``chat``, for the completions endpoint, only the field of servers that answer a plain prompt as a chat.
         """
-        if mode not in ("none", "high", "max"):
-            raise UsageError(f"unknown thinking mode {mode!r}: choose from none, high, max")
+        if mode not in MODES:
+            raise UsageError(f"unknown thinking mode {mode!r}: choose from {', '.join(MODES)}")
         fields = self.kind.thinking.get(mode, {})
         return fields if chat else {name: value for name, value in fields.items() if name == "thinking"}
 

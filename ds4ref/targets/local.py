@@ -15,7 +15,9 @@ from ..errors import Cancelled, TargetError, UsageError
 from ..files import file_digest
 from ..generate import Generation, Timing, prefill
 from ..sampling import Sampler, sampler_of, token_logprob, top_logprobs
-from ..text.chat import MODES, ends_in_thinking, render
+from ..text.chat import MODES, ends_in_thinking
+from ..text.official_parser import OfficialParser
+from ..text.prompts import prompt_of
 from ..text.protocol import EOS
 from .answer import Delta, Finish, Step, Token, Usage
 from .base import Ability, Prompt, Request, Target
@@ -69,7 +71,7 @@ class LocalTarget(Target):
             return self.tokenizer.encode(prompt.text)
         if prompt.thinking not in MODES:
             raise UsageError(f"unknown thinking mode {prompt.thinking!r}: choose from {', '.join(MODES)}")
-        ids = render(prompt.messages, prompt.tools, prompt.thinking).encode(self.tokenizer)
+        ids = prompt_of(self.tokenizer.profile, prompt.messages, prompt.tools, prompt.thinking).encode(self.tokenizer)
         return ids + self.tokenizer.encode(prompt.answer)
 
     def stream(self, request: Request) -> Iterator[Delta]:
@@ -80,13 +82,15 @@ class LocalTarget(Target):
         """
         start = time.perf_counter()
         ids, sampler = self.encode(request.prompt), _sampler(self.engine, request)
-        reader, timing = AnswerReader(bool(request.prompt.tools), request.stop), Timing()
+        inside, asked = ends_in_thinking(ids, self.tokenizer), request.prompt
+        chat = self.tokenizer.profile is not None and asked.ids is None and asked.text is None
+        official = OfficialParser(inside, bool(asked.tools), bool(asked.answer)) if chat else None
+        reader, timing = AnswerReader(bool(asked.tools), request.stop, official=official), Timing()
         session = self._take(ids, request.ctx or self.ctx)
         generated, finish, thinking = 0, "", False
         try:
             with self._turn:
                 prefill(session, ids, timing, cancel=request.cancel)
-            inside = ends_in_thinking(ids, self.tokenizer)
             generation = Generation(
                 session, self.tokenizer, sampler, limit=request.max_tokens, thinking=inside, cancel=request.cancel,
                 timing=timing, guide=request.guide, last=False,

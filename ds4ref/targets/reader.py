@@ -11,7 +11,8 @@ from dataclasses import replace
 from ..generate import Piece
 from ..text.dsml_events import ArgumentsDelta, CallStart, Event, Failed, Generated, ReasoningDelta, TextDelta
 from ..text.dsml_parser import DsmlParser
-from ..text.protocol import WHITESPACE
+from ..text.official_parser import OfficialParser
+from ..text.protocol import THINK_CLOSE, THINK_OPEN, WHITESPACE
 from ..text.stream import StopHolder
 from .answer import CallDelta, Delta, Finish
 
@@ -20,26 +21,27 @@ class AnswerReader:
     """Splits an answer into text, reasoning and tool calls as it is generated.
 
     Stop strings are searched in the visible text only. Whether a piece is reasoning is decided by the generation, from
-    token ids, not by the text.
+    token ids, not by the text; but an answer of a later profile is read by ``official`` as DeepSeek's parser reads it.
 
     tools     search for tool-call markup (docs/explanation/text.md 5)
-    recover   accept a complete block of calls at the very end of unclosed reasoning, where the model forgot
-              ``</think>``.
-              Only white space may follow; otherwise the block was part of the reasoning. The block is held back until
-              the answer ends and does not end decoding (``done``).
-    repair    accept a block that lacks only closing tags when the model ends its answer
     unstopped  number of tokens at the start of an answer without tools in which no stop string counts
+    official   the parser of such an answer
+
+    A complete block of calls at the very end of unclosed reasoning, where the model forgot ``</think>``, is accepted.
+    Only white space may follow; otherwise the block was part of the reasoning. The block is held back until the answer
+    ends and does not end decoding (``done``).
     """
 
-    def __init__(self, tools: bool, stop: Sequence[str] = (), *, recover: bool = True, repair: bool = False,
-                 unstopped: int = 0):  # fmt: skip
-        self._parser = DsmlParser(False, tools) if tools else None
-        self._inside = DsmlParser(False, tags=False) if tools and recover else None
-        self._repair = repair
+    def __init__(
+        self, tools: bool, stop: Sequence[str] = (), *, unstopped: int = 0, official: OfficialParser | None = None
+    ):
+        self._parser = official or (DsmlParser(False, tools) if tools else None)
+        self._inside = DsmlParser(False, tags=False) if tools and official is None else None
+        self._official = official
         self._recovered: Generated | None = None
         self._stop, self._unstopped = StopHolder(stop), unstopped
         self._deltas: list[Delta] = []
-        self._thinking = False
+        self._thinking = official is not None and not official.result.thinking_closed
         self.reasoning_tokens = 0
 
     def feed(self, piece: Piece) -> Delta:
@@ -50,13 +52,17 @@ class AnswerReader:
     def _fed(self, piece: Piece) -> Delta:
         self.reasoning_tokens += piece.thinking and piece.token is not None
         self._unstopped -= piece.token is not None
+        if self._official is not None:
+            tag = "" if piece.thinking == self._thinking else THINK_OPEN if piece.thinking else THINK_CLOSE
+            self._thinking = piece.thinking
+            return self._delta(self._official.feed(tag + piece.text))
         if piece.thinking:
             self._thinking = True
             return Delta(reasoning=self._thought(piece.text))
         reasoning = self._no_call()
         if self._parser is None:
             return Delta(piece.text if self._unstopped >= 0 else self._stop.feed(piece.text))
-        return replace(self._delta(self._parser.feed(piece.text)), reasoning=reasoning)
+        return self._delta(self._parser.feed(piece.text), reasoning)
 
     def finish(self, ended: str = "", thinking: bool = False) -> Delta:
         """Return a delta with the output that was held back to the end.
@@ -72,9 +78,7 @@ class AnswerReader:
             return self._deltas[-1]
         rest = Delta(reasoning=self._no_call())
         if self._parser is not None:
-            missing = self._parser.missing if self._repair and ended == Finish.STOP else None
-            events = [*(self._parser.feed(missing) if missing else ()), *self._parser.finish()]
-            rest = replace(self._delta(events), reasoning=rest.reasoning)
+            rest = self._delta(self._parser.finish(), rest.reasoning)
         self._deltas.append(replace(rest, text=rest.text + self._stop.finish(), stopped=self.stopped))
         return self._deltas[-1]
 
@@ -115,7 +119,7 @@ class AnswerReader:
     @property
     def greedy(self) -> bool:
         """Return whether the next token is markup of a call, which is decoded greedily."""
-        return self._parser is not None and self._parser.greedy
+        return isinstance(self._parser, DsmlParser) and self._parser.greedy
 
     @property
     def in_block(self) -> bool:
@@ -144,14 +148,16 @@ class AnswerReader:
         ended it."""
         if engine == Finish.CANCELLED:
             return Finish.CANCELLED  # what was cut off is no mistake of the model's
+        if self._official is not None and engine == Finish.LENGTH:
+            return Finish.LENGTH  # a call that was cut off is passed on
         return Finish(self.generated.finish_reason(engine or Finish.STOP))
 
-    def _delta(self, events: Iterable[Event]) -> Delta:
-        text, reasoning, calls, void = "", "", [], False
+    def _delta(self, events: Iterable[Event], reasoning: str = "") -> Delta:
+        text, calls, void = "", [], False
         for event in events:
             match event:
                 case TextDelta(fragment):
-                    text += self._stop.feed(fragment)
+                    text += fragment if self._official and self._unstopped >= 0 else self._stop.feed(fragment)
                 case ReasoningDelta(fragment):
                     reasoning += fragment
                 case CallStart(index, name):

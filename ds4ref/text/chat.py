@@ -1,7 +1,6 @@
 """Conversations as prompts: thinking modes, the tool prompt, and the rendering of messages (text.md 3).
 
     render(messages, schemas, mode)     the prompt of a chat request
-    encode_chat_prompt                  a first turn as token ids for the command line, each text encoded on its own
     ends_in_thinking                    whether an answer to such ids starts inside <think>
 
 An empty list of schemas means no tools. Messages with unknown roles are skipped.
@@ -11,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..errors import TextError
@@ -22,7 +21,8 @@ from .rendered import Conversation, Rendered, TextPart
 if TYPE_CHECKING:
     from .tokenizer import Tokenizer
 
-MODES = ("none", "high", "max")
+MODES = ("none", "low", "high", "max")
+"""Thinking modes; "low" is "high" but for checkpoints since July 2026 (``official``)."""
 THINK_MAX_MIN_CTX = 384 * 1024
 """Context size in tokens below which "max" becomes "high"."""
 
@@ -69,7 +69,8 @@ _TOOL_PROMPT_END = (
     "Use the exact parameter names from the schemas."
 )
 
-_EFFORTS = {"max": "max", "none": "none"} | dict.fromkeys(("xhigh", "high", "medium", "low", "minimal"), "high")
+_EFFORTS = {"none": "none", "minimal": "low", "low": "low"} | dict.fromkeys(("medium", "high", "xhigh"), "high")
+_EFFORTS |= {"max": "max", "ultra": "max"}
 _SYSTEM_ROLES, _TOOL_ROLES = ("system", "developer"), ("tool", "function")
 ASKING = ("user", *_TOOL_ROLES)
 ROLES = (*_SYSTEM_ROLES, "assistant", *ASKING)
@@ -84,6 +85,8 @@ class Message:
     raw_dsml     markup of ``calls`` exactly as the model wrote it, with the white space before it; None if unknown
     result_ids   ids of the calls whose results a user message carries in its content (Anthropic)
     prefix       an assistant's last message that the answer continues (DeepSeek's ``prefix``, Anthropic's prefill)
+    parts        what ``content`` is joined of, where the API had several parts, each with its role; "image": no text
+    tools        tools that a system message brings (``official.Tool``)
     """
 
     role: str
@@ -93,6 +96,7 @@ class Message:
     raw_dsml: str | None = None
     result_ids: tuple[str, ...] = ()
     prefix: bool = False
+    parts: tuple[Message, ...] = field(default=(), compare=False)
     tools: tuple[Any, ...] = ()
 
 
@@ -240,32 +244,6 @@ def _arguments(call: ToolCall) -> Any:
 
 
 # --- token by token, for a command line
-
-
-def encode_chat_prompt(tokenizer: Tokenizer, system: str, prompt: str, mode: str = "high") -> list[int]:
-    """Return the token ids of a first turn; each text is encoded on its own as plain text.
-
-    An empty system text adds nothing. The model's own template is used if there is one. For a tokenizer without a chat
-    protocol the ids are BOS and the prompt alone, which the model continues.
-    """
-    if tokenizer.template is not None:
-        messages = [Message("system", system)] * bool(system) + [Message("user", prompt)]
-        return encode_by_template(tokenizer, messages, mode)
-    ids = chat_start(tokenizer)
-    if tokenizer.chats:
-        ids += [*(tokenizer.encode(MAX_PREFIX) if mode == "max" else ()), *tokenizer.encode(system), tokenizer.user]
-    return [*ids, *tokenizer.encode(prompt), *answer_start(tokenizer, mode)]
-
-
-def encode_by_template(tokenizer: Tokenizer, messages: list[Message], mode: str) -> list[int]:
-    """Return the token ids of a conversation by the model's own template; without the default system text, which nobody
-    wrote, if the template refuses system texts (Gemma 2, early Mistral)."""
-    try:
-        return render(messages, (), mode).encode(tokenizer)
-    except TextError:
-        if messages[0] != Message("system", protocol.DEFAULT_SYSTEM):
-            raise
-        return render(messages[1:], (), mode).encode(tokenizer)
 
 
 def chat_start(tokenizer: Tokenizer) -> list[int]:

@@ -35,6 +35,7 @@ class ControlStrings:
 
     where: str
     template: ChatTemplate | None
+    profile = None
     user = assistant = think_open = think_close = dsml = -1
 
     def _begin_and_end(self, bos: int, eos: int, ends: Iterable[int], adds_bos: bool, count: int) -> None:
@@ -64,6 +65,11 @@ class ControlStrings:
         self._pattern, self._texts = longest_first(self._control), longest_first(unguarded)
         guarded = [string for string in self._control if string not in unguarded]
         self._marked = longest_first(guarded) if guarded else None
+
+    @property
+    def renders(self) -> bool:
+        """Return whether prompts are rendered by a template."""
+        return self.template is not None
 
     @property
     def chats(self) -> bool:

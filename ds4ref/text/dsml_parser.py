@@ -68,7 +68,6 @@ class DsmlParser:
         self._raw: list[str] | None = None  # of an open block, all that is consumed of it
         self._calls: list[ToolCall] = []
         self._fragments: list[str] = []  # arguments of the call being read
-        self._missing = ""  # the tags that would close the block here
         self._inside = ""  # the value being read: "string", "json", or none
         self._quoted = False  # inside a string of JSON
         self._thinking = thinking
@@ -115,14 +114,6 @@ class DsmlParser:
             rest = self._text[self._at :].lstrip(WHITESPACE)
             return len(rest) >= 2 and rest[0] == "<"
         return self.in_block and not (self._inside == "json" and self._quoted)
-
-    @property
-    def missing(self) -> str | None:
-        """Return the closing tags that would complete the open block; None if tags cannot complete it or no block is
-        open."""
-        pending = self._text[self._at :].lstrip(WHITESPACE)
-        closes = self.in_block and self._missing.startswith(pending) and self._missing != ""
-        return self._missing[len(pending) :] if closes else None
 
     @property
     def result(self) -> Generated:
@@ -281,7 +272,6 @@ class DsmlParser:
     def _invokes(self, tags: Dialect) -> Generator[None, None, bool]:
         """Read calls to the end of the block; return False if there is neither a call nor an end."""
         while True:
-            self._missing = tags.block_close if self._calls else ""
             tag = yield from self._next(tags.block_close, tags.invoke_open)
             if tag == tags.block_close:
                 self._take(self._at + len(tag))
@@ -303,7 +293,6 @@ class DsmlParser:
     def _parameters(self, tags: Dialect) -> _Wait:
         comma = ""
         while True:
-            self._missing = f"{tags.invoke_close}\n{tags.block_close}"
             tag = yield from self._next(tags.invoke_close, tags.param_open)
             if tag == tags.invoke_close:
                 self._take(self._at + len(tag))
@@ -326,7 +315,6 @@ class DsmlParser:
 
     def _parameter(self, tags: Dialect, comma: str, nested: bool) -> _Wait:
         attributes = yield from self._attributes()
-        self._missing = ""
         if "name" not in attributes:
             raise _Malformed("a parameter tag without a name")
         member, kind = comma + rawjson.quote(attributes["name"]) + ":", attributes.get("string")

@@ -9,8 +9,9 @@ the conversation.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from ..errors import TextError
 from . import rawjson
@@ -46,6 +47,22 @@ def _parts(raw: str | None, label: str) -> Iterable[tuple[Fields, str]]:
 
 def _texts(raw: str | None, label: str) -> list[str]:
     return [content or _placeholder(part) for part, content in _parts(raw, label)]
+
+
+def _content(raw: str | None, role: str) -> dict[str, Any]:
+    """Return ``content`` and ``parts`` of a message."""
+    parts = [_part(role, part, content) for part, content in _parts(raw, "content")]
+    return {"content": "".join(part.content for part in parts), "parts": _several(role, parts)}
+
+
+def _several(role: str, parts: Sequence[Message]) -> tuple[Message, ...]:
+    """Return parts that are not simply the content of a message of this role, else none."""
+    return () if [part.role for part in parts] in ([], [role]) else tuple(parts)
+
+
+def _part(role: str, part: Fields, content: str) -> Message:
+    shown = content or _placeholder(part)
+    return Message("image" if shown == "[image]" and not content else role, shown)
 
 
 def _placeholder(part: Fields) -> str:
@@ -91,13 +108,15 @@ def _openai_message(message: Fields) -> Message:
         elif "name" in custom and "input" in custom:
             calls.append(ToolCall(text(custom["name"], "name of a tool call"), _input(custom["input"]), call_id))
     result = text(message.get("tool_call_id"), "tool_call_id")
+    role = text(message.get("role"), "role", "user")
+    role = "system" if role == "developer" else role
     return Message(
-        role=text(message.get("role"), "role", "user"),
-        content="".join(_texts(message.get("content"), "content")),
+        role=role,
         reasoning="".join(_texts(message.get("reasoning_content"), "reasoning_content")),
         calls=tuple(calls),
         result_ids=(result,) if result else (),
         prefix=message.get("prefix") == "true",
+        **_content(message.get("content"), role),
     )
 
 
@@ -110,11 +129,10 @@ def from_anthropic(raw: str, system: str | None = None, references: Mapping[str,
     references: name of a deferred tool in a search result -> its schema line, shown in place (``schemas``).
     """
     messages = [_anthropic_message(fields(item, "a message"), references or {}) for item in array(raw, "messages")]
-    joined = ""
-    for _, part in _parts(system, "system"):
-        if part and not part.startswith("x-anthropic-"):
-            joined += "\n" * bool(joined and not joined.endswith("\n")) + part
-    return [Message("system", joined), *messages] if joined else messages
+    parts = [part for _, part in _parts(system, "system") if part and not part.startswith("x-anthropic-")]
+    joined = "".join(part + "\n" * (not part.endswith("\n")) for part in parts[:-1]) + "".join(parts[-1:])
+    texts = [Message("system", part) for part in parts]
+    return [Message("system", joined, parts=_several("system", texts)), *messages] if joined else messages
 
 
 def tool_references(raw: str) -> list[str]:
@@ -129,36 +147,44 @@ def tool_references(raw: str) -> list[str]:
 
 
 def _anthropic_message(message: Fields, references: Mapping[str, str]) -> Message:
-    content, reasoning, calls, results = "", "", [], []
+    reasoning, calls, parts = "", [], list[Message]()
+    role = text(message.get("role"), "role", "user")
     for block, block_text in _parts(message.get("content"), "content"):
         kind = text(block.get("type"), "type of a content block")
         if kind == "text":
-            content += block_text
+            parts.append(Message(role, block_text))
         elif kind == "thinking":
             reasoning += text(block.get("thinking"), "thinking")
         elif kind == "tool_use":
             name, call_id = text(block.get("name"), "name of a tool_use"), text(block.get("id"), "id of a tool_use")
             calls.append(ToolCall(name, block.get("input", "{}"), call_id))
         elif kind == "tool_result":
-            output = _anthropic_result(block.get("content"), references)
-            content += "".join(part.text for part in render_result(output))
-            results.append(text(block.get("tool_use_id"), "tool_use_id"))
+            parts.append(_anthropic_result(block, references))
         elif kind != "redacted_thinking":  # that one nobody can read
-            content += block_text or _placeholder(block)
-    role = text(message.get("role"), "role", "user")
-    return Message(role, content, reasoning, tuple(calls), result_ids=tuple(results))
+            parts.append(_part(role, block, block_text))
+    content = "".join(
+        "".join(span.text for span in render_result(part.content)) if part.role == "tool" else part.content
+        for part in parts
+    )
+    results = tuple(result for part in parts for result in part.result_ids)
+    if role == "system":  # amid the conversation: since July a reminder in the user's turn
+        parts = [Message("user", f"<system-reminder>\n{content}\n</system-reminder>")]
+    return Message(role, content, reasoning, tuple(calls), result_ids=results, parts=_several(role, parts))
 
 
-def _anthropic_result(raw: str | None, references: Mapping[str, str]) -> str:
-    """Return the text of a tool's result; a reference to a tool becomes that tool's schema line."""
-    content = ""
-    for part, part_text in _parts(raw, "content of a tool_result"):
+def _anthropic_result(block: Fields, references: Mapping[str, str]) -> Message:
+    """Return a tool's result; a reference to a tool becomes that tool's schema line."""
+    content, parts = "", []
+    for part, part_text in _parts(block.get("content"), "content of a tool_result"):
         if "tool_name" in part:
             name = text(part["tool_name"], "tool_name")
-            content += "\n" * bool(content) + references.get(name, f"[tool {name}]")
+            parts.append(Message("tool", references.get(name, f"[tool {name}]")))
+            content += "\n" * bool(content)
         else:
-            content += part_text or _placeholder(part)
-    return content
+            parts.append(_part("tool", part, part_text))
+        content += parts[-1].content
+    result_id = text(block.get("tool_use_id"), "tool_use_id")
+    return Message("tool", content, result_ids=(result_id,), parts=_several("tool", parts))
 
 
 # --- OpenAI responses
@@ -219,8 +245,7 @@ class _Responses:
         role = text(item.get("role"), "role", "user")
         if role != "assistant":
             self.flush()
-        content = "".join(_texts(item.get("content"), "content"))
-        self.messages.append(Message(role, content, self._take_reasoning()))
+        self.messages.append(Message(role, reasoning=self._take_reasoning(), **_content(item.get("content"), role)))
 
     def _call(self, kind: str, item: Fields) -> None:
         name = _HOSTED_CALLS.get(kind) or text(item.get("namespace"), "namespace") + text(item.get("name"), "name")
@@ -243,11 +268,12 @@ class _Responses:
             lines = _lines(tools)
         raw = item.get("output")
         if raw is None or rawjson.is_string(raw) or raw.startswith("["):
-            content = "".join(_texts(raw, "content")) or lines
+            shown = _content(raw, "tool")
         else:
-            content = raw  # a hosted tool's result object, shown as it is
+            shown = {"content": raw}  # a hosted tool's result object, shown as it is
         call_id = text(item.get("call_id"), "call_id") or text(item.get("id"), "id")
-        self.messages.append(Message("tool", content, result_ids=(call_id,) if call_id else ()))
+        shown["content"] = shown["content"] or lines
+        self.messages.append(Message("tool", result_ids=(call_id,) if call_id else (), **shown))
 
 
 def _lines(tools: list[str]) -> str:

@@ -73,6 +73,7 @@ class Profile:
     bare_call    what stands in a call without parameters
     json_object  the answer format of ``json_object``
     image        what stands for an image
+    escapes      what would end a name, value or result inside it is escaped, as in May's form
     """
 
     name: str
@@ -82,6 +83,7 @@ class Profile:
     bare_call: str
     json_object: str
     image: str
+    escapes: bool = True
 
 
 PROFILES = {
@@ -176,12 +178,13 @@ def loads(text: str) -> Any:
     return value
 
 
-def render(chat: Chat, profile: Profile, escapes: bool = True) -> Rendered:
+def render(chat: Chat, profile: Profile, escapes: bool | None = None) -> Rendered:
     """Return the prompt of a conversation, with the start of an answer unless the last message is a ``prefix``.
 
     The official encoder escapes nothing: with ``escapes``, names, values and results that hold what would end them are
-    escaped as in May's form.
+    escaped as in May's form (None: as the profile says).
     """
+    escapes = profile.escapes if escapes is None else escapes
     prompt = Rendered().protocol(protocol.BOS)
     tools = chat.tools if chat.tool_choice != "none" else ()
     messages = [*chat.messages]

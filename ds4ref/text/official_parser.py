@@ -25,7 +25,8 @@ _Found = Generator[None, None, str]
 
 
 class OfficialParser:
-    """Parser of one answer, fed in pieces of any size; ``done`` says that a block is closed.
+    """Parser of one answer, fed in pieces of any size; ``in_block`` and ``done`` say that a block is
+    open or closed.
 
     thinking   the answer starts with reasoning
     tools      calls are looked for
@@ -40,7 +41,7 @@ class OfficialParser:
         self._calls: list[list[str]] = []  # of each call its name, then the fragments of its arguments
         self._texts: dict[type, list[str]] = {ReasoningDelta: [], TextDelta: []}
         self._rest: Callable[[str], None] = self._drop  # what becomes of the text that is held back at the end
-        self.done = False
+        self.done = self.in_block = False
         self._rules = self._message(continues, in_calls)
         next(self._rules)
 
@@ -86,9 +87,10 @@ class OfficialParser:
         yield
         if not in_calls:
             yield from self._text(continues)
+        self.in_block = True
         while (yield from self._until(_INVOKE, *_ENDS)) == _INVOKE:
             yield from self._call()
-        self.done = True
+        self.done, self.in_block = True, False
         while True:
             self._cursor.take()
             yield

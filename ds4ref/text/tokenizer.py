@@ -67,6 +67,7 @@ class Tokenizer:
 
     chats = adds_bos = True
     template = None
+    profile: Any = None
 
     def __init__(self, tokens: Sequence[str], merges: Sequence[str], split: str = "unicode"):
         if split not in SPLITS:
@@ -80,9 +81,11 @@ class Tokenizer:
         lost = [byte for byte, char in enumerate(ALPHABET) if char not in self._ids]
         if lost:
             raise TextError(f"the vocabulary has no token for {len(lost)} of the 256 bytes (first: 0x{lost[0]:02x})")
-        self._special_ids = {name: self._ids[name] for name in protocol.SPECIALS}
+        self._special_ids = {
+            name: self._ids[name] for name in (*protocol.SPECIALS, *protocol.LATER) if name in self._ids
+        }
         self.bos, self.eos, self.user, self.assistant, self.think_open, self.think_close, self.dsml = (
-            self._special_ids.values()
+            self._special_ids[name] for name in protocol.SPECIALS
         )
         self._bpe = _byte_pair_model(self._ids, merges)
         self._bytes: list[bytes | None] = [None] * len(self._tokens)
@@ -92,6 +95,12 @@ class Tokenizer:
     def from_source(cls, source: TensorSource, split: str = "unicode") -> Tokenizer:
         """Open the tokenizer of a model file, reading only its token and merge arrays (docs/explanation/text.md 1)."""
         return cls(_strings(source, TOKENS_KEY), _strings(source, MERGES_KEY), split)
+
+    @property
+    def renders(self) -> bool:
+        """Return whether prompts have another form than May's: one of the model's own template, or of a later
+        profile."""
+        return self.template is not None or self.profile is not None
 
     @property
     def ends(self) -> frozenset[int]:
@@ -177,7 +186,9 @@ class Tokenizer:
         return b"".join(map(self.token_bytes, ids))
 
     def special_id(self, string: str) -> int:
-        """Return the id of one of the seven protocol strings; raise KeyError for any other string."""
+        """Return the id of a protocol string; raise TextError for one that the vocabulary lacks."""
+        if string not in self._special_ids:
+            raise TextError(f"the vocabulary has no token {string}: this template is for another checkpoint")
         return self._special_ids[string]
 
 

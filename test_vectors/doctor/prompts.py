@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ds4ref.errors import Ds4Error
 from ds4ref.targets import Ability, Prompt
-from ds4ref.text.chat import encode_chat_prompt
+from ds4ref.text.prompts import encode_chat_prompt
 from ds4ref.text.tokenizer import Tokenizer
 
 from ..diagnosis.prompts import MISTAKES

@@ -17,7 +17,7 @@ from ds4ref.errors import Ds4Error
 from ds4ref.nano.diagnostic import PROMPTS
 from ds4ref.nano.prose import prose
 from ds4ref.targets import Completion, Prompt, Step
-from ds4ref.text.chat import encode_chat_prompt
+from ds4ref.text.prompts import encode_chat_prompt
 
 from ..finding import Finding, Outcome, counted, distinct, row
 from .case import ExamContext

@@ -157,7 +157,8 @@ def running(worker, settings=None, trace=None, extra_apis=()):
 
 @pytest.fixture
 def serving(nano_engine):
-    """``serving(limits=..., settings=..., real=False, ctx=4096, **worker)``: a server until the test ends."""
+    """``serving(limits=..., settings=..., real=False, ctx=4096, **worker)``: a server until the test ends; ``real`` may
+    be an engine."""
     opened = []
 
     def make(*, limits=None, settings=None, real=False, ctx=4096, trace=None, extra_apis=(), chunk=None, **worker):
@@ -166,7 +167,7 @@ def serving(nano_engine):
         worker.setdefault("constrain", guide_of)
         worker.setdefault("streams", 1)  # so that it is known who runs and who waits; ``test_streams`` has several
         if real:
-            made = Worker(nano_engine, ctx=ctx, **worker)
+            made = Worker(nano_engine if real is True else real, ctx=ctx, **worker)
         else:
             engine = ScriptedEngine(nano_engine.tokenizer, *([chunk] if chunk else []))
             made = ScriptedWorker(engine, ctx=ctx, **worker)

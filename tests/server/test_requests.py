@@ -208,7 +208,7 @@ def test_the_lower_limit_counts(api):
         ("chat", {}, "high"), ("chat", {"thinking": {"type": "disabled", "budget_tokens": 5}}, "none"),
         ("chat", {"thinking": True}, "high"), ("chat", {"think": False}, "none"), ("chat", {"thinking": False}, "none"),
         ("chat", {"thinking": True, "think": False}, "none"), ("chat", {"thinking": {"type": "adaptive"}}, "high"),
-        ("chat", {"reasoning_effort": "minimal"}, "high"), ("chat", {"reasoning_effort": "max"}, "max"),
+        ("chat", {"reasoning_effort": "minimal"}, "low"), ("chat", {"reasoning_effort": "max"}, "max"),
         ("chat", {"reasoning_effort": "none"}, "none"), ("chat", {"model": "deepseek-chat"}, "none"),
         ("chat", {"model": "deepseek-chat", "reasoning_effort": "high"}, "none"),
         ("chat", {"model": "deepseek-reasoner"}, "high"), ("chat", {"reasoning_effort": "huge"}, None),
@@ -223,7 +223,7 @@ def test_the_lower_limit_counts(api):
         ("responses", {"reasoning": {"effort": "max"}}, "max"),
         ("responses", {"reasoning": {"effort": "none"}}, "none"),
         ("responses", {"reasoning": {"effort": None}}, "high"), ("responses", {"model": "deepseek-chat"}, "none"),
-        ("responses", {"model": "deepseek-chat", "reasoning": {"effort": "low"}}, "high"),
+        ("responses", {"model": "deepseek-chat", "reasoning": {"effort": "low"}}, "low"),
         ("responses", {"model": "deepseek-chat", "reasoning": {"summary": "auto"}}, "none"),
     ],
 )  # fmt: skip

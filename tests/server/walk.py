@@ -12,6 +12,7 @@ from ds4ref.server.constrain import guide_of
 from ds4ref.server.turn import Turn
 from ds4ref.targets.answer import Finish
 from ds4ref.targets.reader import AnswerReader
+from ds4ref.text.official_parser import OfficialParser
 from ds4ref.text.stream import StreamDecoder
 from ds4ref.text.tokenizer import Tokenizer
 
@@ -33,7 +34,8 @@ def walk(
     """
     rng = np.random.default_rng(seed)
     guide = guide_of(turn, tokenizer, max_reasoning)
-    reader, decoder = AnswerReader(bool(turn.callable)), StreamDecoder(tokenizer)
+    official = None if turn.profile is None else OfficialParser(turn.thinking != "none", bool(turn.callable))
+    reader, decoder = AnswerReader(bool(turn.callable), official=official), StreamDecoder(tokenizer)
     wanted = list(tokenizer.encode_rendered(script)) if isinstance(script, (str, bytes)) else list(script or ())
     generation: Any = SimpleNamespace(tokens=[], thinking=turn.thinking != "none", limit=tokens, cancel=lambda: False)
     taste = np.zeros(len(tokenizer), np.float32)

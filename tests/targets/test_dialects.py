@@ -152,7 +152,7 @@ def test_kinds_and_modes_are_named_if_they_are_none() -> None:
         open_target("http://127.0.0.1:9/v1", dialect="apache")
     with pytest.raises(UsageError, match="unknown prefill style 'x'"):
         Dialect(prefill="x")
-    with pytest.raises(UsageError, match="unknown thinking mode 'deep': choose from none, high, max"):
+    with pytest.raises(UsageError, match="unknown thinking mode 'deep': choose from none, low, high, max"):
         Server(answer()).target().complete(Request(Prompt.chat("Hi", thinking="deep")))
 
 

@@ -96,11 +96,10 @@ def test_the_last_block_counts() -> None:
     assert (done.reasoning, done.calls) == (f"first{broken} then", CALLS)
 
 
-def test_it_can_be_switched_off_and_needs_tools() -> None:
-    for options in {"recover": False}, {"tools": False}:
-        done, _, deltas = read(f"r{BLOCK}", **options)
-        assert (done.reasoning, done.calls, done.finish) == (f"r{BLOCK}", (), Finish.STOP)
-        assert "".join(delta.reasoning for delta in deltas) == f"r{BLOCK}"
+def test_without_tools_a_block_in_reasoning_is_reasoning() -> None:
+    done, _, deltas = read(f"r{BLOCK}", tools=False)
+    assert (done.reasoning, done.calls, done.finish) == (f"r{BLOCK}", (), Finish.STOP)
+    assert "".join(delta.reasoning for delta in deltas) == f"r{BLOCK}"
 
 
 def test_reasoning_streams_but_for_what_may_be_markup() -> None:
@@ -128,21 +127,7 @@ def test_nothing_is_lost_and_cuts_do_not_matter(parts, sizes) -> None:
 
 
 @pytest.mark.parametrize("drop", [1, 5, len(CANONICAL.block_close), len(CANONICAL.block_close) + 1])
-def test_missing_closers_are_repaired_only_if_asked(drop) -> None:
+def test_a_block_without_its_end_is_text(drop) -> None:
     cut_off = BLOCK[: len(BLOCK) - drop]
-    done, reader, _ = read("", f"ok{cut_off}", closed=True)
+    done, _, _ = read("", f"ok{cut_off}", closed=True)
     assert done.calls == () and done.finish == Finish.ERROR and done.text == f"ok{cut_off}"
-    done, reader, _ = read("", f"ok{cut_off}", closed=True, repair=True)
-    assert (done.text, done.calls, done.finish) == ("ok", CALLS, Finish.TOOL_CALLS)
-    assert reader.generated.calls == CALLS and reader.generated.error is None
-    done, _, _ = read("", f"ok{cut_off}", "length", closed=True, repair=True)
-    assert done.calls == () and done.finish == Finish.LENGTH  # the model was not done
-
-
-def test_repair_closes_calls_but_never_values() -> None:
-    close = BLOCK.index(CANONICAL.invoke_close)
-    done, _, _ = read("", BLOCK[:close], closed=True, repair=True)
-    assert [(call.name, call.arguments) for call in done.calls] == [(CALLS[0].name, CALLS[0].arguments)]
-    for cut_off in (BLOCK[: BLOCK.index("pwd<")], BLOCK[: BLOCK.index("name=")], BLOCK[: BLOCK.index("1<") + 3]):
-        done, _, _ = read("", cut_off, closed=True, repair=True)
-        assert done.calls == () and done.text == cut_off

@@ -18,7 +18,7 @@ import numpy as np
 from ds4ref.engine import Engine
 from ds4ref.sampling import top_logprobs
 from ds4ref.test_vectors.diagnosis.prompts import MISTAKES
-from ds4ref.text.chat import encode_chat_prompt
+from ds4ref.text.prompts import encode_chat_prompt
 
 MISBEHAVIOURS = {
     "": "nothing: it is right",

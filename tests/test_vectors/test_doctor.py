@@ -19,7 +19,7 @@ from ds4ref.test_vectors.doctor.case import ExamContext
 from ds4ref.test_vectors.doctor.examination import Stage
 from ds4ref.test_vectors.doctor.prompts import fitting_mistakes
 from ds4ref.test_vectors.finding import Outcome, ShownToken, plain
-from ds4ref.text.chat import encode_chat_prompt
+from ds4ref.text.prompts import encode_chat_prompt
 
 from .examined import diagnosis, examination
 from .scripted import Scripted, step

@@ -16,7 +16,7 @@ from ds4ref.targets.local import LocalTarget
 from ds4ref.test_vectors import cli
 from ds4ref.test_vectors.observation import OtherModel, log_softmax
 from ds4ref.test_vectors.reading import read, read_ids
-from ds4ref.text.chat import encode_chat_prompt
+from ds4ref.text.prompts import encode_chat_prompt
 
 pytestmark = pytest.mark.usefixtures("both")
 

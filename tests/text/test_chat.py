@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from ds4ref.text import chat, protocol
 from ds4ref.text.chat import MAX_PREFIX, Message, render, resolve_mode
 from ds4ref.text.dsml import ToolCall
+from ds4ref.text.prompts import encode_chat_prompt
 from tests.text.vocab import make
 
 B, E, U, A = protocol.BOS, protocol.EOS, protocol.USER, protocol.ASSISTANT
@@ -190,8 +191,8 @@ def test_system_texts_in_place():
         (393215, {"effort": "max"}, "high"),
         (10**6, {"effort": "xhigh"}, "high"),
         (10**6, {"effort": "medium"}, "high"),
-        (10**6, {"effort": "low"}, "high"),
-        (10**6, {"effort": "minimal"}, "high"),
+        (10**6, {"effort": "low"}, "low"),
+        (10**6, {"effort": "minimal"}, "low"),
         (10**6, {"effort": "none"}, "none"),
         (10**6, {"effort": "none", "thinking": True}, "none"),
         (10**6, {"effort": "max", "thinking": False}, "none"),
@@ -260,12 +261,12 @@ def test_sampled_blocks_keep_only_the_marker():
 
 
 def test_command_line_prompt():
-    ids = chat.encode_chat_prompt(TOK, "low", "x<think>", "high")
+    ids = encode_chat_prompt(TOK, "low", "x<think>", "high")
     assert ids == [TOK.bos, *TOK.encode("low"), TOK.user, *TOK.encode("x<think>"), TOK.assistant, TOK.think_open]
     assert TOK.think_open not in ids[:-1]
-    ids = chat.encode_chat_prompt(TOK, "", "x", "max")
+    ids = encode_chat_prompt(TOK, "", "x", "max")
     assert ids == [TOK.bos, *TOK.encode(MAX_PREFIX), TOK.user, *TOK.encode("x"), TOK.assistant, TOK.think_open]
-    assert chat.encode_chat_prompt(TOK, "", "x", "none")[-1] == TOK.think_close
+    assert encode_chat_prompt(TOK, "", "x", "none")[-1] == TOK.think_close
 
 
 # --- system messages that stay where they are

@@ -10,8 +10,8 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from ds4ref.errors import ModelFileError, TextError
-from ds4ref.text.chat import encode_chat_prompt
 from ds4ref.text.library import LibraryTokenizer, of_checkpoint
+from ds4ref.text.prompts import encode_chat_prompt
 from ds4ref.text.published import TOKENIZER, vocabulary
 from ds4ref.text.stream import StreamDecoder
 from ds4ref.weights.safetensors import Checkpoint

@@ -45,7 +45,7 @@ def test_openai():
             (ToolCall("f", '{"z": 1, "a": 2}', "c1"), ToolCall("g", '{ "z": 1.50, "a":2 }', "c2")),
         ),
         Message("tool", "out", result_ids=("c1",)),
-        Message("developer", "last key wins"),
+        Message("system", "last key wins"),
     ]
 
 

@@ -12,9 +12,10 @@ from ds4ref.archs.dense.weights import slots
 from ds4ref.cli.transcript import Transcript
 from ds4ref.engine import Engine
 from ds4ref.errors import TextError
-from ds4ref.text.chat import Message, encode_chat_prompt, render
+from ds4ref.text.chat import Message, render
 from ds4ref.text.dsml import ToolCall
 from ds4ref.text.library import of_gguf
+from ds4ref.text.prompts import encode_chat_prompt
 from ds4ref.text.vocabulary import open_tokenizer
 from ds4ref.weights import open_source
 from ds4ref.weights.container import TensorSpec

@@ -129,7 +129,7 @@ TEMPLATE = (
 
 
 def test_the_template_of_the_file_renders_system_and_user_and_no_message_ends_a_turn(tmp_path: Path) -> None:
-    from ds4ref.text.chat import encode_chat_prompt
+    from ds4ref.text.prompts import encode_chat_prompt
 
     path = open_metadata(tmp_path, [*entries(add_space_prefix=("bool", False)),
                                     ("tokenizer.chat_template", "string", TEMPLATE)])  # fmt: skip

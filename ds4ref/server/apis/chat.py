@@ -34,7 +34,8 @@ class Chat(Api):
         request: ChatRequest = fields.read(body, self.name, about)
         with reading.reading():
             raw = reading.needed(request.messages, "messages")
-            messages = reading.known_roles(from_openai(raw), *ROLES)
+            roles = ROLES if about.profile is None else (*ROLES, "latest_reminder")
+            messages = reading.known_roles(from_openai(raw), *roles)
             tools = read_schemas(reading.given(request.tools))
         kinds = ("function", "custom")
         choice, tools = reading.choose(request.tool_choice, tools, request.parallel_tool_calls, kinds)

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Raw
 
 from ...errors import TextError
-from ...text.chat import Message, resolve_mode
+from ...text.chat import THINK_MAX_MIN_CTX, Message, resolve_mode
 from ...text.schemas import Schema
 from ..api import About, Refused, bad
 from ..turn import Api, Choice, Turn
@@ -37,7 +37,7 @@ def turn_of(
     known = messages if about.tools is None else about.tools.attach(messages)
     turn = Turn(
         api, request.model or "", tuple(known), tuple(tools), max_tokens=request.limit(about, *lengths),
-        sampling=request.sampling(), choice=choice, **more,
+        sampling=request.sampling(), choice=choice, profile=about.profile, **more,
     )  # fmt: skip
     if messages[-1].prefix and (turn.format or choice.kind in ("required", "named")):
         raise bad("an answer that continues a message cannot be held to a format or to a tool call")
@@ -95,9 +95,15 @@ def switched(*values: bool | Thinking | None) -> tuple[bool | None, bool]:
 
 
 def mode(about: About, effort: str | None, chosen: bool | None, model: str | None, explicit: bool) -> str:
-    """Return the thinking mode ("none", "high" or "max") for a request's effort and switch (``resolve_mode``)."""
+    """Return the thinking mode for a request's effort and switch.
+
+    Only in May's form "max" needs a large context, and effort "none" counts for more than the switch.
+    """
+    ctx = about.ctx
+    if about.profile is not None:
+        ctx, effort = THINK_MAX_MIN_CTX, None if effort == "none" and chosen else effort
     with reading():
-        return resolve_mode(about.ctx, effort, chosen, model or "", explicit)
+        return resolve_mode(ctx, effort, chosen, model or "", explicit)
 
 
 def choose(

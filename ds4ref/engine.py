@@ -208,18 +208,22 @@ class Engine:
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """Return the tokenizer, built from the file's vocabulary on first use."""
+        from .text.protocol import SYSTEM
         from .text.vocabulary import open_tokenizer
 
         self.check_open()
         tokenizer = open_tokenizer(self.source, self.options.split)
-        tokenizer.profile = self._profile(tokenizer)
+        if self.profile is not None:
+            tokenizer.profile = self.profile
+            if self.profile.in_place:
+                tokenizer.special_id(SYSTEM)
         return tokenizer
 
-    def _profile(self, tokenizer: Tokenizer) -> Profile | None:
+    @cached_property
+    def profile(self) -> Profile | None:
         """Return the form of prompts that the options or the checkpoint ask for, None for May's or the model's own."""
         from .archs.deepseek4.checkpoint import checkpoint_of
         from .text.official import PROFILES
-        from .text.protocol import SYSTEM
         from .weights.source import DEEPSEEK, architecture
 
         name = self.options.template
@@ -230,10 +234,15 @@ class Engine:
         name = name or checkpoint_of(self.source).profile
         if name == "may":
             return None
-        profile = PROFILES[name]
-        if profile.in_place:
-            tokenizer.special_id(SYSTEM)
-        return replace(profile, escapes=self.options.template_escapes == "on")
+        return replace(PROFILES[name], escapes=self.options.template_escapes == "on")
+
+    @property
+    def also(self) -> dict[str, str]:
+        """Return what changes results beside model and numerics, for records: steering, another form of prompts."""
+        facts = {} if self.steering is None else {"steering": self.steering.identity}
+        if self.profile is not None:
+            facts["template"] = self.profile.name + ("" if self.profile.escapes else ", no escapes")
+        return facts
 
     def sampler(self, temperature: float = 0.0, **settings: Any) -> Sampler:
         """Return a sampler for this model (``sampling.sampler_of``); settings are top_k, top_p, min_p, seed.

@@ -95,7 +95,7 @@ def commit() -> str | None:
 
 
 def identity(engine: Engine) -> dict[str, Any]:
-    """Return a dict with engine, model file, backend and numerics, and what else changes results: steering.
+    """Return a dict with engine, model file, backend and numerics, and what else changes results (``Engine.also``).
 
     The model's digest covers the file's header, not the weights: hashing 80 GB would take longer than most uses.
     """
@@ -103,7 +103,6 @@ def identity(engine: Engine) -> dict[str, Any]:
     from ..version import __version__
 
     source = engine.source
-    steering = {} if engine.steering is None else {"steering": engine.steering.identity}
     return {
         "engine": f"ds4ref {__version__}",
         "model": {
@@ -115,7 +114,7 @@ def identity(engine: Engine) -> dict[str, Any]:
         },
         "backend": engine.backend,
         "numerics": engine.model.numerics.name,
-        **steering,
+        **engine.also,
     }
 
 

@@ -172,7 +172,7 @@ class LocalTarget(Target):
             "bytes": self.engine.source.size,
             "digest": self._digest,
             **release_of(self.engine.source),
-            **({} if self.engine.steering is None else {"steering": self.engine.steering.identity}),
+            **self.engine.also,
         }
 
     def close(self) -> None:

@@ -101,8 +101,10 @@ def test_the_release_of_a_checkpoint_is_recorded_shown_and_named(nano_path, tmp_
         assert Identity.of(target.engine).about["checkpoint"] == name
         header = {"target": target.identity(), "facts": {}, "pack": {}, "questions": [], "settings": {}, "epochs": 1}
         assert eval_facts(header, "x", b"")["model"]["checkpoint"] == name
+        assert facts["template"] == target.identity()["template"] == "0731", "its form of prompts changes results, too"
     with Engine.open(nano_path, backend="reference") as engine:
-        assert "checkpoint" not in provenance.identity(engine)["model"], "of an unknown release"
+        known = provenance.identity(engine)
+        assert "checkpoint" not in known["model"] and "template" not in known, "of an unknown release: May's form"
     rows = [{"ctx_tokens": 8, "gen_tps": 1.0}]
     one = run("one", rows, facts=facts)
     other = run("other", rows, facts=facts | {"model": facts["model"] | {"sha256": "x", "checkpoint": "another"}})

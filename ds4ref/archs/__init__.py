@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from ..errors import ModelFileError
 from ..weights.published import resolved
-from ..weights.source import architecture
+from ..weights.source import NOT_MODELS, architecture
 
 if TYPE_CHECKING:
     import numpy as np
@@ -177,6 +177,8 @@ class Arch(Protocol):
 def arch_of(source: TensorSource) -> Arch:
     """Return the family module of a model file; raise ModelFileError for an unknown ``general.architecture``."""
     name = architecture(source)
+    if name in NOT_MODELS:
+        raise ModelFileError(source.path, f"is {NOT_MODELS[name]}")
     if name not in ARCHS:
         raise ModelFileError(source.path, f"architecture {name[:40]!r} is not one of {', '.join(ARCHS)}")
     return resolved(ARCHS[name])

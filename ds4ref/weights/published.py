@@ -33,7 +33,7 @@ from .cursor import quote
 from .inert import CONFIG as INERT_CONFIG
 from .layout import Layout, apart_rows, layout_of, made_layout
 from .safetensors import CONFIG, Checkpoint
-from .source import Metadata, TensorInfo
+from .source import NOT_MODELS, Metadata, TensorInfo
 
 if TYPE_CHECKING:
     from .safetensors import Stored
@@ -267,6 +267,8 @@ class PublishedSource:
 
 def _family(config: Config) -> Family:
     kind = config.text("model_type")
+    if kind in NOT_MODELS:
+        raise config.fail("model_type", f"is {quote(kind, 40)}: {NOT_MODELS[kind]}")
     if kind not in FAMILIES:
         raise config.fail("model_type", f"is {quote(kind, 40)}, not one of {', '.join(FAMILIES)}")
     return resolved(FAMILIES[kind])

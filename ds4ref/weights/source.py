@@ -18,6 +18,17 @@ from ds4ref.kernels.formats import ApartRows, Format
 DEEPSEEK = "deepseek4"
 """Architecture assumed for files without ``general.architecture``."""
 
+_DSPARK = "a DSpark drafter, no model by itself; it goes with one by --mtp, and is not computed yet"
+_IMAGES = "an encoder of images, which are not read: open the model that it goes with"
+NOT_MODELS = {
+    "deepseek41": "DeepSeek V4.1, which is not computed yet",
+    "deepseek_v41": "DeepSeek V4.1, which is not computed yet",
+    "deepseek4_mtp_support": "a block for multi-token prediction, no model by itself: it goes with one by --mtp",
+    "dflash": _DSPARK, "deepseek4-dspark": _DSPARK, "deepseek41-dspark": _DSPARK,
+    "clip": _IMAGES, "deepseek4_vision": _IMAGES,
+}  # fmt: skip
+"""What else lies beside DeepSeek's models: ``general.architecture`` or ``model_type`` -> what it is."""
+
 
 class TensorInfo(NamedTuple):
     """Format and location of a tensor: ``dims`` in ggml order (row length first), ``offset`` from the start of its

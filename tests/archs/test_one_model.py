@@ -150,7 +150,7 @@ def test_tensors_of_another_model(folder: Path, tmp_path: Path, name: str) -> No
         )
         if says is None:
             with PublishedSource.open(changed) as source:
-                reason = "the block for multi-token prediction is a model of its own"
+                reason = "the drafter is a model of its own"
                 assert source.tensor_account().inert == {extra: reason}
         else:
             with pytest.raises(ModelFileError) as caught:

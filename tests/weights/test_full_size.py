@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
 from ds4ref.archs.deepseek4.costs import Costs
 from ds4ref.archs.deepseek4.shape import FLASH, PRO, check_published
 from ds4ref.archs.deepseek4.weights import bind
 from ds4ref.archs.report import describe, inspect_text
-from ds4ref.errors import DataError
-from ds4ref.nano.checkpoint import config, plans
 from ds4ref.weights.gguf import GGUFFile
-from ds4ref.weights.safetensors_writer import write_folder, write_json
 from tests.marking import sampled
 from tests.system import need_mapped
 
@@ -61,33 +55,6 @@ def test_a_full_size_file_loads_without_allocating(full_size):
         assert weights.output.data.shape == (129280, 4352)
         assert weights.layers[0].ffn_gate_tid2eid.shape == (129280, 6)
     assert path.stat().st_blocks == blocks
-
-
-OPENED = """
-import re, sys, time
-from ds4ref.weights import open_source
-begun = time.process_time()
-with open_source(sys.argv[1]) as source:
-    assert len(source.tensors) == 1328 and source.tensors["output.weight"].dims == (4096, 129280)
-    assert not source.piece("blk.42.ffn_down_exps.weight", 255).any()
-# not ru_maxrss, which starts at the peak of the process that forked this one
-print(time.process_time() - begun, re.search(r"VmHWM:\\s*([0-9]+)", open("/proc/self/status").read())[1])
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
-def test_a_published_folder_of_full_size_opens_in_seconds(tmp_path):
-    """68,000 tensors in 46 shards, 150 GB of holes."""
-    with GGUFFile.open(write_model(tmp_path / "q4.gguf", FLASH, recipe="q4", data=True)) as source:
-        planned = [plan._replace(make=None) for plan in plans(source, FLASH)]
-    try:
-        write_folder(tmp_path, planned)
-    except DataError as error:
-        pytest.skip(f"this file system takes no sparse files of 4 GiB: {error}")
-    write_json(tmp_path / "config.json", config(FLASH))
-    said = subprocess.run([sys.executable, "-c", OPENED, tmp_path], capture_output=True, text=True, check=True).stdout
-    seconds, kilobytes = map(float, said.split())
-    assert seconds < 5 and kilobytes < 500_000
 
 
 PRO_GIB = {"q2": 432.7, "q4": 838.0}

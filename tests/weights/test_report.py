@@ -73,7 +73,7 @@ def test_experts_and_tensors_without_effect_are_listed(tmp_path):
         "layers 0 to 1: gate and up IQ2_XXS, down Q2_K",
         "layers 2 to 7: gate and up Q4_K, down Q4_K",
     ]
-    reason = "the block for multi-token prediction is a model of its own"
+    reason = "the drafter is a model of its own"
     assert facts["accounts"]["tensors"]["inert"] == {"mtp.0.enorm.weight": reason}
     assert len(facts["accounts"]["tensors"]["computed"]) == len(specs) - 1
     text = inspect_text(path)

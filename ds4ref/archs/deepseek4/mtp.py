@@ -34,7 +34,7 @@ from .cache import REACH, LayerCache
 from .chunk import Chunk, Plan
 from .forward import Model
 from .shape import ARCHITECTURE, PLAIN, ModelShape, summary
-from .tensors import MTP, mtp_slots
+from .tensors import MTP, check_drafter, mtp_slots
 from .weights import LayerWeights, Weights, fill_slots, layer_weights, read_slots
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ def bind_block(source: TensorSource, shape: ModelShape, model: Weights, ops: Any
     model: weights of the model, already there. Raise ModelFileError if the file holds no such block, or a NaN;
     ShapeError for the tensors that are missing, wrong, or have no place.
     """
+    check_drafter(source.path, source.tensors)
     if not any(name.startswith(MTP) for name in source.tensors):
         kind = "it is a whole model; " if "token_embd.weight" in source.tensors else ""
         raise ModelFileError(source.path, f"{kind}it has no block for multi-token prediction ({MTP}*)")

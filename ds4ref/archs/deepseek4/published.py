@@ -18,8 +18,9 @@ from ...text.published import TOKENIZER, vocabulary
 from ...weights.accounting import inert
 from ...weights.cursor import quote
 from ...weights.published import TensorParts
+from ...weights.source import NOT_MODELS
 from .shape import ARCHITECTURE, CSA, HCA, MERGES_KEY, PLAIN, PREFIX, TOKENS_KEY
-from .tensors import MTP
+from .tensors import MTP, check_drafter
 
 if TYPE_CHECKING:
     from ...weights.config import Config
@@ -80,7 +81,8 @@ SQRT_SOFTPLUS = 4
 """llama.cpp's id of the router's activation function (``expert_gating_func``)."""
 
 INERT = (
-    inert("the block for multi-token prediction is a model of its own", "num_nextn_predict_layers"),
+    inert("the drafter is a model of its own", "num_nextn_predict_layers n_mtp_layers dspark_*"),
+    inert("images are not read", "vision_*"),
     inert("the head is a tensor of its own", "tie_word_embeddings"),
     inert("the bias that chooses experts is a tensor", "topk_method", "noaux_tc"),
     inert("no groups of experts", "n_group topk_group", 1),
@@ -89,7 +91,10 @@ INERT = (
     inert("no such tensors", "attention_bias mlp_bias", False),
 )
 """Keys of config.json without effect on this family, beside those of ``weights.inert.CONFIG``."""
-INERT_TENSORS = (inert("the block for multi-token prediction is a model of its own", "mtp.*"),)
+INERT_TENSORS = (
+    inert("the drafter is a model of its own", "mtp.*"),
+    inert("images are not read", "layers.*.ffn.gate.bias_vl vision.* aligner.* image_*"),
+)
 
 NORMAL, CONTROL, USER_DEFINED = 1, 3, 4
 """GGUF token types."""
@@ -128,6 +133,8 @@ FLOATS = (
 def metadata(config: Config, checkpoint: Checkpoint) -> list[MetadataEntry]:
     """Implement ``weights.published.Family.metadata``."""
     layers = config.integer("num_hidden_layers", low=1, high=MAX_LAYERS)
+    if any("v41" in kind.lower().replace("_", "") for kind in config.texts("architectures", 64, [])):
+        raise config.fail("architectures", f"are those of {NOT_MODELS['deepseek_v41']}")
     for key, wanted in (("scoring_func", "sqrtsoftplus"), ("hidden_act", "silu")):
         if config.text(key, wanted) != wanted:
             raise config.fail(key, f"is {quote(config.text(key), 40)}, wanted {wanted!r}")
@@ -287,6 +294,7 @@ def mtp_parts(config: Config, checkpoint: Checkpoint) -> list[TensorParts]:
     """Return the tensors of the block for multi-token prediction, none if the checkpoint has no such block."""
     if not any(name.startswith(MTP) for name in checkpoint.tensors):
         return []
+    check_drafter(checkpoint.path, checkpoint.tensors)
     needed = (*MTP_NAMES.values(), *(f"ffn.experts.0.{name}.weight" for name in EXPERT_NAMES.values()))
     lost = next((MTP + name for name in needed if MTP + name not in checkpoint.tensors), None)
     if lost is not None:

@@ -18,6 +18,11 @@ from .weights import check_tensors as check_tensors
 if TYPE_CHECKING:
     from ...weights.source import TensorInfo, TensorSource
 
+DRAFTERS = {
+    "mtp": "a block for multi-token prediction, beside the layers (--mtp)",
+    "dspark": "DSpark, beside the layers; not computed yet",
+}
+
 
 def accounts(source: TensorSource) -> Accounts:
     """Return what becomes of every key and tensor (``archs.report.accounts``)."""
@@ -44,6 +49,8 @@ def about(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     model, checkpoint = facts["published"], facts["checkpoint"]
     told = " and ".join(checkpoint["how"]) or "nothing tells"
     yield "checkpoint", f"{checkpoint['name']} (by {told}); prompts of {checkpoint['profile']}"
+    if checkpoint["drafter"]:
+        yield "drafter", DRAFTERS[checkpoint["drafter"]]
     yield "", f"exactly {model}" if facts["differs"] is None else line(facts["differs"])
     says = [f"{key} {entry['value']}, where {model} has {entry['published']}"
             for key, entry in facts["constants"].items()]  # fmt: skip

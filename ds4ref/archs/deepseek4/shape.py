@@ -1,9 +1,9 @@
 """Dimensions of a DeepSeek V4 model, read from metadata and checked.
 
 ``ModelShape.from_metadata`` accepts any consistent set of dimensions, so that tiny models test the code that runs the
-real ones. ``check_published`` additionally checks that the model is DeepSeek V4 Flash or Pro, and names the keys that
-differ (docs/explanation/model.md 2.1; where Pro's values are from: docs/explanation/pro.md). Integer keys must have
-exactly the stored type u32, as in ds4.
+real ones. ``check_published`` additionally checks that the model is DeepSeek V4 Flash, Vision-Exp or Pro, and names the
+keys that differ (docs/explanation/model.md 2.1; where Pro's values are from: docs/explanation/pro.md). Integer keys
+must have exactly the stored type u32, as in ds4.
 """
 
 from __future__ import annotations
@@ -92,8 +92,9 @@ INERT_KEYS = (
     inert("the longest context in training", PREFIX + "context_length"),
     inert("the only way there is in this family", PREFIX + "rope.scaling.type", "yarn"),
     inert("the only way there is in this family", PREFIX + "expert_gating_func", 4),
-    # files that have such a block among the layers are refused for its tensors
-    inert("the block for multi-token prediction is a model of its own", PREFIX + "nextn_predict_layers"),
+    inert("the drafter is a model of its own", PREFIX + "nextn_predict_layers " + PREFIX + "dspark.*"),
+    inert("which checkpoint it is", PREFIX + "checkpoint_variant"),
+    inert("images are not read", PREFIX + "vision.*"),
     inert("every layer has experts", PREFIX + "leading_dense_block_count", 0),
     inert("how the file was made", PREFIX + "rope.scaling.finetuned"),
 )
@@ -326,10 +327,13 @@ config.json as others quote it. It fits the published sizes (docs/explanation/pr
 
 PUBLISHED = {"flash": FLASH, "pro": PRO}
 """Published models by the name that ``--shape`` takes."""
+VISION_EXP = replace(FLASH, rms_eps=1e-20, name=f"{FLASH.name} Vision-Exp")
 
 
 def nearest(shape: ModelShape) -> ModelShape:
     """Return the published model that ``shape`` is compared with: the one of its width, Flash if there is none."""
+    if shape.dim == FLASH.dim and _matches(shape.rms_eps, VISION_EXP.rms_eps):
+        return VISION_EXP
     return next((model for model in PUBLISHED.values() if model.dim == shape.dim), FLASH)
 
 
@@ -412,6 +416,7 @@ class _Keys:
     def shape(self) -> ModelShape:
         self._check_architecture()
         values: dict[str, Any] = {field: self._scalar(key, _U32, 0) for field, key, _, _ in _INTS if field != "vocab"}
+        values["n_layers"] -= self._drafting_layers(values["n_layers"])
         values["vocab"] = self._vocab()
         values |= {field: self._float(key) for field, key, _, _ in _FLOATS}
         self._expect("attention.head_count_kv", 1)
@@ -421,10 +426,10 @@ class _Keys:
                 self._expect(key, 0)
         layers = min(values["n_layers"], _INTS[0][3])
         values["ratios"] = tuple(self._array(_RATIOS_KEY, ("i32[]", "u32[]"), layers))
-        values["swiglu_limit"] = tuple(self._array(_LIMITS_KEY, ("f32[]", "f64[]"), layers))
+        values["swiglu_limit"] = self._limits(_LIMITS_KEY, layers)
         shared = "swiglu_clamp_shexp"  # of the shared expert: the same here
         if PREFIX + shared in self.metadata:
-            limits = tuple(self._array(shared, ("f32[]", "f64[]"), layers))
+            limits = self._limits(shared, layers)
             if PREFIX + shared not in self.faults and limits != values["swiglu_limit"]:
                 self.faults[PREFIX + shared] = f"{PREFIX}{shared} differs from {_LIMITS_KEY}"
         values["yarn_orig_ctx"] = self._scalar(_ORIG_CTX_KEY, ("u32", "u64"), 0)
@@ -441,6 +446,21 @@ class _Keys:
         got = self.metadata[key] if self.metadata.type_of(key) == "string" else None
         if key in self.metadata and got != ARCHITECTURE:
             self.faults[key] = f"{key} is {str(got)[:40]!r}, wanted {ARCHITECTURE!r}"
+
+    def _drafting_layers(self, blocks: int) -> int:
+        """Return how many of the blocks, the last ones, are no layers of the model but its drafter, as llama.cpp lays
+        out a block for multi-token prediction. Without its tensors the key says nothing."""
+        key = PREFIX + "nextn_predict_layers"
+        count = self._scalar("nextn_predict_layers", _U32, 0) if key in self.metadata else 0
+        if count and f"blk.{blocks - count}.nextn.eh_proj.weight" in self.source.tensors:
+            return count
+        return 0
+
+    def _limits(self, key: str, layers: int) -> tuple[float, ...]:
+        """Return a limit for each layer, of an array or of one number for all."""
+        if self.metadata.type_of(PREFIX + key) in ("f32", "f64"):
+            return (self._float(key),) * layers
+        return tuple(self._array(key, ("f32[]", "f64[]"), layers))
 
     def _vocab(self) -> int:
         """Return the declared size, or without one (llama.cpp's converter) the rows of the embedding, of which each

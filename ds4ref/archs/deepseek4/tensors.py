@@ -6,12 +6,14 @@ belongs to (docs/explanation/model.md 2.2, 13). ``expected_tensors(shape, recipe
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ds4ref.kernels.formats import FORMATS
 
+from ...errors import ModelFileError
 from ...weights.container import TensorSpec
 from .shape import CSA, PLAIN
 
@@ -116,6 +118,16 @@ def mtp_slots(shape: ModelShape) -> list[Slot]:
         *(Slot(f"{MTP}{name}.weight", name, dims, fmts, part, 0) for name, dims, fmts, part in own),
         *(replace(slot, name=MTP + slot.name.removeprefix("blk.0."), optional=False) for slot in _layer_slots(one, 0)),
     ]
+
+
+def check_drafter(path: str | os.PathLike[str], names: Collection[str]) -> None:
+    """Raise ModelFileError for a drafter that is no block for multi-token prediction as ``mtp_slots`` has it."""
+    if any("markov_" in name or name.endswith("main_proj.weight") for name in names):
+        why = "drafts change no output, only how fast it comes: leave --mtp out"
+        raise ModelFileError(path, f"its drafter is DSpark, which is not computed yet; {why}")
+    if any(".nextn." in name for name in names):
+        what = "its block for multi-token prediction is laid out as llama.cpp does (nextn.*), which is not read"
+        raise ModelFileError(path, f"{what}: make one of the published folder by ds4-quantize FOLDER --mtp-block")
 
 
 def _model_slots(s: ModelShape) -> Iterator[Slot]:

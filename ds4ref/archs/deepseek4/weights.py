@@ -32,8 +32,14 @@ if TYPE_CHECKING:
 
 __all__ = ["RECIPES", "LayerWeights", "Recipe", "Weights", "bind", "check_tensors", "expected_tensors"]
 
-INERT_TENSORS = (inert("the block for multi-token prediction is a model of its own", "mtp.*"),)
+INERT_TENSORS = (
+    inert("the drafter is a model of its own", "mtp.*"),
+    inert("images are not read", "blk.*.exp_probs_b_vl.bias"),
+)
 """Tensors of a GGUF file that are no weights of the model."""
+
+MOST_DRAFTING_BLOCKS = 8
+"""How many blocks of a drafter may follow the layers in a file of llama.cpp."""
 
 # Read elementwise and small, so they are expanded to float32 although they are stored as matrices.
 _EXPANDED = ("attn_compressor_ape", "indexer_compressor_ape")
@@ -160,7 +166,10 @@ def account(source: TensorSource, shape: ModelShape) -> Account:
         " ".join(f"blk.{layer}.exp_probs_b.bias" for layer in range(shape.n_hash_layers)),
     )
     computed = {slot.name for slot in slots(shape)} - set(hashed.names)
-    return settle_tensors(source.tensors, computed, (*INERT_TENSORS, hashed), ARCHITECTURE)
+    after = range(shape.n_layers, shape.n_layers + MOST_DRAFTING_BLOCKS)
+    blocks = [f"blk.{block}.*" for block in after if f"blk.{block}.nextn.eh_proj.weight" in source.tensors]
+    drafter = inert("the drafter is a model of its own", " ".join(blocks))
+    return settle_tensors(source.tensors, computed, (*INERT_TENSORS, hashed, drafter), ARCHITECTURE)
 
 
 def bind(source: TensorSource, shape: ModelShape, verify: bool | None = None) -> Weights:

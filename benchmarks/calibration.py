@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy import optimize, special
 
 from ds4ref.engine import Engine
 from ds4ref.nano.diagnostic import diagnostic_path
@@ -109,23 +110,19 @@ def priors(engine: Engine) -> dict[str, Any]:
 
 
 def logistic(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Fit a ridge-penalised logistic regression by Newton's method; return coefficients (features + 1,).
+    """Fit a ridge-penalised logistic regression; return coefficients (features + 1,).
 
     x: features (n, features); y: 0 or 1 (n,).
     """
     a = np.column_stack((np.ones(len(x)), x))
-    w = np.zeros(a.shape[1])
-    penalty = np.eye(a.shape[1]) * RIDGE
-    penalty[0, 0] = 1e-3
-    for _ in range(50):
-        p = 1 / (1 + np.exp(-np.clip(a @ w, -30, 30)))
-        gradient = a.T @ (y - p) - penalty @ w
-        curve = (a * (p * (1 - p))[:, None]).T @ a + penalty
-        step = np.linalg.solve(curve, gradient)
-        w += step
-        if np.abs(step).max() < 1e-8:
-            break
-    return w
+    penalty = np.array([1e-3] + [RIDGE] * x.shape[1])
+
+    def loss(w: np.ndarray) -> tuple[float, np.ndarray]:
+        odds = a @ w
+        value = (np.logaddexp(0, odds) - y * odds).sum() + penalty @ w**2 / 2
+        return float(value), a.T @ (special.expit(odds) - y) + penalty * w
+
+    return np.asarray(optimize.minimize(loss, np.zeros(a.shape[1]), jac=True, options={"gtol": 1e-7}).x)
 
 
 def fit(records: Sequence[dict[str, Any]]) -> dict[str, list[float]]:

@@ -7,7 +7,7 @@
 Parts, in this order:
 
     products   launches and copies; GB/s of every format against a copy measured beside it; products of many inputs
-    speed      decode and prefill on slices of 4 and 6 layers, extrapolated to 43 layers, against the bound
+    speed      decode and prefill on a slice of 4 layers, against the bound by bytes
     models     golden models if present, the random model, and a slice of Flash's dimensions: logits in every mode
     ops        the tests of the op table and of the products, on the device
 

@@ -12,11 +12,12 @@ from ds4ref.kernels.cpu import tasktable as t
 from ds4ref.kernels.cpu.abi import Step
 from ds4ref.kernels.cpu.products import CHUNK_BYTES
 from ds4ref.kernels.cpu.sizes import READ_LINE
+from ds4ref.kernels.formats import FORMATS as DECLARED
+from ds4ref.kernels.formats.format import PowerOfTwo
 from ds4ref.kernels.formats.matrix import Matrix
 
 from .context import Context
 from .harness import Row, Target, clocked, interleave, ratios, row
-from .rows import random_rows
 
 N = 4096
 REPEAT = 3
@@ -30,6 +31,24 @@ FORMATS = {
 """Weight formats, with the activation rounding that mode ds4 uses for each, and its bar."""
 
 
+def random_rows(fmt: str, rows: int, n: int, rng: np.random.Generator) -> np.ndarray:
+    """Return uint8 (rows, row_bytes) of valid blocks of a format, with ordinary scales."""
+    layout = DECLARED[fmt]
+    if fmt in ("F32", "F16", "BF16"):
+        values = rng.standard_normal((rows, n), np.float32)
+        if fmt == "BF16":
+            return (values.view(np.uint32) >> 16).astype(np.uint16).view(np.uint8)
+        return values.astype(np.float16 if fmt == "F16" else np.float32).view(np.uint8)
+    blocks = rng.integers(0, 256, (rows, n // layout.block_elems, layout.block_bytes), np.uint8)
+    for scale in (layout.scale, layout.minimum):
+        if isinstance(scale, PowerOfTwo):
+            blocks[:, :, scale.byte] = rng.integers(112, 122, blocks.shape[:2])
+        elif scale is not None:
+            values = rng.uniform(0.001, 0.01, blocks.shape[:2]).astype(np.float16)
+            blocks[:, :, scale.byte : scale.byte + 2] = values[..., None].view(np.uint8)
+    return blocks.reshape(rows, -1)
+
+
 def random_matrix(fmt: str, megabytes: int, n: int = N) -> Matrix:
     """Return a matrix of about ``megabytes`` with rows of ``n`` weights; 64 random rows are repeated."""
     rows = random_rows(fmt, 64, n, np.random.default_rng(1))
@@ -37,11 +56,11 @@ def random_matrix(fmt: str, megabytes: int, n: int = N) -> Matrix:
     return Matrix(fmt, data, len(data), n)
 
 
-def product(threads: int, w: Matrix, act: str) -> Target:
-    """Return a target that multiplies one input, rounded as ``act``, with ``w``."""
+def product(threads: int, w: Matrix, act: str, times: int = 1) -> Target:
+    """Return a target that multiplies one input, rounded as ``act``, with ``w``, so many ``times``."""
     recording = CPU(threads).record()
     x = np.random.default_rng(2).standard_normal((1, w.cols)).astype(np.float32)
-    recording.seal(recording.linear(x, w, act))
+    recording.seal(*[recording.linear(x, w, act) for _ in range(times)])
     return _replayed(recording, w.data)
 
 

@@ -152,9 +152,10 @@ def measured(
         "steps_s": [round(seconds, 9) for seconds in steps],
     }  # fmt: skip
     if guessed is not None:
-        total, drafts = guessed.total(), sorted(guessed.drafts.items())
-        texts = (f"{name} {depth}: {count.accepted}/{count.drafted}" for (name, depth), count in drafts)
-        row |= {"drafted": total.drafted, "accepted": total.accepted, "tokens_per_pass": guessed.tokens_a_pass,
+        drafts = sorted((name, n) for (what, name, n), count in guessed.items() if what == "drafted" and count)
+        texts = (f"{name} {n}: {guessed['accepted', name, n]}/{guessed['drafted', name, n]}" for name, n in drafts)
+        row |= {"drafted": guessed.of("drafted"), "accepted": guessed.of("accepted"),
+                "tokens_per_pass": guessed.tokens_a_pass,
                 "drafts": "; ".join(texts)}  # fmt: skip
     return {name: value for name, value in row.items() if value is not None}
 
@@ -219,7 +220,7 @@ def _guesses(session: Any) -> Callable[[], Counts | None]:
     """Return a function that counts what a session's speculative decoding did since now, None without it."""
     speculation = getattr(session, "speculation", None)
     before = None if speculation is None else speculation.counts.copy()
-    return lambda: None if speculation is None else speculation.counts - before
+    return lambda: None if speculation is None else Counts(speculation.counts - before)
 
 
 def prepare(session: Any, depth: int, count: int) -> float:

@@ -53,11 +53,10 @@ class Drafts:
 
     def facts(self) -> dict[str, Any]:
         """Return what the drafts of all sessions did, for reports."""
-        total = self.counts.total()
         return {
             "kind": self.wanted.kind,
-            "drafted": total.drafted,
-            "accepted": total.accepted,
+            "drafted": self.counts.of("drafted"),
+            "accepted": self.counts.of("accepted"),
             "tokens_per_pass": self.counts.tokens_a_pass,
         }
 

@@ -4,11 +4,11 @@ A pass of k + 1 rows commits 1 + a1 + a1 a2 + ... tokens, where a_i is the runni
 and takes the time of its rows, measured, and of making the draft, measured. The depth of most tokens a second is taken:
 0, plain decode, where drafting does not pay.
 
-Two accounts in units of a plain token's time bound what being wrong may cost. Every pass with drafts is entered into
-the balance with what it gained or lost against plain decode; a depth is only tried if the balance covers the loss of
-all its tokens. It begins with ``CREDIT`` and grows by ``RATE`` a plain pass, so where nothing is ever accepted n tokens
-take at most as long as n (1 + RATE) + CREDIT of them. The allowance pays for tries of what seems worse, by which
-changes are noticed, out of ``PROBES`` of the time.
+A balance in units of a plain token's time bounds what being wrong may cost. Every pass with drafts is entered with what
+it gained or lost against plain decode; a depth is only tried if the balance covers the loss of all its tokens. It
+begins with ``CREDIT`` and grows by ``RATE`` a plain pass, so where nothing is ever accepted n tokens take at most as
+long as n (1 + RATE) + CREDIT of them. Where no depth promises anything, what it holds is spent on trying the least dear
+one.
 
     speculation = Speculation([Lookup()])
     draft = speculation.propose(tokens, streams, room)
@@ -19,25 +19,22 @@ changes are noticed, out of ``PROBES`` of the time.
 
 from __future__ import annotations
 
-import copy
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import median_low
 from typing import Any
 
 from ..engine_options import MOST_DRAFTED
 from . import Draft
-from .estimates import Acceptance, PassTimes, Rate
+from .estimates import Acceptance, PassTimes
 
-CREDIT, SAVED, CAP = 1.0, 3.0, 16.0
+CREDIT, SAVED, CAP = 1.0, 2.0, 16.0
 """The balance at first; up to which it grows by plain passes; at most, which is what a sudden end of all acceptance may
 cost."""
-RATE = 0.008
+RATE = 0.0065
 """What a plain pass adds to the balance."""
-PROBES, MOST_ALLOWED = 0.006, 1.5
-"""What a plain pass's time adds to the allowance; its greatest amount."""
 SPACING = 16
 """Passes between two tries of another depth while drafts pay."""
 LONGEST = 64
@@ -46,74 +43,39 @@ MARGIN = 1.01
 """Speed-up that a depth must promise."""
 CHEAP = 0.003
 """Share of a plain pass up to which a draft is asked at every token, whether it pays or not."""
-RENEWED = 32
-"""Passes after which the best depths are computed anew though nothing was drafted."""
+ANSWERS = 1 / 8
+"""Weight of the newest call in the share of calls that a draft answers."""
 
 Kind = tuple[str, int]
 """Name of a draft, and its grade."""
 
 
-@dataclass
-class Count:
-    """Passes with a draft of one kind and depth, and the tokens drafted, and accepted, in them."""
+class Counts(Counter[tuple[str, str, int]]):
+    """What speculation did, for reports, by (what, name of the draft, depth).
 
-    passes: int = 0
-    drafted: int = 0
-    accepted: int = 0
-
-    @property
-    def tokens(self) -> int:
-        """Return the tokens that these passes committed: the pending one and what was accepted."""
-        return self.passes + self.accepted
-
-
-@dataclass
-class Counts:
-    """What speculation did, for reports.
-
-    plain    passes of one row
-    drafts   by (name of the draft, depth), of settled passes
+    "passes", with "" and 0 for plain ones; "drafted" and "accepted" tokens of settled passes.
     """
 
-    plain: int = 0
-    drafts: dict[tuple[str, int], Count] = field(default_factory=dict)
-
-    def copy(self) -> Counts:
-        """Return these counts, to subtract later."""
-        return copy.deepcopy(self)
-
-    def __sub__(self, before: Counts) -> Counts:
-        """Return what was counted since ``before``, a copy of these."""
-        some = {}
-        for key, now in self.drafts.items():
-            then = before.drafts.get(key, Count())
-            if now != then:
-                some[key] = Count(*(getattr(now, part) - getattr(then, part) for part in vars(now)))
-        return Counts(self.plain - before.plain, some)
-
-    def total(self, name: str | None = None) -> Count:
-        """Return the sum over all depths, and all drafts or the one of this ``name``."""
-        chosen = [count for (of, _), count in self.drafts.items() if name in (None, of)]
-        return Count(*(sum(getattr(count, part) for count in chosen) for part in ("passes", "drafted", "accepted")))
-
-    def __str__(self) -> str:
-        """Return one line for users."""
-        total = self.total()
-        return f"guessed: {total.accepted} of {total.drafted} tokens right, {self.tokens_a_pass:.2f} tokens a pass"
+    def of(self, what: str) -> int:
+        """Return the sum over all drafts and depths."""
+        return sum(count for (kind, _, _), count in self.items() if kind == what)
 
     @property
     def tokens_a_pass(self) -> float:
-        """Return the committed tokens by pass, 1.0 before the first."""
-        total = self.total()
-        passes = self.plain + total.passes
-        return (self.plain + total.tokens) / passes if passes else 1.0
+        """Return the committed tokens by pass, the pending one and those accepted; 1.0 before the first."""
+        return 1 + self.of("accepted") / max(1, self.of("passes"))
+
+    def __str__(self) -> str:
+        """Return one line for users."""
+        right = f"{self.of('accepted')} of {self.of('drafted')} tokens right"
+        return f"guessed: {right}, {self.tokens_a_pass:.2f} tokens a pass"
 
 
 @dataclass
 class _Plan:
     """The outlook of one kind of draft, by depth from 0."""
 
-    tokens: Sequence[float]
+    tokens: list[float]
     costs: list[float]
     losses: list[float]
     """What it costs at most if nothing is accepted."""
@@ -128,10 +90,7 @@ class _Tried:
 
     kind: Kind
     depth: int
-    draft_cost: float
-    value: float
-    """Tokens a plain token's time that the best depth promised."""
-    probe: bool
+    cost: float
     passed: bool = False
 
 
@@ -157,16 +116,15 @@ class Speculation:
         self.drafts, self.depth, self.most, self._clock = tuple(drafts), depth, min(most, MOST_DRAFTED), clock
         self.window = max((getattr(draft, "window", 1) for draft in drafts), default=1)
         """Number of the newest tokens whose streams some draft can use."""
-        self.counts = counts or Counts()
-        self.times = times or PassTimes()
-        self.balance, self.allowance = CREDIT, 0.0
+        self.counts = Counts() if counts is None else counts
+        self.times = PassTimes() if times is None else times
+        self.balance = CREDIT
         self._acceptance: dict[Kind, Acceptance] = {}
-        self._plans: dict[Kind, _Plan] = {}
         self._seconds: dict[str, deque[float]] = {draft.name: deque(maxlen=11) for draft in drafts}
-        self._answers = {draft.name: Rate() for draft in drafts}
+        self._answers = {draft.name: 1.0 for draft in drafts}
         self._grades: dict[str, int] = {}
         self._tried: _Tried | None = None
-        self._passes = self._probed = self._turn = self._plain = 0
+        self._passes = self._varied = self._plain = 0
 
     # --- the session's side
 
@@ -189,15 +147,11 @@ class Speculation:
         """Enter a pass of ``rows`` rows that took ``seconds``; one row is plain decode."""
         self.times.add(rows, seconds)
         self._passes += 1
-        if rows == 1:
-            self._plain = self._passes
-        if self._passes % RENEWED == 0:
-            self._plans.clear()
-        self.allowance = min(MOST_ALLOWED, self.allowance + PROBES * (1.0 if rows == 1 else self.times.ratios[rows]))
         if self._tried is not None and rows == self._tried.depth + 1:
             self._tried.passed = True
         elif rows == 1:
-            self.counts.plain += 1
+            self._plain = self._passes
+            self.counts["passes", "", 0] += 1
             self.balance = max(self.balance, min(SAVED, self.balance + RATE))
 
     def settled(self, accepted: int) -> None:
@@ -209,20 +163,12 @@ class Speculation:
         if tried is None or not tried.passed:
             return
         accepted = min(accepted, tried.depth)
-        count = self.counts.drafts.setdefault((tried.kind[0], tried.depth), Count())
-        count.passes += 1
-        count.drafted += tried.depth
-        count.accepted += accepted
+        for what, count in (("passes", 1), ("drafted", tried.depth), ("accepted", accepted)):
+            self.counts[what, tried.kind[0], tried.depth] += count
         self._acceptance.setdefault(tried.kind, Acceptance()).add(accepted, tried.depth)
-        self._plans.pop(tried.kind, None)
-        if self.depth:
-            return
-        # as estimated: a single pass may have met a recording, or the machine's other work
-        gained = 1 + accepted - tried.draft_cost
-        self.balance = min(CAP, self.balance + gained - self.times.most[tried.depth + 1])
-        if tried.probe:
-            missed = self.times.ratios[tried.depth + 1] + tried.draft_cost - (1 + accepted) / tried.value
-            self.allowance = min(MOST_ALLOWED, max(-MOST_ALLOWED, self.allowance - missed))
+        # as estimated: a single pass may have met the machine's other work
+        gained = 1 + accepted - tried.cost - self.times.most[tried.depth + 1]
+        self.balance = min(CAP, self.balance + gained)
 
     def truncate(self, pos: int) -> None:
         """Tell all drafts that positions from ``pos`` on are gone; a proposal that is not settled is forgotten."""
@@ -237,81 +183,61 @@ class Speculation:
         for draft in self.drafts:
             proposed = self._ask(draft, tokens, streams, limit)
             if len(proposed) > len(best):
-                best = proposed
-                self._tried = _Tried((draft.name, getattr(draft, "grade", 0)), len(best), 0.0, 1.0, False)
+                best, self._tried = proposed, _Tried((draft.name, self._grades[draft.name]), len(proposed), 0.0)
         return best
 
     def _chosen(self, tokens: Sequence[int], streams: Any, limit: int) -> list[int]:
         best: list[int] = []
-        value, depth, plan, kind, spent, tried = MARGIN, 0, None, None, 0.0, 0.0
+        value, depth, plan, kind, spent = MARGIN, 0, None, None, 0.0
         for draft in self.drafts:
-            asked, paid = self._worth_asking(draft, limit, value if depth else 0.0)
-            if not asked:
-                continue
-            proposed = self._ask(draft, tokens, streams, asked)
+            asked = self._worth_asking(draft, limit, value if depth else 0.0)
+            proposed = self._ask(draft, tokens, streams, asked) if asked else []
             spent += asked * self._each(draft.name)
-            tried += asked * self._each(draft.name) * paid
             if not proposed:
                 continue
-            this = draft.name, getattr(draft, "grade", 0)
+            this = draft.name, self._grades[draft.name]
             outlook = self._plan(this)
             at = outlook.best[len(proposed)]
-            if plan is None or outlook.values[at] > value or (paid and not depth):
+            if plan is None or outlook.values[at] > value:
                 best, depth, plan, kind, value = proposed, at, outlook, this, max(MARGIN, outlook.values[at])
-        probe = False
         if plan is not None and kind is not None:
-            depth, probe = self._probe(plan, depth, len(best))
-            depth = self._covered(plan, depth)
+            depth = self._covered(plan, self._varied_depth(plan, depth, len(best)))
             if depth:
-                self._tried = _Tried(kind, depth, spent, plan.values[plan.best[len(best)]], probe)
+                self._tried = _Tried(kind, depth, spent)
                 return best[:depth]
         self.balance -= spent
-        self.allowance -= tried
         return []
 
-    def _worth_asking(self, draft: Draft, limit: int, value: float) -> tuple[int, bool]:
-        """Return for how many tokens to ask a draft, 0 for not at all, and whether the allowance paid for it.
+    def _worth_asking(self, draft: Draft, limit: int, value: float) -> int:
+        """Return for how many tokens to ask a draft, 0 for not at all.
 
         One that costs next to nothing is always asked for all; others for the depth that pays, if it pays often enough,
-        and promises more than ``value``. Without one that pays (``value`` 0) they are tried now and then.
+        and promises more than ``value``. Without one that pays (``value`` 0) they are tried as the balance allows.
         """
         if not self._seconds[draft.name]:
-            return 1, True
+            return 1
         each = self._each(draft.name)
         if each * limit <= CHEAP:
-            return limit, False
+            return limit
         plan = self._plan((draft.name, self._grades[draft.name]))
-        often = self._answers[draft.name].estimate(1.0)
-
-        def gain(depth: int) -> float:
-            return often * (plan.tokens[depth] - plan.costs[depth]) - (1 - often) * depth * each
-
+        often = self._answers[draft.name]
         depth = self._covered(plan, plan.best[limit])
-        if depth and plan.values[depth] > value and gain(depth) > 0:
-            return depth, False
-        if not value and -gain(1) <= self.allowance and self._covered(plan, 1):
-            return 1, True
-        return 0, False
+        gain = often * (plan.tokens[depth] - plan.costs[depth]) - (1 - often) * depth * each
+        if depth and plan.values[depth] > value and gain > 0:
+            return depth
+        return int(not value and plan.losses[1] <= self.balance)
 
-    def _probe(self, plan: _Plan, depth: int, longest: int) -> tuple[int, bool]:
-        """Return the depth to try instead of the best one and True, or the best one and False."""
+    def _varied_depth(self, plan: _Plan, depth: int, longest: int) -> int:
+        """Return the best depth, or now and then another one: what is never tried is never known to have changed."""
         if not depth:
-            least = max(range(1, longest + 1), key=lambda other: plan.tokens[other] - plan.costs[other])
-            return (least, True) if self._may_probe(plan, least) else (0, False)
-        if self._passes - self._probed < SPACING:
-            return depth, False
-        others = [other for other in (depth + 1, depth - 1, longest) if 0 < other <= longest and other != depth]
+            return max(range(1, longest + 1), key=lambda other: plan.tokens[other] - plan.costs[other])
         if self._passes - self._plain >= LONGEST:
-            others.append(0)
-        if not others:
-            return depth, False
-        other = others[self._turn % len(others)]
-        if not self._may_probe(plan, other, plan.values[depth]):
-            return depth, False
-        self._turn, self._probed = self._turn + 1, self._passes
-        if not other:  # a plain pass is no proposal, so it is paid for at once
-            self.allowance -= 1 - 1 / plan.values[depth]
-        return other, True
+            return 0
+        if self._passes - self._varied < SPACING:
+            return depth
+        self._varied = self._passes
+        others = [other for other in (depth + 1, depth - 1, longest) if 0 < other <= longest]
+        return others[self._passes // SPACING % len(others)] if others else depth
 
     def _covered(self, plan: _Plan, depth: int) -> int:
         """Return ``depth``, or the best one below it whose loss, if nothing is accepted, the balance covers."""
@@ -324,34 +250,21 @@ class Speculation:
         known, level = self._seconds[name], self.times.level
         return median_low(known) / level if known and level else 0.0
 
-    def _may_probe(self, plan: _Plan, depth: int, value: float = 1.0) -> bool:
-        """Return whether the allowance pays for what ``depth`` is expected to cost against tokens at ``value``."""
-        return plan.costs[depth] - plan.tokens[depth] / value <= self.allowance
-
     def _ask(self, draft: Draft, tokens: Sequence[int], streams: Any, limit: int) -> list[int]:
-        start = self._clock()
+        start, name = self._clock(), draft.name
         proposed = draft.propose(tokens, streams, limit)[:limit]
-        self._seconds[draft.name].append((self._clock() - start) / limit)
-        self._answers[draft.name].fade()
-        self._answers[draft.name].add(bool(proposed))
-        self._grades[draft.name] = getattr(draft, "grade", 0)
+        self._seconds[name].append((self._clock() - start) / limit)
+        self._answers[name] += ANSWERS * (bool(proposed) - self._answers[name])
+        self._grades[name] = getattr(draft, "grade", 0)
         return proposed
 
     def _plan(self, kind: Kind) -> _Plan:
-        plan = self._plans.get(kind)
-        if plan is None:
-            plan = self._plans[kind] = self._planned(kind)
-        return plan
-
-    def _planned(self, kind: Kind) -> _Plan:
-        each = self._each(kind[0])
+        each, depths = self._each(kind[0]), range(MOST_DRAFTED + 1)
         tokens = self._acceptance.setdefault(kind, Acceptance()).tokens()
-        costs = [self.times.ratios[depth + 1] + depth * each for depth in range(MOST_DRAFTED + 1)]
-        losses = [self.times.most[depth + 1] + depth * each - 1 for depth in range(MOST_DRAFTED + 1)]
-        values = [1.0] + [count / cost for count, cost in zip(tokens[1:], costs[1:], strict=True)]
-        best, at = [], 0
-        for depth, value in enumerate(values):
-            if value > max(values[at], MARGIN):
-                at = depth
-            best.append(at)
+        costs = [self.times.ratios[depth + 1] + depth * each for depth in depths]
+        losses = [self.times.most[depth + 1] + depth * each - 1 for depth in depths]
+        values = [count / cost for count, cost in zip(tokens, costs, strict=True)]
+        best = [0]
+        for depth in depths[1:]:
+            best.append(depth if values[depth] > max(values[best[-1]], MARGIN) else best[-1])
         return _Plan(tokens, costs, losses, values, best)

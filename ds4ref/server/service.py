@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ..drafts.speculation import Count
+from ..drafts.speculation import Counts
 from .api import About, Api
 from .auth import Access
 from .limits import BodyBudget, Limits
@@ -85,7 +85,7 @@ class Service:
         """Return the values of ``metrics.GAUGES`` and ``metrics.COUNTERS``."""
         worker = self.worker
         drafts = getattr(worker.engine, "drafts", None)
-        guessed = Count() if drafts is None else drafts.counts.total()
+        guessed = Counts() if drafts is None else drafts.counts
         return {
             "ds4_queue_length": len(worker.queue),
             "ds4_running": len(worker.running),
@@ -94,8 +94,8 @@ class Service:
             "ds4_bodies_bytes": self.body_budget.bytes,
             "ds4_draining": self.draining,
             "ds4_turns": worker.finished,
-            "ds4_drafted_tokens": guessed.drafted,
-            "ds4_accepted_tokens": guessed.accepted,
+            "ds4_drafted_tokens": guessed.of("drafted"),
+            "ds4_accepted_tokens": guessed.of("accepted"),
         }
 
     def about(self, headers: Mapping[str, str]) -> About:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import gpu_check, gpu_ops, gpu_speed
+from benchmarks import gpu_check, gpu_ops, gpu_products, gpu_speed
 from benchmarks.gpu_check import Check
 from benchmarks.harness import Row
 from tests.kernels.cuda.test_decode import idle
@@ -112,20 +112,13 @@ def test_a_rehearsal_has_no_speed() -> None:
     assert check.rows["difference"].met is False
 
 
-def test_slices_are_carried_to_all_layers() -> None:
-    """Four layers 2 ms, six 2.4 ms: 39 more at 0.2 ms each, 0.15 ms for the head."""
-    seconds, arithmetic = gpu_speed.carried(2e-3, 2.4e-3, 0.15e-3, 1e-3)
-    assert seconds == pytest.approx(2e-3 + 39 * 0.2e-3 + 0.15e-3 + 1e-3)
-    assert arithmetic == "2.000 + 19.5 x (2.400 - 2.000) + 0.150 + 1.000 = 10.95 ms"
-
-
 def test_the_speed_part_runs_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a driver that launches nothing, and figures of a copy and a head."""
-    monkeypatch.setattr(gpu_speed, "heads", lambda check: (2e12, 1e-4))
+    """With a driver that launches nothing, and a figure of a copy."""
+    monkeypatch.setattr(gpu_products.Bench, "copy", lambda bench: 2e3)
     check = Told(rehearsal=True)
     with idle():
         gpu_speed.measure(check)
-    assert "43 layers, prefill of 2" in check.rows and "43 layers, decode at 64 / bound" in check.rows
+    assert "prefill of 2" in check.rows and "decode at 64 / bound" in check.rows
 
 
 @pytest.mark.parametrize(

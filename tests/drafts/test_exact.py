@@ -77,7 +77,7 @@ def test_greedy_text_is_the_same(engines: Callable[..., Engine], number: int) ->
         assert greedy(session, LENGTH, every=5 + number % 7) == wanted, (kind, depth)
         np.testing.assert_array_equal(session.logits, plain.logits)
         if kind == "mtp":
-            assert session.speculation is not None and session.speculation.counts.total().accepted > 0
+            assert session.speculation is not None and session.speculation.counts.of("accepted") > 0
         fork = engines(kind, depth).session(CTX)
         fork.restore(session.snapshot())
         again = greedy(fork, 12)

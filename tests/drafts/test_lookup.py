@@ -68,25 +68,10 @@ def test_after_truncate_it_is_as_if_it_had_never_been_there(steps):
                 expected = fresh.propose(live, None, 5)
                 assert draft.propose(live, None, 5) == expected
             assert not expected or draft.grade == fresh.grade
-            assert list(draft._hashes) == list(fresh._hashes) and list(draft._before) == list(fresh._before)
-            assert list(draft._last) == list(fresh._last)
+            assert (draft._runs, draft._before, draft._last) == (fresh._runs, fresh._before, fresh._last)
 
 
-@pytest.mark.parametrize("size", [lookup._BULK - 1, lookup._BULK, lookup._BULK + 1, 1024, 1025, 2100])
-def test_many_tokens_at_once_are_as_one_by_one(size, thorough):
-    chance = random.Random(size)
-    tokens = [chance.randrange(6) for _ in range(size)]
-    one, live = Lookup(), []
-    for token in tokens:
-        live.append(token)
-        last = one.propose(live, None, 7)
-    for first in (0, 1, 2, size // 2, size - 1):
-        bulk = Lookup()
-        bulk.propose(tokens[:first], None, 7)
-        assert bulk.propose(tokens, None, 7) == last == slow(tokens, 7)[0]
-
-
-@pytest.mark.parametrize("pos", [0, 1, 2, 100, 2000 - lookup._BULK, 1999, 2000, 2001])
+@pytest.mark.parametrize("pos", [0, 1, 2, 100, 1999, 2000, 2001])
 def test_truncate_at_the_edges(pos, thorough):
     chance = random.Random(1)
     tokens = [chance.randrange(40) for _ in range(2000)]

@@ -228,7 +228,8 @@ def assistant(content: str, reasoning: str = "") -> Message:
 
 
 def pick(rng: random.Random, value: Any) -> Any:
-    """Return a level's value: a uniform integer of a pair of integers, an element of a list, else the value itself."""
-    if isinstance(value, tuple):
-        return rng.randint(*value)
-    return rng.choice(value) if isinstance(value, list) else value
+    """Return a level's value: a uniform integer of a pair of integers, an element of another list, else the
+    value itself."""
+    if not isinstance(value, (tuple, list)):
+        return value
+    return rng.randint(*value) if type(value[0]) is int else rng.choice(value)

@@ -8,39 +8,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from .base import Conversation, Item, Skill, assistant, pick, plain_text, user
-from .lexicon import COLOURS, MEN, NAMES, OBJECTS, PLACES
+from .lexicon import COLOURS, NAMES, OBJECTS, PLACES, TABLES, WORDS
 
-_ANIMALS = (("bird", "birds"), ("dog", "dogs"), ("cat", "cats"), ("boy", "boys"), ("girl", "girls"))
-_ACTS = (("sits", "sit"), ("runs", "run"), ("sleeps", "sleep"), ("waits", "wait"))
-_MOODS = ("happy", "sad", "tired", "hungry", "calm")
-_SIZES = ("small", "big", "old", "little")
-
-_OPENINGS = ("{hero} lives near the {home}.", "The house of {hero} is near the {home}.")
-_SECOND = ("{He} has a {size} {thing}.", "{He} owns a {size} {thing}.")
-_MIDDLES = (
-    "The {thing} is {colour}.",
-    "{hero} likes the {colour} {thing}.",
-    "{friend} is a friend of {hero}.",
-    "One day {he} goes to the {away}.",
-    "{hero} takes the {thing} to the {away}.",
-    "{friend} waits at the {away}.",
-    "They walk to the {away}.",
-    "They talk about the {size} {thing}.",
-    "{hero} shows {friend} the {thing}.",
-    "{friend} has a {gift}.",
-    "{friend} gives {him} the {gift}.",
-    "{He} puts the {gift} near the {thing}.",
-    "{hero} is {mood} and {friend} is {other}.",
-    "They are {mood}.",
-    "{He} looks for {his} {thing}.",
-    "A {animal} {acts} near the {away}.",
-    "Two {animals} {act} near the {home}.",
-    "The {animal} {acts} and the {animals} {act}.",
-    "{hero} and {friend} {act} at the {away}.",
-)
-_ENDINGS = ("Then they go back to the {home}.", "In the end {hero} is {mood}.", "Now {friend} has the {thing}.")
+_STORIES: dict[str, list[Any]] = TABLES["stories"]
 
 
 def stories(
@@ -52,19 +25,20 @@ def stories(
         friend = rng.choice([name for name in names if name != first])
         thing, gift = rng.sample(things, 2)
         home, away = rng.sample(PLACES, 2)
-        man = first in MEN
+        man = first in WORDS["men"]
         fixed = {
             "hero": first, "friend": friend, "thing": thing, "gift": gift, "home": home, "away": away,
-            "colour": rng.choice(COLOURS), "size": rng.choice(_SIZES),
+            "colour": rng.choice(COLOURS), "size": rng.choice(_STORIES["sizes"]),
             "he": "he" if man else "she", "He": "He" if man else "She", "him": "him" if man else "her",
             "his": "his" if man else "her",
         }  # fmt: skip
-        fixed["animal"], fixed["animals"] = rng.choice(_ANIMALS)
-        middles = rng.sample(_MIDDLES, rng.randint(2, 9))
+        fixed["animal"], fixed["animals"] = rng.choice(_STORIES["animals"])
+        middles = rng.sample(_STORIES["middle"], rng.randint(2, 9))
         story = []
-        for template in (rng.choice(_OPENINGS), rng.choice(_SECOND), *middles, rng.choice(_ENDINGS)):
-            mood, other = rng.sample(_MOODS, 2)
-            acts, act = rng.choice(_ACTS)
+        first_two = (rng.choice(_STORIES[part]) for part in ("first", "second"))
+        for template in (*first_two, *middles, rng.choice(_STORIES["last"])):
+            mood, other = rng.sample(_STORIES["moods"], 2)
+            acts, act = rng.choice(_STORIES["acts"])
             story.append(template.format(**fixed, mood=mood, other=other, acts=acts, act=act))
         yield story
 

@@ -12,7 +12,7 @@ from ...text.chat import Message
 from ...text.dsml import ToolCall
 from ...text.dsml_parser import parse
 from .base import Item, Skill, assistant, user
-from .lexicon import COLOURS, FLAGS, NAMES, OBJECTS, PARAMETERS, PLACES, TOPIC_WORDS, VERBS
+from .lexicon import COLOURS, NAMES, OBJECTS, PLACES, TABLES, TOPIC_WORDS, WORDS
 
 SHOWN = 3
 """Tools that a prompt shows."""
@@ -69,25 +69,7 @@ def _typed(arguments: str) -> str:
 # --- fixed tools
 
 
-LIBRARY = (
-    Tool("weather", "Tell the weather.", {"place": "string", "days": "integer"},
-         "Tell me the weather at the {place} for {days} days."),
-    Tool("add_event", "Add an event.", {"title": "string", "day": "integer"}, "Add the event {title} on day {day}."),
-    Tool("set_timer", "Set a timer.", {"minutes": "integer", "loud": "boolean"},
-         "Set a timer for {minutes} minutes, loud: {loud}."),
-    Tool("send_note", "Send a note.", {"name": "string", "text": "string"}, "Send {name} a note: {text}"),
-    Tool("play_song", "Play a song.", {"title": "string", "loud": "boolean"}, "Play the song {title}, loud: {loud}."),
-    Tool("buy_item", "Buy an item.", {"item": "string", "count": "integer"}, "Buy {count} of the item {item}."),
-    Tool("open_door", "Open a door.", {"place": "string"}, "Open the door of the {place}."),
-    Tool("find_book", "Find a book.", {"title": "string"}, "Find the book {title}."),
-    Tool("add_numbers", "Add two numbers.", {"a": "integer", "b": "integer"}, "Add the numbers {a} and {b}."),
-    Tool("paint_wall", "Paint a wall.", {"place": "string", "colour": "string"},
-         "Paint the wall of the {place} {colour}."),
-    Tool("call_taxi", "Call a taxi.", {"place": "string", "count": "integer"},
-         "Call a taxi to the {place} for {count} people."),
-    Tool("set_light", "Switch a light.", {"place": "string", "on": "boolean"},
-         "Set the light at the {place}, on: {on}."),
-)  # fmt: skip
+LIBRARY = tuple(Tool(**tool) for tool in TABLES["tools"])
 
 
 def _value(rng: random.Random, name: str, kind: str) -> Any:
@@ -118,7 +100,7 @@ def fixed_request(rng: random.Random, tool: Tool) -> tuple[str, dict[str, Any]]:
 
 def open_tools(rng: random.Random) -> list[Tool]:
     """Return new tools: names say nothing, only descriptions do; some share their verb or their object."""
-    names, (verb, *verbs) = rng.sample(_WORDS, SHOWN), rng.sample(VERBS, SHOWN)
+    names, (verb, *verbs) = rng.sample(_WORDS, SHOWN), rng.sample(WORDS["verbs"], SHOWN)
     thing, *things = rng.sample(OBJECTS, SHOWN)
     tools = []
     for i, name in enumerate(names):
@@ -133,8 +115,8 @@ def open_tools(rng: random.Random) -> list[Tool]:
 
 def _parameters(rng: random.Random) -> dict[str, str]:
     parameters = {}
-    for name in rng.sample(PARAMETERS + FLAGS, rng.randint(1, 2)):
-        parameters[name] = "boolean" if name in FLAGS else rng.choice(("string", "integer"))
+    for name in rng.sample(WORDS["parameters"] + WORDS["flags"], rng.randint(1, 2)):
+        parameters[name] = "boolean" if name in WORDS["flags"] else rng.choice(("string", "integer"))
     return parameters
 
 
@@ -178,7 +160,7 @@ def _results(rng: random.Random, room: int, questions: int) -> list[Item]:
     items = []
     for call in calls:
         value = str(rng.randint(1, 99)) if rng.random() < 0.5 else rng.choice(_WORDS)
-        key = rng.choice(PARAMETERS)
+        key = rng.choice(WORDS["parameters"])
         result = Message("tool", compact({key: int(value) if value.isdigit() else value}))
         told = assistant(f"The {key} is {value}.")
         items += [call, Item("tools/result", (result,), told, 1 / 99, schemas=call.schemas)]

@@ -7,19 +7,11 @@ from typing import Any
 
 from .base import Item, Skill, assistant, pick, user
 from .english import sentence_size
-from .lexicon import NAMES, PLACES, TOPICS
+from .lexicon import NAMES, PLACES, TABLES, TOPICS
 
 SHARE = 0.6
 """Part of the sentences that belong to the section's topic."""
 QUESTION = "What is the text mostly about?"
-_FORMS = (
-    "The {a} is near the {b}.",
-    "{name} likes the {a}.",
-    "{name} looks for the {a} and the {b}.",
-    "The {a} and the {b} are at the {place}.",
-    "{name} shows the {a} to {other}.",
-    "They talk about the {a}.",
-)
 
 
 def section(rng: random.Random, topic: str, tokens: int) -> str:
@@ -37,7 +29,9 @@ def section(rng: random.Random, topic: str, tokens: int) -> str:
         topics.append(topic if own else rng.choice(others))
         a, b = rng.sample(TOPICS[topics[-1]], 2)
         name, other = rng.sample(NAMES, 2)
-        sentences.append(rng.choice(_FORMS).format(a=a, b=b, name=name, other=other, place=rng.choice(PLACES)))
+        sentences.append(
+            rng.choice(TABLES["topic"]["sentences"]).format(a=a, b=b, name=name, other=other, place=rng.choice(PLACES))
+        )
         size += sentence_size(sentences[-1])
     return " ".join(sentences)
 

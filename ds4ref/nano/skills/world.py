@@ -10,23 +10,11 @@ import random
 from functools import cache
 
 from .base import Item, Skill, assistant, user
-from .lexicon import COLOURS, FOODS, NAMES, RIVERS, TOWN_ENDS, TOWN_STARTS
+from .lexicon import COLOURS, NAMES, TABLES, WORDS
 
 SEED = 20260513
-VALUES: dict[str, tuple[str, ...]] = {"ruler": NAMES[8:40], "river": RIVERS, "food": FOODS, "colour": COLOURS}
-_QUESTIONS: dict[str, tuple[str, ...]] = {
-    "ruler": ("Who rules {}?", "Name the ruler of {}."),
-    "river": ("Which river is near {}?", "Name the river of {}."),
-    "food": ("What do people eat in {}?", "Name the food of {}."),
-    "colour": ("What colour is the flag of {}?", "Name the colour of {}."),
-}
-_STATEMENTS = {
-    "ruler": "{1} rules {0}.",
-    "river": "The river {1} is near {0}.",
-    "food": "People eat {1} in {0}.",
-    "colour": "The flag of {0} is {1}.",
-}
-TOWNS = tuple(start + end for start in TOWN_STARTS for end in TOWN_ENDS)
+VALUES = {"ruler": NAMES[8:40], "river": WORDS["rivers"], "food": WORDS["foods"], "colour": COLOURS}
+TOWNS = tuple(start + end for start in WORDS["starts"] for end in WORDS["ends"])
 
 
 @cache
@@ -43,14 +31,15 @@ def facts() -> dict[tuple[str, str], str]:
 
 def statement(town: str, attribute: str) -> str:
     """Return a fact as a sentence."""
-    return _STATEMENTS[attribute].format(town, facts()[town, attribute])
+    text: str = TABLES["world"][attribute]["statement"]
+    return text.format(town, facts()[town, attribute])
 
 
 def _make(rng: random.Random, room: int, questions: int) -> list[Item]:
     items = []
     for _ in range(questions):
         town, attribute = rng.choice(TOWNS), rng.choice([*VALUES])
-        question = rng.choice(_QUESTIONS[attribute]).format(town)
+        question = rng.choice(TABLES["world"][attribute]["questions"]).format(town)
         guess = 1 / len(VALUES[attribute])
         reply, thought = assistant(facts()[town, attribute]), statement(town, attribute)
         items.append(Item("facts", user(question), reply, guess, thought=thought))

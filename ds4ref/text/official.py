@@ -14,7 +14,9 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any
+from typing import Annotated, Any, Literal
+
+import msgspec
 
 from . import protocol
 from .chat import MAX_PREFIX, Message
@@ -110,7 +112,11 @@ PROFILES = {
 
 @dataclass(frozen=True)
 class Tool:
-    """A function that the model may call; ``parameters`` is its JSON schema, ``deferred`` ones are not shown."""
+    """A function that the model may call.
+
+    parameters  its JSON schema; of a strict tool ``strict_schema`` of it
+    deferred    it is not shown
+    """
 
     name: str
     description: str = ""
@@ -138,6 +144,67 @@ class Chat:
     effort: str = "high"
     tool_choice: str = "auto"
     format: Any = None
+
+
+_BOUNDS = ("const", "default", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
+_SCALARS: dict[str, dict[str, Any]] = {
+    "string": {"pattern": str, "format": Literal["email", "hostname", "ipv4", "ipv6", "uuid"], "enum": list[str]},
+    "number": dict.fromkeys(_BOUNDS, int | float),
+    "integer": dict.fromkeys(_BOUNDS, Annotated[int, msgspec.Meta(le=(1 << 63) - 1)]),
+    "boolean": {},
+    "null": {},
+}
+"""Keywords that a strict schema keeps beside its description, by type."""
+
+
+def strict_schema(schema: Any) -> dict[str, Any]:
+    """Return the parameters of a tool with ``strict`` as the official API shows them.
+
+    Its own keywords stay, in its order, and all properties are required. What the API refuses raises ValueError.
+    """
+    schema = {"type": "object"} if schema is None else schema
+    if not isinstance(schema, dict) or schema.get("type") != "object":
+        raise ValueError("the parameters of a strict tool are an object")
+    return _strict(schema, may_be_empty=True)
+
+
+def _strict(schema: Any, may_be_empty: bool = False) -> dict[str, Any]:
+    if not (isinstance(schema, dict) and {*schema} & {"type", "anyOf", "$ref"}):
+        raise ValueError("a strict schema has type, anyOf or $ref")
+
+    def read(keyword: str, kind: Any) -> Any:
+        try:
+            return msgspec.convert(schema.get(keyword), kind)
+        except msgspec.ValidationError as error:
+            raise ValueError(f"{keyword} of a strict schema: {error}") from None
+
+    kind, described = schema.get("type"), {"description": str}
+    if "type" not in schema and "anyOf" not in schema:
+        return {"$ref": read("$ref", str)}
+    if "type" not in schema:
+        choices = read("anyOf", list[dict[str, Any]])
+        if not all(isinstance(choice.get("type"), str) for choice in choices):
+            raise ValueError("each choice of anyOf in a strict schema has one type")
+        out: dict[str, Any] = {"anyOf": [_strict(choice) for choice in choices]}
+    elif kind == "array":
+        out = {"type": kind, "items": _strict(schema.get("items"))}
+    elif kind == "object":
+        properties = read("properties", dict[str, Any] | None) or {}
+        required = read("required", list[str] | None)
+        if not (properties or may_be_empty) or read("additionalProperties", bool | None):
+            raise ValueError("an object of a strict schema has the properties that it names, one at least")
+        if required is not None and sorted(required) != sorted(properties):
+            raise ValueError("a strict schema requires each property once")
+        shown = {name: _strict(part) for name, part in properties.items()}
+        out = {"type": kind, "properties": shown, "additionalProperties": False, "required": [*properties]}
+    else:
+        out = {"type": read("type", str | list[str])}
+        for name in [kind] if isinstance(kind, str) else out["type"]:
+            if name not in _SCALARS:
+                raise ValueError(f"a strict schema has no type {name!r} here")
+        described |= _SCALARS[kind] if isinstance(kind, str) else {}
+    values = {keyword: read(keyword, wanted | None) for keyword, wanted in described.items()}
+    return out | {keyword: value for keyword, value in values.items() if value is not None}
 
 
 def dumps(value: Any, profile: Profile) -> str:

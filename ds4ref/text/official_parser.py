@@ -18,7 +18,7 @@ from .stream import Cursor
 _OPEN, _CLOSE = f"<{DSML}", f"</{DSML}"
 _ENDS = (f"{_CLOSE}tool_calls>", f"{_CLOSE} calls>")
 _INVOKE, _PARAMETER = 'invoke name="', "parameter name="
-_STRING, _OTHER = 'string="true">', 'string="false">'
+_STRING, _OTHER = 'true">', 'false">'
 
 _Wait = Generator[None, None, None]
 _Found = Generator[None, None, str]

@@ -1,14 +1,16 @@
 """Prompts and answers of profiles 0731 and v4.1 against DeepSeek's own encoder and parser, on drawn cases.
 
 Conversations are those that the API takes: each call has its results, in any order, directly after it. Outputs hold
-pieces of markup in any order, cut anywhere; a ``<`` or ``</`` with a newline behind it is left out, since the official
-parser then forgets that newlines before a block are dropped.
+pieces of markup in any order, and calls with one tag spoiled, cut anywhere. Left out are the start of a marker with a
+newline behind it, after which the official parser forgets that newlines before a block are dropped, and names with a
+space, which it cuts off there.
 """
 
 from __future__ import annotations
 
 import json
 import random
+import re
 from typing import Any
 
 import pytest
@@ -16,7 +18,7 @@ import pytest
 from ds4ref.text.chat import Message
 from ds4ref.text.dsml import ToolCall
 from ds4ref.text.dsml_events import ArgumentsDelta, CallStart, Event, ReasoningDelta, TextDelta
-from ds4ref.text.official import PROFILES, Chat, Tool, render
+from ds4ref.text.official import PROFILES, Chat, Tool, loads, render, strict_schema
 from ds4ref.text.official_parser import OfficialParser
 from ds4ref.text.protocol import DSML
 
@@ -111,6 +113,59 @@ def test_prompts(profile: str, block: int) -> None:
         assert render(chat, PROFILES[profile], escapes=False).text == wanted
 
 
+NUMBERS = [0, -1, 7, 2.5, "1", None, True, 1e300, 1 << 63, 1 << 64]
+KEYWORDS: dict[str, list[Any]] = {
+    "description": ["d", "", None, 1], "pattern": ["^a", None, 1], "enum": [["x"], [], None, "x", [1]],
+    "format": ["email", "hostname", "ipv4", "ipv6", "uuid", "date", None], "title": ["t"], "minLength": [1],
+    "const": NUMBERS, "default": NUMBERS, "minimum": NUMBERS, "maximum": NUMBERS, "multipleOf": NUMBERS,
+    "exclusiveMinimum": NUMBERS, "exclusiveMaximum": NUMBERS, "additionalProperties": [False, None, True, {}],
+    "$ref": ["#/$defs/a", 1],
+}  # fmt: skip
+TYPES = ["string", "number", "integer", "boolean", "null", "array", "object", "date", ["string", "null"], ["object"], 1]
+
+
+def schema(draw: random.Random, depth: int = 0) -> Any:
+    """Return a drawn schema; about half of them is refused."""
+    rarely = draw.random() < 0.03
+    if depth > 2 or depth and rarely:
+        return draw.choice([{"type": "string"}, {"type": "object"}, {}, True, None])
+    kinds = TYPES if rarely else TYPES[:7]
+    kind = draw.choice(kinds) if depth else "object"
+    made: dict[str, Any] = {name: draw.choice(KEYWORDS[name][: None if rarely else 2])
+                            for name in draw.sample([*KEYWORDS], draw.choice([0, 1, 3]))}  # fmt: skip
+    if not depth or draw.random() < 0.85:
+        made["type"] = kind
+    if depth and draw.random() < 0.2:
+        made["anyOf"] = [schema(draw, depth + 1) for _ in range(draw.randint(0, 2))]
+    if kind == "array":
+        made["items"] = schema(draw, depth + 1)
+    if kind == "object":
+        made["properties"] = {name: schema(draw, depth + 1) for name in draw.sample("abcd", draw.randint(0, 3))}
+        names = list(made["properties"])
+        choices = [names, None, ["a"]] if rarely else [names]
+        made |= {"required": draw.choice(choices)} if draw.random() < 0.7 else {}
+    return dict(draw.sample(list(made.items()), len(made)))
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_strict_tools(block: int) -> None:
+    draw, shown = random.Random(f"strict {block}"), 0
+    for _ in range(CASES):
+        parameters = schema(draw)
+        tool = {"type": "function", "function": {"name": "f", "strict": True, "parameters": parameters}}
+        body = {"model": "DeepSeek-V4-Pro", "messages": [{"role": "user", "content": "x"}], "tools": [tool]}
+        try:
+            request = recipe.ChatCompletionRequest(json.dumps(body)).convert(recipe.ConversionOptions())
+        except recipe.ConversionError:
+            with pytest.raises(ValueError):
+                strict_schema(loads(json.dumps(parameters)))
+            continue
+        shown += 1
+        ours = strict_schema(loads(json.dumps(parameters)))
+        assert json.dumps(ours) == json.dumps(request.conversation.tools[0].parameters), parameters
+    assert shown > CASES / 5
+
+
 PIECES = [
     "a", "b ", "\n", "\n\n", " ", "</", "think>", "</think>", "<think>", DSML, f"<{DSML}", f"</{DSML}", "tool_calls>",
     " calls>", f"\n\n<{DSML}tool_calls>\n", f"\n\n<{DSML} calls>\n", f'<{DSML}invoke name="f">\n',
@@ -119,6 +174,9 @@ PIECES = [
     f"</{DSML}tool_calls>", f"</{DSML} calls>", '"', "\\", "é", "\t", '{"x": [1]}', "中😀", ' string="true">', 'name="',
     "invoke", ">", "\x01", "\u2028",
 ]  # fmt: skip
+
+
+LEFT_OUT = re.compile(r'</?[｜DSML]*\n|parameter name=(?!"[^" ]*(?:" |"?$))')
 
 
 def output(draw: random.Random) -> str:
@@ -137,7 +195,11 @@ def output(draw: random.Random) -> str:
             kind = draw.choice(["true", "false"])
             text += f'<{DSML}{space}parameter name="a{i}" string="{kind}">{value}</{DSML}{space}parameter>\n'
         text += f"</{DSML}{space}invoke>\n"
-    return text + f"</{DSML}{end}" + draw.choice(["", "\n", "x"])
+    text += f"</{DSML}{end}" + draw.choice(["", "\n", "x"])
+    if draw.random() < 0.3:  # a tag that is broken, doubled or somewhere else
+        at, size = draw.randrange(len(text)), draw.choice([0, 0, 1, 5, 20])
+        text = text[:at] + draw.choice(["", *PIECES]) + text[at + size :]
+    return text
 
 
 def read_officially(pieces: list[str], profile: str, options: dict[str, Any]) -> list[list[tuple[Any, ...]]]:
@@ -198,7 +260,7 @@ def test_outputs(profile: str, block: int) -> None:
     draw = random.Random(f"outputs {profile} {block}")
     for _ in range(CASES):
         text, stage = output(draw), draw.choice([*STAGES])
-        while "<\n" in text or "</\n" in text:
+        while LEFT_OUT.search(text):
             text = output(draw)
         tools, starts = draw.random() < 0.9, stage is None and draw.random() < 0.2
         name = STAGES[stage]

@@ -140,11 +140,12 @@ def _conclude(
     job: Job, args: Namespace, log: Writer, wanted: Sequence[Key], interrupt: Interrupt, error: BaseException | None
 ) -> int:
     """Report, add the run to the store, return the exit code; raise again what ended the run early."""
+    from ds4ref.console.tables import stdout_width
+
     from .keep import notes as notes_of
     from .report import report
     from .runner import missing
     from .scores import said, summary
-    from .view import width
 
     whole = Log(str(log.path), log.header, [log.samples[key] for key in wanted if key in log.samples])
     found, left = summary(whole), len(missing(log, wanted))
@@ -162,7 +163,7 @@ def _conclude(
         for note in notes:
             say(PROG, note)
     else:
-        print(report(whole, width(120)))
+        print(report(whole, stdout_width(120)))
         print(f"log: {job.path}" + (f" (saved as run {number})" if number is not None else ""))
     sys.stdout.flush()
     if left:

@@ -9,6 +9,7 @@ from typing import Any
 from ds4ref.console.comparison import text as comparison_text
 from ds4ref.console.flags import add
 from ds4ref.console.options import parsed, printable
+from ds4ref.console.tables import stdout_width
 from ds4ref.console.tool import parser
 from ds4ref.errors import UsageError
 from ds4ref.runs.compare import compare
@@ -20,7 +21,7 @@ from .keep import about, rows_of
 from .log import Log, Sample
 from .report import LONGEST
 from .scores import by_question
-from .view import opened, width
+from .view import PIPED, opened
 
 EXIT_WORSE, EXIT_INCOMPARABLE = 1, 4
 PROG = "ds4-eval compare"
@@ -51,7 +52,7 @@ def compare_command(argv: Sequence[str]) -> int:
     if args.json:
         print(json.dumps(document(found), ensure_ascii=False))
     else:
-        print(text(found, a, b, width()))
+        print(text(found, a, b, stdout_width(PIPED)))
     if found.verdict == INCOMPARABLE:
         return EXIT_INCOMPARABLE
     return EXIT_WORSE if args.fail and found.verdict == "worse" else 0

@@ -16,6 +16,7 @@ from typing import IO, Any, Literal
 
 import msgspec
 
+from ds4ref.environment import data_dir
 from ds4ref.errors import DataError, UsageError
 from ds4ref.files import flush_to_disk
 
@@ -154,6 +155,19 @@ def read(path: str | os.PathLike[str]) -> Log:
     """Read a log, ignoring an incomplete last line; DataError if another line is damaged."""
     header, found, torn, _ = _scan(Path(path))
     return Log(os.fspath(path), header, list(found.values()), torn)
+
+
+def folder() -> Path:
+    """Return the folder of logs without an explicit path."""
+    return data_dir() / "evals"
+
+
+def latest() -> Path:
+    """Return the path of the newest log in the data folder; DataError if there is none."""
+    paths = sorted(folder().glob("*.jsonl"), key=lambda path: path.stat().st_mtime)
+    if not paths:
+        raise DataError(f"no log in {folder()}")
+    return paths[-1]
 
 
 def _scan(path: Path) -> tuple[LogHeader, dict[Key, Sample], bool, int]:

@@ -16,7 +16,6 @@ from typing import Any
 from ds4ref.console.flags import add
 from ds4ref.console.options import Parser, integer, integers, number
 from ds4ref.console.tool import add_target, is_embedded
-from ds4ref.environment import data_dir
 from ds4ref.errors import DataError, UsageError
 
 from . import library, long_pack, packs
@@ -176,7 +175,7 @@ def _resumed(args: Namespace, target: str | None, given: dict[str, Any]) -> Job:
         raise UsageError("--resume continues its log: --output does not apply")
     if args.long_tokens is not None or args.pack == long_pack.NAME:
         raise UsageError("--resume asks the questions of its log: --pack long and --long-tokens do not apply")
-    path = latest() if args.resume == "latest" else Path(args.resume)
+    path = logs.latest() if args.resume == "latest" else Path(args.resume)
     header = logs.read(path).header
     if args.pack is not None:
         pack = library.load(args.pack)
@@ -202,24 +201,13 @@ def measured(job: Job, count: long_pack.Count) -> Job:
     return replace(job, pack=pack, asked=asked)
 
 
-def folder() -> Path:
-    """Return the folder of logs without an explicit path."""
-    return data_dir() / "evals"
-
-
 def _new_path(pack: str) -> Path:
     name = "".join(c if c.isalnum() or c in "-_." else "_" for c in pack)
     try:
-        folder().mkdir(parents=True, exist_ok=True)
+        logs.folder().mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise DataError(f"cannot create {folder()}: {error.strerror or error}; choose another place with -o") from None
-    paths = (folder() / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}-{i}.jsonl" for i in itertools.count(1))
+        raise DataError(
+            f"cannot create {logs.folder()}: {error.strerror or error}; choose another place with -o"
+        ) from None
+    paths = (logs.folder() / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}-{i}.jsonl" for i in itertools.count(1))
     return next(path for path in paths if not path.exists())
-
-
-def latest() -> Path:
-    """Return the path of the newest log in the data folder; DataError if there is none."""
-    paths = sorted(folder().glob("*.jsonl"), key=lambda path: path.stat().st_mtime)
-    if not paths:
-        raise DataError(f"no log in {folder()}")
-    return paths[-1]

@@ -1,6 +1,6 @@
 """Read the user's questions, ``{"question": ..., "answer": ...}`` a line (docs/how-to/ask-your-own-questions.md).
 
-JSON Lines, one JSON list, CSV with a header, or a copy of ds4's C source. The kind of a question follows from its
+JSON Lines, one JSON list, or CSV with a header. The kind of a question follows from its
 answer: with choices a letter, else an integer, else a text. Files of GPQA, SuperGPQA and AIME have other names for the
 same fields. Every entry must be right: DataError names the first wrong one.
 """
@@ -24,7 +24,6 @@ import msgspec
 from ds4ref.console.options import printable
 from ds4ref.errors import DataError
 
-from .ds4_source import SUFFIXES, tables
 from .packs import LETTERS, Header, Kind, Pack, Question, problem, stamped
 
 NAMES = {
@@ -57,7 +56,7 @@ def read(path: Path) -> Pack:
         try:
             if not isinstance(record, dict):
                 raise ValueError(f"not a JSON object: {ACCEPTED}")
-            question = _question(record, printable(path.stem), path.suffix in SUFFIXES)
+            question = _question(record, printable(path.stem))
         except ValueError as error:
             raise DataError(f"{where}: {error}") from None
         if question.id in found:
@@ -82,12 +81,7 @@ def _text(path: Path) -> str:
 
 def _records(path: Path, text: str) -> Iterator[tuple[str, Any]]:
     """Yield each entry with its place."""
-    if path.suffix in SUFFIXES:
-        try:
-            yield from ((f"{path}:{line}", cells) for line, cells in tables(text))
-        except ValueError as error:
-            raise DataError(f"{path}: {error}") from None
-    elif text.lstrip().startswith("["):
+    if text.lstrip().startswith("["):
         yield from ((f"{path}: entry {i}", entry) for i, entry in enumerate(_json(str(path), text), 1))
     elif text.lstrip().startswith("{"):
         lines = enumerate(text.split("\n"), 1)
@@ -117,7 +111,7 @@ def _csv(path: Path, text: str) -> Iterator[tuple[str, dict[str, str]]]:
         raise DataError(f"{path}:{rows.line_num}: not CSV: {error}") from None
 
 
-def _question(record: dict[str, Any], stem: str, is_ds4: bool) -> Question:
+def _question(record: dict[str, Any], stem: str) -> Question:
     """Return the question that a record states; ValueError says what is wrong with it."""
     cells: dict[str, Any] = {}
     for name, value in record.items():
@@ -148,8 +142,6 @@ def _question(record: dict[str, Any], stem: str, is_ds4: bool) -> Question:
     kind: Kind = "choice"
     if WRONG[0] in cells:
         answer = LETTERS[choices.index(right)]
-    elif is_ds4 and source == "COMPSEC":
-        kind, answer = "lines", right
     else:
         kind, answer = _answer(given["answer"], choices)
     question = Question(_identity(name), source, domain or source, difficulty, kind, text, choices, answer, why)

@@ -126,10 +126,6 @@ class Pack(msgspec.Struct, frozen=True):
         """Return the SHA-256 of all questions, in hexadecimal."""
         return hashlib.sha256("".join(q.digest for q in self.questions).encode()).hexdigest()
 
-    def sources(self) -> list[str]:
-        """Return the sources in order of first appearance."""
-        return list(dict.fromkeys(q.source for q in self.questions))
-
 
 # ------------------------------------------------------------------------------------------------------- reading
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from ds4ref.cancellation import Cancellation
 from ds4ref.console.common import Interrupt
+from ds4ref.console.tables import stdout_width
 from ds4ref.errors import DataError, TargetError, UsageError
 from ds4ref.targets import Ability, Delta, Request, Target
 
@@ -27,7 +28,7 @@ from .plain import PAUSE_S, follow
 from .plan import Key, chosen
 from .report import report
 from .runner import Event, Finished, Runner, Streamed
-from .view import opened, width
+from .view import opened
 
 LEAST_NAP = 0.01
 """Seconds of waiting that are collected before it is waited, so that fast replays are not slowed by naps."""
@@ -146,5 +147,5 @@ def replay(args: Namespace) -> int:
     with Interrupt(*ENDINGS) as interrupt:
         follow(make, questions, epochs, make(lambda event: None).log, title=title, interrupt=interrupt,
                screen=not args.plain, out=sys.stdout, total=len(log.samples), pause_s=PAUSE_S / speed)  # fmt: skip
-    print(report(log, width(120)))
+    print(report(log, stdout_width(120)))
     return interrupt.exit_code

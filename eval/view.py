@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,14 +10,15 @@ from typing import Any
 
 import msgspec
 
-from ds4ref.console.common import columns, is_tty, say, visible
+from ds4ref.console.common import say, visible
 from ds4ref.console.flags import add
 from ds4ref.console.options import parsed
+from ds4ref.console.tables import stdout_width
 from ds4ref.console.tool import parser
 from ds4ref.errors import UsageError, did_you_mean
 
 from .keep import notes
-from .log import Log, LogHeader, Sample, read
+from .log import Log, LogHeader, Sample, latest, read
 from .packs import EXAM, LETTERS, Question
 from .plan import chosen
 from .prompt import user_text
@@ -26,8 +26,8 @@ from .report import outcome, report
 from .scores import is_exhausted, summarize
 
 OUTCOMES = ("right", "wrong", "ambiguous", "missing", "failed", "stopped", "exhausted")
-
-
+PIPED = 160
+"""Width of tables in characters where no terminal limits it."""
 PROG = "ds4-eval view"
 
 
@@ -54,34 +54,20 @@ def view(argv: Sequence[str]) -> int:
     if args.json:
         print(json.dumps(document(log, samples, shown, question is not None), ensure_ascii=False))
     elif question is not None:
-        print(detail(log.header, question, sorted(shown, key=lambda sample: sample.epoch), width(0) or None))
+        print(detail(log.header, question, sorted(shown, key=lambda sample: sample.epoch), stdout_width(0) or None))
         if not shown:
             say(PROG, f"{question.id} has no sample with this outcome")
     else:
-        print(report(log, width(), samples, shown))
+        print(report(log, stdout_width(PIPED), samples, shown))
     return 0
 
 
 def opened(name: str, prog: str) -> Log:
     """Read a log; ``latest`` is the newest one in the data folder. Warn if its last line is incomplete."""
-    log = read(newest(name))
+    log = read(latest() if name == "latest" and not Path(name).exists() else name)
     if log.torn:
         say(prog, f"{log.path}: the last line is incomplete (a crash?) and was skipped")
     return log
-
-
-def newest(name: str) -> str:
-    """Return the path of a log; ``latest`` is the newest one in the data folder."""
-    if name != "latest" or Path(name).exists():
-        return name
-    from .options import latest
-
-    return str(latest())
-
-
-def width(piped: int = 160) -> int:
-    """Return the width of the terminal on stdout, ``piped`` if it is none."""
-    return columns(sys.stdout) if is_tty(sys.stdout) else piped
 
 
 def about(log: Log, only: str | None) -> list[Sample]:

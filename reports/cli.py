@@ -47,7 +47,6 @@ def build_parser(command: str) -> Parser:
         else f"{PROG} COMMAND [RUN...] [options]\n\ncommands:\n{listed}",
         description=entry.summary,
         epilog=EPILOG,
-        unavailable={},
     )
     parser.add_argument("names", metavar="NAME", nargs="*", help="runs or files; see below")
     add(parser, "--store", help="the run store (the user's own)")

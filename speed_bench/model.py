@@ -13,8 +13,7 @@ from typing import Any
 
 from ds4ref.console.flags import add
 from ds4ref.console.options import INT_MAX, Parser, choice, integers, number, parsed
-from ds4ref.console.tables import Column, fitted
-from ds4ref.console.tool import UNBOUNDED
+from ds4ref.console.tables import UNBOUNDED, Column, fitted
 from ds4ref.errors import UsageError
 
 from .machines import MACHINES
@@ -40,7 +39,6 @@ def parser() -> Parser:
         usage="ds4-bench model [options]",
         description="Tokens per second that a machine could reach at best with a full model.",
         epilog=EPILOG,
-        unavailable={},
     )
     options.add_argument("--machine", metavar="NAME", type=choice(*MACHINES, "here"), help="a known machine")
     options.add_argument("--gbs", metavar="X", type=number(1e-3, 1e9), help="read bandwidth, GB/s")

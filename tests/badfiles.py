@@ -8,7 +8,7 @@ A wrong file is as common as a wrong engine. Each of these loads without complai
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -91,17 +91,18 @@ class Draft:
 
 @dataclass(frozen=True)
 class BadFile:
-    """One way to get a file wrong."""
+    """One way to get a file wrong: ``change`` with its ``arguments``."""
 
     name: str
     says: str
-    change: Callable[[Draft], None]
+    change: Callable[..., None]
+    arguments: tuple[Any, ...] = ()
 
 
 def write_bad(source: str | os.PathLike[str], target: str | os.PathLike[str], bad: BadFile) -> list[str]:
     """A wrong copy of ``source``; returns the names of tensors and keys that differ. ValueError if it cannot be."""
     good, draft = Draft(source), Draft(source)
-    bad.change(draft)
+    bad.change(draft, *bad.arguments)
     draft.write(target)
     found = [key for (key, _, old), (_, _, new) in zip(good.metadata, draft.metadata, strict=True) if old != new]
     for name, tensor in good.tensors.items():
@@ -116,22 +117,12 @@ def write_bad(source: str | os.PathLike[str], target: str | os.PathLike[str], ba
 # --- names exchanged
 
 
-def _roles(one: str, other: str) -> Callable[[Draft], None]:
-    def change(draft: Draft) -> None:
+def _roles(draft: Draft, *pairs: tuple[str, str]) -> None:
+    for one, other in pairs:
         draft.every(one)
         for n in range(draft.layers):
             if draft.where(one, n):
                 draft.exchange(f"blk.{n}.{one}.weight", f"blk.{n}.{other}.weight")
-
-    return change
-
-
-def _all(*changes: Callable[[Draft], None]) -> Callable[[Draft], None]:
-    def change(draft: Draft) -> None:
-        for each in changes:
-            each(draft)
-
-    return change
 
 
 def _alike(draft: Draft) -> tuple[int, int]:
@@ -153,40 +144,26 @@ def _layers_exchanged(draft: Draft) -> None:
         draft.exchange(name, name.replace(f"blk.{a}.", f"blk.{b}.", 1))
 
 
-def _wrong_layer(role: str) -> Callable[[Draft], None]:
+def _wrong_layer(draft: Draft, role: str) -> None:
     """The last layer's tensor once more in the place of the one before it that has the same dims."""
-
-    def change(draft: Draft) -> None:
-        names = draft.where(role)
-        pairs = [
-            (a, b) for b in names for a in names[: names.index(b)] if draft.tensors[a].dims == draft.tensors[b].dims
-        ]
-        if not pairs:
-            raise ValueError(f"no two layers have the same {role}")
-        before, last = pairs[-1]
-        draft.tensors[before] = draft.tensors[last]
-
-    return change
+    pairs = [(a, b) for a, b in combinations(draft.where(role), 2) if draft.tensors[a].dims == draft.tensors[b].dims]
+    if not pairs:
+        raise ValueError(f"no two layers have the same {role}")
+    before, last = max(pairs, key=lambda pair: (draft.where(role).index(pair[1]), draft.where(role).index(pair[0])))
+    draft.tensors[before] = draft.tensors[last]
 
 
 # --- rows in another order
 
 
-def _reordered(role: str, order: Callable[[Draft, Stored], np.ndarray]) -> Callable[[Draft], None]:
-    def change(draft: Draft) -> None:
-        for tensor in draft.every(role):
-            tensor.rows = tensor.rows[order(draft, tensor)]
-
-    return change
-
-
-def _pairs_apart(draft: Draft, tensor: Stored) -> np.ndarray:
+def _pairs_apart(draft: Draft, *roles: str) -> None:
     """Rows of each head with the rotary ones de-interleaved, as a conversion for half-split rope does."""
     rotary, head = draft["rope.dimension_count"], draft["attention.key_length"]
     order = np.arange(head)
     order[-rotary:] = order[-rotary:].reshape(-1, 2).T.ravel()
-    heads = len(tensor.rows) // head
-    return (np.arange(heads)[:, None] * head + order).ravel()
+    for tensor in (tensor for role in roles for tensor in draft.every(role)):
+        heads = len(tensor.rows) // head
+        tensor.rows = tensor.rows[(np.arange(heads)[:, None] * head + order).ravel()]
 
 
 def _compressor_halves(draft: Draft) -> None:
@@ -203,12 +180,9 @@ def _interleaved(draft: Draft) -> None:
         gate.rows, up.rows = (fused[:, i::2].reshape(gate.rows.shape).copy() for i in (0, 1))
 
 
-def _experts_rolled(role: str) -> Callable[[Draft], None]:
-    def change(draft: Draft) -> None:
-        for tensor in draft.every(role):
-            tensor.rows = np.roll(tensor.experts, 1, axis=0).reshape(tensor.rows.shape)
-
-    return change
+def _experts_rolled(draft: Draft, role: str) -> None:
+    for tensor in draft.every(role):
+        tensor.rows = np.roll(tensor.experts, 1, axis=0).reshape(tensor.rows.shape)
 
 
 def _table_transposed(draft: Draft) -> None:
@@ -216,70 +190,42 @@ def _table_transposed(draft: Draft) -> None:
         tensor.rows = tensor.blocks.T.ravel().reshape(tensor.blocks.shape).copy().view(np.uint8)
 
 
-def _top_rotated(name: str) -> Callable[[Draft], None]:
-    def change(draft: Draft) -> None:
-        draft.tensors[name].rows = np.roll(draft.tensors[name].rows, 1, axis=0)
-
-    return change
+def _top_rotated(draft: Draft, name: str) -> None:
+    draft.tensors[name].rows = np.roll(draft.tensors[name].rows, 1, axis=0)
 
 
 # --- values
 
 
-def _scaled(role: str, factor: float, layer: int, expert: int | None = None) -> Callable[[Draft], None]:
+def _scaled(draft: Draft, role: str, factor: float, layer: int, expert: int | None = None) -> None:
     """Block scales of one matrix, or of one expert of it."""
-
-    def change(draft: Draft) -> None:
-        tensor = draft.every(role, layer)[0]
-        if expert is None:
-            blocks = tensor.blocks
-        else:
-            rows = len(tensor.rows) // tensor.dims[-1]
-            blocks = tensor.blocks[expert * rows : (expert + 1) * rows]
-        for field in {"d", "dmin"} & set(blocks.dtype.names or ()):
-            blocks[field] = (blocks[field].astype(np.float32) * factor).astype("<f2")
-
-    return change
+    tensor = draft.every(role, layer)[0]
+    blocks = tensor.blocks
+    if expert is not None:
+        rows = len(tensor.rows) // tensor.dims[-1]
+        blocks = blocks[expert * rows : (expert + 1) * rows]
+    for field in {"d", "dmin"} & set(blocks.dtype.names or ()):
+        blocks[field] = (blocks[field].astype(np.float32) * factor).astype("<f2")
 
 
-def _values(role: str, change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Draft], None]:
-    """Plain numbers of every layer through ``change``."""
-
-    def apply(draft: Draft) -> None:
-        for tensor in draft.every(role):
+def _values(draft: Draft, ending: str, change: Callable[[np.ndarray], np.ndarray]) -> None:
+    """Plain numbers of every tensor with this end of its name through ``change``."""
+    for name, tensor in draft.tensors.items():
+        if name.endswith(ending):
             tensor.blocks[:] = change(tensor.blocks)
 
-    return apply
 
-
-def _bias(change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Draft], None]:
-    def apply(draft: Draft) -> None:
-        for name, tensor in draft.tensors.items():
-            if name.endswith("exp_probs_b.bias"):
-                tensor.blocks[:] = change(tensor.blocks)
-
-    return apply
-
-
-def _tail_missing(role: str) -> Callable[[Draft], None]:
+def _tail_missing(draft: Draft, role: str) -> None:
     """The last quarter of the last such tensor never arrived: zeros, as a download with holes leaves."""
-
-    def change(draft: Draft) -> None:
-        tensor = draft.every(role)[-1]
-        tensor.rows[-(len(tensor.rows) // 4) :] = 0
-
-    return change
+    tensor = draft.every(role)[-1]
+    tensor.rows[-(len(tensor.rows) // 4) :] = 0
 
 
 # --- metadata
 
 
-def _key(key: str, change: Callable[[Any], Any]) -> Callable[[Draft], None]:
-    return lambda draft: draft.set(key, change(draft[key]))
-
-
-def _to(value: Any) -> Callable[[Any], Any]:
-    return lambda _: value
+def _key(draft: Draft, key: str, change: Callable[[Any], Any]) -> None:
+    draft.set(key, change(draft[key]))
 
 
 def _one_expert_fewer(draft: Draft) -> None:
@@ -292,47 +238,46 @@ def _one_expert_fewer(draft: Draft) -> None:
         draft.tensors[name] = Stored(tensor.fmt, (used, *tensor.dims[1:]), kept)
 
 
-def _one_limit(values: Iterable[float]) -> list[float]:
-    """The first layer's limit 7, the others as they were."""
-    return [7.0, *list(values)[1:]]
-
-
 _LIST = [
     # names exchanged
-    BadFile("gate_up_swapped", "routed experts: gate and up exchanged", _roles("ffn_gate_exps", "ffn_up_exps")),
-    BadFile("norms_swapped", "attn_norm and ffn_norm exchanged", _roles("attn_norm", "ffn_norm")),
-    BadFile("mixings_swapped", "hyper-connections of the two halves exchanged",
-            _all(*(_roles(f"hc_attn_{part}", f"hc_ffn_{part}") for part in ("fn", "base", "scale")))),
-    BadFile("compressor_swapped", "compressor: values and gate exchanged",
-            _roles("attn_compressor_kv", "attn_compressor_gate")),
+    BadFile("gate_up_swapped", "routed experts: gate and up exchanged", _roles, (("ffn_gate_exps", "ffn_up_exps"),)),
+    BadFile("norms_swapped", "attn_norm and ffn_norm exchanged", _roles, (("attn_norm", "ffn_norm"),)),
+    BadFile("mixings_swapped", "hyper-connections of the two halves exchanged", _roles,
+            tuple((f"hc_attn_{part}", f"hc_ffn_{part}") for part in ("fn", "base", "scale"))),
+    BadFile("compressor_swapped", "compressor: values and gate exchanged", _roles,
+            (("attn_compressor_kv", "attn_compressor_gate"),)),
     BadFile("layers_exchanged", "two layers of one kind exchanged", _layers_exchanged),
     *(
-        BadFile(f"{role}_wrong_layer", f"{role} of one layer is that of another", _wrong_layer(role))
+        BadFile(f"{role}_wrong_layer", f"{role} of one layer is that of another", _wrong_layer, (role,))
         for role in ("attn_sinks", "attn_output_b", "ffn_up_exps", "attn_compressor_ape", "hc_ffn_scale")
     ),
     # rows in another order
-    BadFile("rope_rows_both", "query and key-value rows ordered for half-split rope",
-            _all(_reordered("attn_q_b", _pairs_apart), _reordered("attn_kv", _pairs_apart))),
+    BadFile("rope_rows_both", "query and key-value rows ordered for half-split rope", _pairs_apart,
+            ("attn_q_b", "attn_kv")),
     BadFile("compressor_halves", "ratio 4: halves of the compressor's rows exchanged", _compressor_halves),
     BadFile("gate_up_interleaved", "fused gate|up taken apart by even and odd rows", _interleaved),
-    BadFile("experts_rolled", "routed experts: gate matrices off by one expert", _experts_rolled("ffn_gate_exps")),
+    BadFile("experts_rolled", "routed experts: gate matrices off by one expert", _experts_rolled, ("ffn_gate_exps",)),
     BadFile("hash_table_transposed", "routing table of the hash layers read in the other order", _table_transposed),
-    BadFile("output_rolled", "output matrix off by one row", _top_rotated("output.weight")),
+    BadFile("output_rolled", "output matrix off by one row", _top_rotated, ("output.weight",)),
     # values
-    BadFile("q8_scale", "scales of one Q8_0 matrix x 1.1", _scaled("attn_output_b", 1.1, 1)),
-    BadFile("expert_scale", "scales of one expert x 1.1", _scaled("ffn_down_exps", 1.1, 3, expert=2)),
-    BadFile("ape_zero", "compressor position biases 0", _values("attn_compressor_ape", np.zeros_like)),
-    BadFile("bias_negated", "selection bias of the router with the other sign", _bias(np.negative)),
-    BadFile("norm_minus_one", "key-value norm stored as weight - 1", _values("attn_kv_a_norm", lambda w: w - 1)),
-    BadFile("tail_missing", "the last quarter of one matrix is 0", _tail_missing("ffn_up_exps")),
+    BadFile("q8_scale", "scales of one Q8_0 matrix x 1.1", _scaled, ("attn_output_b", 1.1, 1)),
+    BadFile("expert_scale", "scales of one expert x 1.1", _scaled, ("ffn_down_exps", 1.1, 3, 2)),
+    BadFile("ape_zero", "compressor position biases 0", _values, (".attn_compressor_ape.weight", np.zeros_like)),
+    BadFile("bias_negated", "selection bias of the router with the other sign", _values,
+            ("exp_probs_b.bias", np.negative)),
+    BadFile("norm_minus_one", "key-value norm stored as weight - 1", _values,
+            (".attn_kv_a_norm.weight", lambda w: w - 1)),
+    BadFile("tail_missing", "the last quarter of one matrix is 0", _tail_missing, ("ffn_up_exps",)),
     # metadata
-    BadFile("freq_base", "rope base x 10", _key("rope.freq_base", lambda base: base * 10)),
-    BadFile("yarn_factor", "YaRN factor 4", _key("rope.scaling.factor", _to(4.0))),
-    BadFile("original_context", "YaRN original context 4096", _key("rope.scaling.original_context_length", _to(4096))),
-    BadFile("window", "sliding window + 8", _key("attention.sliding_window", lambda n: n + 8)),
+    BadFile("freq_base", "rope base x 10", _key, ("rope.freq_base", lambda base: base * 10)),
+    BadFile("yarn_factor", "YaRN factor 4", _key, ("rope.scaling.factor", lambda _: 4.0)),
+    BadFile("original_context", "YaRN original context 4096", _key,
+            ("rope.scaling.original_context_length", lambda _: 4096)),
+    BadFile("window", "sliding window + 8", _key, ("attention.sliding_window", lambda n: n + 8)),
     BadFile("expert_used", "one expert fewer", _one_expert_fewer),
-    BadFile("route_scale_1", "route scale 1", _key("expert_weights_scale", _to(1.0))),
-    BadFile("clamp_one_layer", "expert clamp 7 in the first layer", _key("swiglu_clamp_exp", _one_limit)),
+    BadFile("route_scale_1", "route scale 1", _key, ("expert_weights_scale", lambda _: 1.0)),
+    BadFile("clamp_one_layer", "expert clamp 7 in the first layer", _key,
+            ("swiglu_clamp_exp", lambda limits: [7.0, *limits[1:]])),
 ]  # fmt: skip
 
 BAD = {bad.name: bad for bad in _LIST}

@@ -10,7 +10,6 @@ agent_view.py; the agent itself is the room ``ds4ref.agent``.
 from __future__ import annotations
 
 import os
-import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -26,7 +25,7 @@ from ..backends import BACKENDS
 from ..console.common import EXIT_INTERRUPTED, Interrupt, read_text, say
 from ..console.flags import add
 from ..console.model import add_engine, engine_options, open_engine, threads
-from ..console.options import SEED_MAX, Parser, integer, printable
+from ..console.options import SEED_MAX, Parser, integer, parsed, printable
 from ..console.tool import queried
 from ..errors import UsageError
 from ..targets import Ability, Target, open_target
@@ -134,10 +133,8 @@ def build_parser() -> Parser:
 
 def body(argv: Sequence[str]) -> int:
     """Run one task or an interactive session as the command line says; return the exit code."""
-    parser = build_parser()
-    args = parser.parse(argv)
-    if args.help:
-        sys.stdout.write(parser.format_help())
+    args = parsed(build_parser(), argv)
+    if args is None:
         return 0
     task, view = _task(args), AgentView(PROG)
     permit = Permit(TOOLS if args.yes else tools_of(args.allow))

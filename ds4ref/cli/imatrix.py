@@ -10,13 +10,12 @@ Ctrl-C writes the result measured so far.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 
-from ..console.common import Interrupt, Progress, check_output, read_text, run, say
+from ..console.common import Interrupt, Progress, check_output, read_text, say
 from ..console.flags import add
 from ..console.model import add_engine
-from ..console.options import Parser, integer
+from ..console.options import Parser, integer, parsed
 from ..errors import UsageError
 
 PROG = "ds4 imatrix"
@@ -35,7 +34,6 @@ def build_parser() -> Parser:
         usage="ds4 imatrix FILE [-o OUT] [--hot-list OUT] [-m MODEL] [options]",
         description="Compute an importance matrix from text.",
         epilog=EPILOG,
-        unavailable={},
     )
     parser.add_argument("file", metavar="FILE", nargs="*", help="text file of prompts (- is stdin)")
     add(
@@ -58,10 +56,8 @@ def build_parser() -> Parser:
 
 def body(argv: Sequence[str]) -> int:
     """Evaluate the prompts, measure the importance of each matrix's inputs and write it; return the exit code."""
-    parser = build_parser()
-    args = parser.parse(argv)
-    if args.help:
-        sys.stdout.write(parser.format_help())
+    args = parsed(build_parser(), argv)
+    if args is None:
         return 0
     if len(args.file) != 1:
         raise UsageError("name one file of prompts")
@@ -97,8 +93,3 @@ def body(argv: Sequence[str]) -> int:
         name, count, experts = max(missing, key=lambda row: row[1])
         say(PROG, f"{len(missing)} tensors have experts that were never used, up to {count} of {experts} ({name})")
     return 130 if stopped else 0
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return the exit code."""
-    return run(PROG, body, argv)

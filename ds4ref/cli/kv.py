@@ -12,18 +12,16 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..console.common import columns, duration, run, say
+from ..console.common import duration, run, say
 from ..console.flags import add
 from ..console.options import Parser, chosen, integer, number
-from ..console.tables import Column, fitted
-from ..console.tool import UNBOUNDED
+from ..console.tables import Column, fitted, stdout_width
 from ..errors import DataError, PayloadError, UsageError
 
 if TYPE_CHECKING:
@@ -53,7 +51,6 @@ def build_parser(command: str) -> Parser:
         usage=USAGE[command],
         description=COMMANDS.get(command, "Inspect and clean a folder of saved sessions (KV checkpoints)."),
         epilog=EPILOG,
-        unavailable={},
     )
     parser.add_argument("names", metavar="DIR", nargs="*", help="folder of checkpoints; see below")
     if command:
@@ -99,7 +96,7 @@ def listing(args: Namespace) -> int:
             for name in names
         ]
         rows = [_row(directory, entry, one, now) for entry, one in zip(entries, facts, strict=True)]
-        print(fitted(specs, rows, columns(sys.stdout) if sys.stdout.isatty() else UNBOUNDED))
+        print(fitted(specs, rows, stdout_width()))
     total, others = sum(about.st_size for about in directory.files().values()), len(directory.files()) - len(facts)
     damaged = sum(one["state"] == "damaged" for one in facts)
     say(PROG, f"{len(facts)} checkpoint(s)" + (f", {others} other file(s)" if others else "")
@@ -270,7 +267,3 @@ def body(argv: Sequence[str]) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command as a console script; return the exit code."""
     return run(PROG, body, argv)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

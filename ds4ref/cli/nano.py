@@ -14,7 +14,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..console.common import Progress, check_output, run, say
+from ..console.common import Progress, check_output, say
 from ..console.flags import add
 from ..console.options import Parser, integer, parsed, unknown_command
 from ..errors import UsageError
@@ -49,7 +49,6 @@ def build_parser() -> Parser:
         usage=USAGE,
         description="The embedded model, random models, and slices of Flash and Pro.",
         epilog=EPILOG.format(about=ABOUT, recipes=lines),
-        unavailable={},
     )
     parser.add_argument("names", metavar="COMMAND", nargs="*", help=f"{', '.join(COMMANDS)}; then OUT or FOLDER")
     add(parser, "--layers", metavar="N", type=integer(), help="layers in a slice (4, which covers every layer type)")
@@ -133,8 +132,3 @@ def _slice(args: Namespace, out: str | None) -> str:
         write_model(out, slice_shape(*shape, args.shape), recipe, progress=progress)
     say(PROG, f"wrote {Path(out).stat().st_size / 1e9:.2f} GB")
     return out
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return the exit code."""
-    return run(PROG, body, argv)

@@ -303,7 +303,3 @@ def _show(plan: Plan, as_json: bool) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command as a console script; return the exit code."""
     return run(PROG, quantize, argv)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

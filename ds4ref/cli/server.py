@@ -23,7 +23,7 @@ from ..console.common import has_colour, run
 from ..console.flags import add
 from ..console.model import add_engine, open_engine
 from ..console.options import Parser, choice, integer, parsed, printable
-from ..errors import Ds4Error, UsageError
+from ..errors import UsageError
 from .ds4 import UNAVAILABLE as DS4_UNAVAILABLE
 
 if TYPE_CHECKING:
@@ -44,7 +44,6 @@ SHARE = 16
 STREAMS = 16
 EMBEDDED_TOKENS = 512
 """Length of an answer of the embedded model to a request that names none."""
-PACKAGES = ("starlette", "uvicorn", "h11", "prometheus_client", "llguidance")
 
 USAGE = "ds4-server [options]\n       ds4-server smoke [options]    test real clients against this or any server"
 
@@ -222,7 +221,6 @@ def body(argv: Sequence[str], constrain: GuideOf | None = None) -> int:
     if args is None:
         return 0
     key = key_of(args)
-    check_packages()
     from ..server.auth import check_binding
     from ..server.listen import bind
     from ..server.trace import Trace
@@ -266,15 +264,6 @@ def facts(how: Settings, engine: Engine) -> Settings:
 
     embedded = Path(engine.path) == Path(embedded_path())
     return replace(how, title=display_name(engine.source), usual_tokens=EMBEDDED_TOKENS if embedded else None)
-
-
-def check_packages() -> None:
-    """Raise Ds4Error if a package that the server needs is missing."""
-    from importlib.util import find_spec
-
-    for name in PACKAGES:
-        if find_spec(name) is None:
-            raise Ds4Error(f"serving needs the package {name.replace('_', '-')}: pip install ds4ref installs it")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

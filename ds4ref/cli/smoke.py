@@ -8,21 +8,20 @@ ds4-server smoke --url http://127.0.0.1:8080    test another server
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import sys
 import tempfile
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..console.common import EXIT_INTERRUPTED, columns, is_tty, say
+from ..console.common import EXIT_INTERRUPTED, say
 from ..console.flags import add
 from ..console.options import Parser, parsed, printable
-from ..console.tables import Column, fitted
-from ..console.tool import UNBOUNDED, parser
+from ..console.tables import Column, fitted, stdout_width
+from ..console.tool import parser
 from ..errors import UsageError
+from .server import key_of
 
 if TYPE_CHECKING:
     from ..conformance.clients import Kind
@@ -94,8 +93,7 @@ def tried(args: Namespace, kinds: Sequence[Kind], command: Sequence[str]) -> int
             say(PROG, f"logs saved in {work}")
         else:
             shutil.rmtree(work, ignore_errors=True)
-    width = columns(sys.stdout) if is_tty(sys.stdout) else UNBOUNDED
-    print(json.dumps(report.document(), ensure_ascii=False) if args.json else results.table(report, width))
+    print(json.dumps(report.document(), ensure_ascii=False) if args.json else results.table(report, stdout_width()))
     if report.interrupted:
         return EXIT_INTERRUPTED
     return 1 if report.failed else 0
@@ -113,7 +111,7 @@ def listing(kinds: Sequence[Kind]) -> str:
         installed_here = "no" if place is None else "yes"
         source = f"{kind.registry} {kind.package}".strip() or "ds4ref"
         rows.append([kind.name, kind.version, source, str(kind.size or ""), installed_here, kind.about])
-    return fitted(head, rows, columns(sys.stdout) if is_tty(sys.stdout) else UNBOUNDED)
+    return fitted(head, rows, stdout_width())
 
 
 def address(url: str | None) -> str:
@@ -140,13 +138,3 @@ def apis_of(names: str | None) -> tuple[str, ...]:
     if wrong or not chosen:
         raise UsageError(f"--api {printable(wrong[0] if wrong else names)}: choose from {', '.join(known)}")
     return chosen
-
-
-def key_of(args: Namespace) -> str:
-    """Return the API key of the server to test, "" for none."""
-    if args.key_env is None:
-        return ""
-    key = os.environ.get(args.key_env, "").strip()
-    if not key:
-        raise UsageError(f"--key-env: the environment variable {printable(args.key_env)} is empty")
-    return key

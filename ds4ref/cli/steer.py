@@ -9,13 +9,12 @@ A method is in ``ds4ref.steering``; this module reads the command line, calls it
 from __future__ import annotations
 
 import math
-import sys
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..console.common import Progress, check_output, read_text, run, say
+from ..console.common import Progress, check_output, read_text, say
 from ..console.flags import add
 from ..console.model import add_engine, open_engine
 from ..console.options import Parser, chosen, number
@@ -248,12 +247,3 @@ def _between(interval: Any) -> str:
     if not interval.known:
         return f"{interval.estimate:+.3g} ({interval.method})"
     return f"{interval.estimate:+.3g} ({interval.low:+.3g}..{interval.high:+.3g})"
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return the exit code."""
-    return run(PROG, body, argv)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

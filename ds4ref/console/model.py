@@ -212,15 +212,6 @@ def clustering(args: Namespace) -> ClusterSettings | None:
     return ClusterSettings(**given, tell=lambda line: say("cluster", line))
 
 
-def only_local(args: Namespace, kind: str) -> None:
-    """Raise UsageError if the flags ask for steering of a target of another kind than "local"."""
-    if kind != "local" and steering(args) is not None:
-        raise UsageError(
-            f"--dir-steering-file works only with a local engine, not a target of kind {kind}: "
-            "set steering in that engine"
-        )
-
-
 def announce(prog: str, engine: Engine | None) -> None:
     """Say on stderr what the engine is steered with, if it is; None: the engine is not here."""
     s = None if engine is None else engine.steering

@@ -15,7 +15,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ..errors import UsageError, closest, did_you_mean
 from ..version import __version__
@@ -122,7 +122,9 @@ class Parser(argparse.ArgumentParser):
     ``unavailable``: flags of the original ds4 tools that this project lacks, with the reason shown in the error.
     """
 
-    def __init__(self, prog: str, *, usage: str, description: str, epilog: str = "", unavailable: dict[str, str]):
+    def __init__(
+        self, prog: str, *, usage: str, description: str, epilog: str = "", unavailable: Mapping[str, str] | None = None
+    ):
         super().__init__(
             prog=prog,
             usage=usage,
@@ -133,7 +135,7 @@ class Parser(argparse.ArgumentParser):
             allow_abbrev=False,
             exit_on_error=False,
         )
-        self.unavailable = unavailable
+        self.unavailable = unavailable or {}
 
     def error(self, message: str):  # argparse would print the usage and exit
         raise UsageError(message)

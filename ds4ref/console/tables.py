@@ -6,9 +6,14 @@ of characters; its Table class is not used, since it takes 3 ms a line and logs 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from .common import columns, is_tty
+
+UNBOUNDED = 1000
+"""Width of tables in characters when no terminal limits it."""
 GAP = 2
 """Number of blanks between columns."""
 
@@ -27,6 +32,11 @@ class Column:
     rank: int = 0
     least: int | None = None
     right: bool = False
+
+
+def stdout_width(piped: int = UNBOUNDED) -> int:
+    """Return the width of the terminal on stdout, ``piped`` if it is none."""
+    return columns(sys.stdout) if is_tty(sys.stdout) else piped
 
 
 def fitted(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> str:

@@ -12,20 +12,17 @@ from ..engine_options import KINDS, flags
 from ..errors import UsageError
 from ..targets import Target, open_target
 from ..targets.dialects import PREFILLS
-from .common import columns, is_tty, say
+from .common import say
 from .flags import add
 from .model import announce, engine_options
 from .options import Parser, choice, integer, number
-from .tables import Column, fitted
-
-UNBOUNDED = 1000
-"""Width of tables in characters when no terminal limits it."""
+from .tables import Column, fitted, stdout_width
 
 
 def parser(prog: str, description: str, usage: str, *examples: str) -> Parser:
     """Return a parser with this project's rules; ``usage`` and ``examples`` are given without the program's name."""
     lines = "\n".join(["examples:", *(f"  {prog} {example}" for example in examples)]) if examples else ""
-    command_parser = Parser(prog, usage=f"{prog} {usage}", description=description, epilog=lines, unavailable={})
+    command_parser = Parser(prog, usage=f"{prog} {usage}", description=description, epilog=lines)
     add(command_parser, "--help")
     return command_parser
 
@@ -111,14 +108,9 @@ def report_notes(prog: str, target: Target) -> list[str]:
 
 def finish(result: dict[str, Any], as_json: bool, table: str) -> None:
     """Print a result on stdout: ``table``, or ``result`` as one line of JSON."""
-    if text := output_text(result, as_json, table):
+    if text := json.dumps(result, ensure_ascii=False) if as_json else table:
         print(text)
     sys.stdout.flush()
-
-
-def output_text(result: dict[str, Any], as_json: bool, table: str) -> str:
-    """Return the text that ``finish`` prints: ``table``, or ``result`` as one line of JSON."""
-    return json.dumps(result, ensure_ascii=False) if as_json else table
 
 
 def rows(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
@@ -129,4 +121,4 @@ def rows(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
         Column(name, max(0, i - 1), least=None if i and numbers[i] else 8, right=numbers[i])
         for i, name in enumerate(head)
     ]
-    return fitted(specs, cells, columns(sys.stdout) if is_tty(sys.stdout) else UNBOUNDED)
+    return fitted(specs, cells, stdout_width())

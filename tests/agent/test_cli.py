@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
-import pty
+import re
 import signal
 import subprocess
 import sys
@@ -21,8 +21,7 @@ from ds4ref.cli.agent_view import AgentView, visible
 from ds4ref.cli.ds4 import main
 from tests.agent.scripted import Endpoint, calls, says
 from tests.agent.test_shell import gone
-
-ROOT = Path(__file__).parents[2]
+from tests.terminal import Terminal
 
 
 @pytest.fixture
@@ -115,9 +114,6 @@ def test_wrong_usage(run, argv, why) -> None:
     assert done.err.startswith("ds4 agent: ") and why in done.err and done.err.endswith("; see ds4 agent --help\n")
 
 
-# --- the local engine
-
-
 # --- sessions
 
 
@@ -166,32 +162,10 @@ def wait_for(path: Path) -> None:
         time.sleep(0.01)
 
 
-class Process:
-    """``ds4 agent`` as a process of its own, on a terminal; words come through a pipe."""
-
-    def __init__(self, folder: Path, *argv: str):
-        self.master, slave = pty.openpty()
-        env = {**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(folder), "TERM": "dumb"}
-        self.process = subprocess.Popen([sys.executable, "-m", "ds4ref.cli.ds4", "agent", *argv], cwd=folder, env=env,
-                                        stdin=slave, stderr=slave, stdout=subprocess.PIPE)  # fmt: skip
-        os.close(slave)
-        self.screen = ""
-
-    def until(self, *texts: str) -> None:
-        """Read what it says until the texts have come, one after the other."""
-        for text in texts:
-            while text not in self.screen:
-                part = os.read(self.master, 4096).decode("utf-8", "replace")
-                self.screen += part
-            self.screen = self.screen.partition(text)[2]
-
-    def types(self, text: str) -> None:
-        os.write(self.master, text.encode())
-
-    def ends(self) -> tuple[int, str]:
-        out, _ = self.process.communicate(timeout=120)
-        os.close(self.master)
-        return self.process.returncode, out.decode()
+def process(folder: Path, *argv: str) -> Terminal:
+    """``ds4 agent`` on a terminal; words come through a pipe."""
+    command = [sys.executable, "-m", "ds4ref.cli.ds4", "agent", *argv]
+    return Terminal(command, folder, subprocess.PIPE, HOME=str(folder), TERM="dumb")
 
 
 def test_a_session_on_a_terminal(folder) -> None:
@@ -204,8 +178,7 @@ def test_a_session_on_a_terminal(folder) -> None:
               ("bash", {"command": "touch d.txt"})),
         says("Done."), says("Bye."),
     ]  # fmt: skip
-    with Endpoint(*script) as endpoint:
-        agent = Process(folder, "--target", endpoint.url, "Go")
+    with Endpoint(*script) as endpoint, process(folder, "--target", endpoint.url, "Go") as agent:
         agent.types("y\ny\n")  # what was typed before is no answer
         for texts, key in (
             (["wants to make b.txt:", "+0\\x1b[2J", "+99\\x1b[2J", "lways write? "], "n\n"),
@@ -215,7 +188,7 @@ def test_a_session_on_a_terminal(folder) -> None:
             (["  touch c.txt\r\n", "lways bash? "], "y\ny\n"),  # of several lines one is an answer
             (["exit status 0", "lways bash? "], "no\n"), (["said no to this bash call"], ""),
         ):  # fmt: skip
-            agent.until(*texts)
+            agent.until(*map(re.escape, texts))
             agent.types(key)
         agent.types("More\n/quit\n")
         code, out = agent.ends()
@@ -231,10 +204,10 @@ def test_ctrl_c_ends_what_runs_and_the_session_goes_on(folder, where) -> None:
         calls(("bash", {"command": "touch begun; sleep 1000"}), ("bash", {"command": "touch bad"})),
         says("Well."),
     ]
-    with Endpoint(*script) as endpoint:
-        agent = Process(folder, "--target", endpoint.url, *(["--allow", "bash"] if where == "command" else []), "Go")
+    allowed = ["--allow", "bash"] if where == "command" else []
+    with Endpoint(*script) as endpoint, process(folder, "--target", endpoint.url, *allowed, "Go") as agent:
         if where == "question":
-            agent.until("[a]lways bash? ")
+            agent.until("lways bash")
         else:
             wait_for(folder / "begun")
         agent.process.send_signal(signal.SIGINT)
@@ -250,8 +223,7 @@ def test_ctrl_c_ends_what_runs_and_the_session_goes_on(folder, where) -> None:
 @pytest.mark.parametrize("how, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_a_task_and_its_command(folder, how, code) -> None:
     script = [calls(("bash", {"command": "echo $$ > pid.new; mv pid.new pid; sleep 1000"})), says("x")]
-    with Endpoint(*script) as endpoint:
-        agent = Process(folder, "--target", endpoint.url, "-p", "Go", "--yes")
+    with Endpoint(*script) as endpoint, process(folder, "--target", endpoint.url, "-p", "Go", "--yes") as agent:
         wait_for(folder / "pid")
         agent.process.send_signal(how)
         assert agent.ends() == (code, "") and len(endpoint.bodies) == 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,13 +22,16 @@ class Result:
 
 @dataclass
 class Ds4:
-    """Call it with arguments; ``engine`` is the fake of the last call, ``answer`` what the model will say."""
+    """Call it with arguments; ``engine`` is the fake of the last call, ``answer`` what the model will say.
+
+    hooks   attributes of every session
+    """
 
     capsys: pytest.CaptureFixture[str]
     monkeypatch: pytest.MonkeyPatch
     model: Path
     answer: object = b"Hello."
-    setup: Callable[[FakeEngine], None] = lambda engine: None
+    hooks: dict[str, object] = field(default_factory=dict)
     engines: list[FakeEngine] = field(default_factory=list)
 
     def __call__(self, *argv: str, stdin: bytes | None = None) -> Result:
@@ -55,7 +57,7 @@ def ds4(capsys, monkeypatch, tmp_path) -> Ds4:
 
     def fake_open(path, **options):
         fixture.engines.append(FakeEngine(str(path), fixture.answer, **options))
-        fixture.setup(fixture.engine)
+        fixture.engine.hooks = fixture.hooks
         return fixture.engine
 
     monkeypatch.setattr(Engine, "open", fake_open)

@@ -134,6 +134,7 @@ class FakeEngine:
         self.sessions: list[FakeSession] = []
         self.drafts = self.steering = None
         self.cluster = None
+        self.hooks: dict[str, object] = {}  # attributes of every session
 
     def together(self) -> SimpleNamespace:
         return SimpleNamespace(most=1, forget=lambda session: None)
@@ -143,6 +144,7 @@ class FakeEngine:
 
     def session(self, ctx: int) -> FakeSession:
         self.sessions.append(FakeSession(ctx, self.eos, self.answer))
+        vars(self.sessions[-1]).update(self.hooks)
         return self.sessions[-1]
 
     def __enter__(self) -> FakeEngine:

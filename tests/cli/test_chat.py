@@ -79,21 +79,6 @@ def test_help_unknown_and_quit(ds4):
     assert chat(ds4, b"/exit\nHi\n").out == ""
 
 
-def hooked(ds4, **hooks):
-    def setup(engine):
-        make = type(engine).session
-
-        def session(ctx):
-            made = make(engine, ctx)
-            for name, hook in hooks.items():
-                setattr(made, name, hook)
-            return made
-
-        engine.session = session
-
-    ds4.setup = setup
-
-
 def once(condition):
     """Press Ctrl-C the first time ``condition`` holds."""
     pressed = []
@@ -107,7 +92,7 @@ def once(condition):
 
 
 def test_ctrl_c_keeps_a_partial_answer(ds4):
-    hooked(ds4, before_eval=once(lambda n: n == 3))
+    ds4.hooks = {"before_eval": once(lambda n: n == 3)}
     done = chat(ds4, b"Hi\nMore\n", "--nothink")
     assert (done.code, done.out) == (0, "Hel\nHello.\n")
     tokens = ds4.engine.sessions[-1].tokens
@@ -116,12 +101,12 @@ def test_ctrl_c_keeps_a_partial_answer(ds4):
 
 
 def test_ctrl_c_in_prefill_takes_the_turn_back(ds4):
-    hooked(ds4, on_chunk=once(lambda at: at >= 16))
+    ds4.hooks = {"on_chunk": once(lambda at: at >= 16)}
     done = chat(ds4, b"x" * 30 + b"\nMore\n", "--nothink")
     assert (done.code, done.out) == (0, "Hello.\n")
     assert "ds4: stopped before the first token; your message was removed\n" in done.err
     assert ds4.engine.sessions[-1].tokens == turns(b"More", answer=b"Hello.", tag=TOK.think_close)
-    hooked(ds4, on_chunk=once(lambda at: at >= 16))
+    ds4.hooks = {"on_chunk": once(lambda at: at >= 16)}
     chat(ds4, b"x" * 30 + b"\n", "--nothink")
     assert not ds4.engine.sessions[-1].valid
 
@@ -133,7 +118,7 @@ def test_second_ctrl_c_does_not_wait(ds4):
             os.kill(os.getpid(), signal.SIGINT)
             os.kill(os.getpid(), signal.SIGINT)
 
-    hooked(ds4, before_eval=twice)
+    ds4.hooks = {"before_eval": twice}
     done = chat(ds4, b"Hi\nMore\n", "--nothink")
     assert (done.code, done.out) == (0, "Hel\nHello.\n")
 
@@ -146,7 +131,7 @@ def test_an_engine_failure_ends_the_turn_not_the_chat(ds4):
             failed.append(n)
             raise BackendError("the device fell off")
 
-    hooked(ds4, before_eval=fail)
+    ds4.hooks = {"before_eval": fail}
     done = chat(ds4, b"Hi\nMore\n", "--nothink")
     assert done.out == "Hel\nHello.\n"
     assert "ds4: the device fell off\n" in done.err

@@ -16,7 +16,8 @@ from ds4ref.generate import Piece
 from ds4ref.text import protocol
 from ds4ref.text.chat import MAX_PREFIX
 from tests.cli.fake import byte_tokenizer
-from tests.cli.test_common import ROOT, Terminal
+from tests.cli.test_common import Terminal
+from tests.terminal import ROOT
 
 TOK = byte_tokenizer()
 TIMING = re.compile(r"ds4: prefill: \d+\.\d\d t/s, generation: \d+\.\d\d t/s\n")
@@ -163,30 +164,12 @@ def test_token_ids_as_prompt(ds4, tmp_path):
     assert prompt_of(ds4) == [TOK.bos, 65, TOK.think_open]
 
 
-def interrupt_self() -> None:
-    os.kill(os.getpid(), signal.SIGINT)
-
-
 def test_ctrl_c_keeps_the_answer_so_far(ds4):
-    ds4.setup = lambda engine: setattr(
-        engine, "session", scripted(engine, before_eval=lambda n: interrupt_self() if n == 3 else None)
-    )
+    ds4.hooks = {"before_eval": lambda n: os.kill(os.getpid(), signal.SIGINT) if n == 3 else None}
     done = ds4("-p", "Hi", "--nothink")
     assert (done.code, done.out) == (130, "Hel\n")
     assert TIMING.fullmatch(done.err)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
-def scripted(engine, **hooks):
-    make = type(engine).session
-
-    def session(ctx):
-        made = make(engine, ctx)
-        for name, hook in hooks.items():
-            setattr(made, name, hook)
-        return made
-
-    return session
 
 
 def test_json_says_where_it_comes_from(ds4):

@@ -8,8 +8,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import select
-import signal
 import subprocess
 import sys
 import time
@@ -19,10 +17,10 @@ import numpy as np
 import pytest
 
 from ds4ref.cli.ds4 import main
-from tests.cli.test_common import ROOT
 from tests.golden import ROOT as GOLDEN
 from tests.golden import needs_golden
 from tests.marking import sampled
+from tests.terminal import ROOT, Terminal
 
 COMMAND = [sys.executable, "-m", "ds4ref.cli.ds4", "--backend", "reference"]
 
@@ -71,79 +69,21 @@ def test_embedded_model_is_the_default_and_is_named(tmp_path, trained_path):
     assert "\x1b" not in done.stdout + done.stderr
 
 
-def test_ctrl_c_in_a_real_run(nano_path):
-    argv = [*COMMAND, "-m", nano_path, "-p", "Hi", "--seed", "1"]
-    process = subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert process.stdout is not None
-    assert process.stdout.read(1)  # the answer has begun
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert out.endswith(b"\n")
-    assert re.fullmatch(rb"ds4: prefill: \d+\.\d\d t/s, generation: \d+\.\d\d t/s\n", err)
-
-
-class Terminal:
-    """``ds4`` on a pseudo-terminal."""
-
-    def __init__(self, *argv: str, home: Path):
-        self.master, slave = os.openpty()
-        environment = {**os.environ, "HOME": str(home), "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"}
-        environment.pop("NO_COLOR", None)
-        self.process = subprocess.Popen(
-            [*COMMAND, *argv], cwd=ROOT, env=environment, stdin=slave, stdout=slave, stderr=slave,
-            start_new_session=True, preexec_fn=lambda: take_terminal(slave),
-        )  # fmt: skip
-        os.close(slave)
-        self.seen = ""
-
-    def send(self, keys: str) -> None:
-        os.write(self.master, keys.encode())
-
-    def expect(self, pattern: str, seconds: float = 60) -> str:
-        """Read until ``pattern`` appears; returns everything up to its end and forgets it."""
-        end = time.monotonic() + seconds
-        while True:
-            match = re.search(pattern, self.seen)
-            if match:
-                text, self.seen = self.seen[: match.end()], self.seen[match.end() :]
-                return text
-            assert time.monotonic() < end, f"no {pattern!r} in {self.seen!r}"
-            if select.select([self.master], [], [], 0.1)[0]:
-                try:
-                    self.seen += os.read(self.master, 65536).decode("utf-8", "replace")
-                except OSError:  # the other end is closed
-                    assert re.search(pattern, self.seen), f"no {pattern!r} in {self.seen!r}"
-
-    def close(self) -> int:
-        code = self.process.wait(30)
-        os.close(self.master)
-        return code
-
-
-def take_terminal(fd: int) -> None:
-    import fcntl
-    import termios
-
-    fcntl.ioctl(fd, termios.TIOCSCTTY, 0)
-
-
 def test_chat_on_a_terminal(tmp_path, nano_path):
     """Typing, history, Ctrl-C at the prompt and in an answer, a bad command, leaving."""
-    talk = Terminal("-m", nano_path, "--seed", "1", home=tmp_path)
-    talk.expect(r"ds4>")
-    talk.send("hello\r")
-    talk.expect(r"\x1b\[90m.")  # thinking is grey
-    time.sleep(0.3)
-    talk.send("\x03")
-    answer = talk.expect(r"generation: \d+\.\d\d t/s")
-    assert "\x1b[0m" in answer
-    talk.expect(r"ds4>")
-    talk.send("half a mess\x03")
-    talk.expect(r"ds4>")
-    talk.send("/ctx many\r")
-    talk.expect(r"ds4: /ctx: expected an integer >= 1, not many")
-    talk.expect(r"ds4>")
-    talk.send("\x04")
-    assert talk.close() == 0
+    command = [*COMMAND, "-m", nano_path, "--seed", "1"]
+    with Terminal(command, HOME=str(tmp_path), TERM="xterm", PROMPT_TOOLKIT_NO_CPR="1") as talk:
+        talk.until(r"ds4>")
+        talk.types("hello\r")
+        talk.until(r"\x1b\[90m.")  # thinking is grey
+        time.sleep(0.3)
+        talk.types("\x03")
+        assert "\x1b[0m" in talk.until(r"generation: \d+\.\d\d t/s")
+        talk.until(r"ds4>")
+        talk.types("half a mess\x03")
+        talk.until(r"ds4>")
+        talk.types("/ctx many\r")
+        talk.until(r"ds4: /ctx: expected an integer >= 1, not many", r"ds4>")
+        talk.types("\x04")
+        assert talk.ends()[0] == 0
     assert {"+hello", "+/ctx many"} <= set((tmp_path / ".ds4ref_history").read_text().splitlines())

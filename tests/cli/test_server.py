@@ -199,16 +199,6 @@ def test_the_embedded_model_says_what_it_is_and_ends(tmp_path):
     assert any("at most 512 tokens unless" in line for line in one.lines)
 
 
-def test_what_the_embedded_model_is_stands_in_the_first_line(tmp_path, monkeypatch, capsys):
-    from ds4ref.console.model import choose_model
-
-    monkeypatch.chdir(tmp_path)
-    choose_model("ds4-server", None)
-    assert (
-        "the embedded model, a test instrument trained on generated tasks, not an assistant" in capsys.readouterr().err
-    )
-
-
 def chat(url, **more):
     body = {"messages": [{"role": "user", "content": "Say something long."}], "thinking": False, **more}
     return httpx2.post(f"{url}/v1/chat/completions", json=body, timeout=60, trust_env=False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ import pytest
 from ds4ref.archs.steering import write_directions
 from ds4ref.cli.ds4 import main
 from ds4ref.cli.steer import build_parser
-from ds4ref.console.model import add_part, only_local, steering
+from ds4ref.console.model import add_part, steering
 from ds4ref.console.options import Parser
 from ds4ref.errors import UsageError
 
@@ -31,7 +30,7 @@ def prompts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def parsed(*flags: str) -> tuple[float, float] | None:
-    parser = Parser("x", usage="", description="", unavailable={})
+    parser = Parser("x", usage="", description="")
     add_part(parser, "steering")
     found = steering(parser.parse(flags))
     return None if found is None else (found.attn, found.ffn)
@@ -46,12 +45,6 @@ def test_the_rules_of_the_flags() -> None:
     assert parsed(*file, "--dir-steering-ffn", "0") == (0, 0)
     assert parsed(*file, "--dir-steering-attn", "100", "--dir-steering-ffn", "-100") == (100, -100)
     assert parsed("--dir-steering-ffn", "0", "--dir-steering-attn", "0") is None, "as in ds4, nothing is asked"
-    asked = SimpleNamespace(dir_steering_file="d.f32", dir_steering_ffn=None, dir_steering_attn=None)
-    only_local(asked, "local")  # type: ignore[arg-type]
-    with pytest.raises(
-        UsageError, match="--dir-steering-file works only with a local engine, not a target of kind http"
-    ):
-        only_local(asked, "http")  # type: ignore[arg-type]
     for flag in ("--dir-steering-attn", "--dir-steering-ffn"):
         with pytest.raises(UsageError, match=f"{flag} needs --dir-steering-file"):
             parsed(flag, "0.1")

@@ -63,39 +63,34 @@ def sample(
 LETTERS = {"r": "right", "w": "wrong", "a": "ambiguous", "m": "missing", "f": "failed", "s": "stopped"}
 
 
-def write(
-    path: Path,
+def build(
+    path: str,
     epochs: Sequence[str],
-    *,
     of: Pack | None = None,
     settings: Settings | None = None,
     target: Mapping[str, Any] | None = None,
     facts: Mapping[str, Any] | None = None,
     **more: Any,
 ) -> Log:
-    """A log with a letter for each question in each epoch (``LETTERS``; a blank: not asked)."""
-    settings = settings or Settings()
-    asked = of or pack(len(epochs[0]))
+    """A log with a letter for each question in each epoch (``LETTERS``; a blank: not asked), in no file."""
+    settings, asked = settings or Settings(), of or pack(len(epochs[0]))
     header = header_of(asked, settings, len(epochs), {**TARGET, **(target or {})}, {**FACTS, **(facts or {})})
-    with Writer.create(path, header) as log:
-        for epoch, letters in enumerate(epochs, 1):
-            for q, letter in zip(asked.questions, letters, strict=True):
-                if letter != " ":
-                    log.add(sample(q, LETTERS[letter], epoch, settings, **more))
-    return read(path)
-
-
-def build(path: str, epochs: Sequence[str], **more: Any) -> Log:
-    """The same without a file."""
-    asked, settings = pack(len(epochs[0])), Settings()
-    header = header_of(asked, settings, len(epochs), {**TARGET, **more}, dict(FACTS))
-    found = [
-        sample(q, LETTERS[letter], epoch, settings)
+    samples = [
+        sample(q, LETTERS[letter], epoch, settings, **more)
         for epoch, letters in enumerate(epochs, 1)
         for q, letter in zip(asked.questions, letters, strict=True)
         if letter != " "
     ]
-    return Log(path, header, found)
+    return Log(path, header, samples)
+
+
+def write(path: Path, epochs: Sequence[str], **more: Any) -> Log:
+    """The same as a file."""
+    log = build(str(path), epochs, **more)
+    with Writer.create(path, log.header) as writer:
+        for one in log.samples:
+            writer.add(one)
+    return read(path)
 
 
 def drawn(seed: int, count: int, share: float) -> str:

@@ -1,11 +1,9 @@
-"""Questions that the user has: a question and an answer a line, other benchmarks' files, ds4's C source."""
+"""Questions that the user has: a question and an answer a line, other benchmarks' files."""
 
 from __future__ import annotations
 
 import json
 import re
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -20,8 +18,8 @@ Q = '"question": "Why?"'
 WRONG = "Incorrect Answer 1,Incorrect Answer 2,Incorrect Answer 3"
 
 
-def load(tmp_path, text: str | bytes, name: str = "mine.jsonl"):
-    path = tmp_path / name
+def load(tmp_path, text: str | bytes):
+    path = tmp_path / "mine.jsonl"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     return library.load(str(path))
 
@@ -128,62 +126,3 @@ def test_a_byte_order_mark_a_list_and_csv_are_the_same_questions(tmp_path):
 def test_a_pack_is_still_a_pack_behind_blank_lines(tmp_path):
     packs.write(library.load("nano"), tmp_path / "p.jsonl")
     assert load(tmp_path, b"\n" + (tmp_path / "p.jsonl").read_bytes()) == library.load("nano")
-
-
-# --- ds4's source
-
-SOURCE = r"""
-/* A table, after things that are none: "quotes", { braces and */
-#include <stddef.h>
-#define MANY 10 // it's "open
-typedef struct { const char *source, *id, *domain, *title, *question, *choice[MANY], *answer; } eval_case;
-static const char *letters[] = { "A", "B", };
-static int quote(int c) { return c == '"' ? '\'' : c == '{' ? '\\' : '}'; }
-static const eval_case cases[] = {
-    { .source = "AIME2025", .id = "a-1", .question = "say \"no\"\n\tand C:\\t\x41\102 ?\? {a, b}; /* none */ // no\n"
-      /* and a "quote" */ " naïve 漢\xe6\xbc\xa2\a\v\f\r\b", .answer = "070" },
-    { "GPQA Diamond", "rec1", "Physics", "a title", "Which?", {"one", "two, \"2\"", NULL}, "B" },
-    { "COMPSEC", "c1", "C", "t", "Where?", {0}, "4-6" },
-    { NULL }
-};
-"""
-MAIN = r"""
-#include <stdio.h>
-int main(void) {
-    for (const eval_case *c = cases; c->source; c++) {
-        printf("%s%c%s%c", c->question, 0, c->answer, 0);
-        for (int k = 0; k < MANY; k++) printf("%s%c", c->choice[k] ? c->choice[k] : "", 0);
-    }
-    return letters[0][0] == quote(0);
-}
-"""
-
-
-def test_ds4_s_table_is_read_as_a_compiler_reads_it(tmp_path):
-    found = load(tmp_path, SOURCE, "ds4_eval.c").questions
-    assert [(q.id, q.source, q.kind, q.answer) for q in found] == [
-        ("a-1", "AIME2025", "integer", "70"), ("rec1", "GPQA Diamond", "choice", "B"), ("c1", "COMPSEC", "lines", "4-6")
-    ]  # fmt: skip
-    if shutil.which("cc") is None:
-        pytest.skip("no C compiler")
-    (tmp_path / "main.c").write_text(SOURCE + MAIN)
-    subprocess.run(["cc", "-o", tmp_path / "main", tmp_path / "main.c"], check=True)
-    texts = subprocess.run([tmp_path / "main"], capture_output=True, check=True).stdout.decode().split("\0")
-    for i, q in enumerate(found):
-        question, answer, *choices = texts[12 * i : 12 * i + 12]
-        assert q.question == question and q.answer == answer.lstrip("0")
-        assert q.choices == tuple(filter(None, choices))
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ('x = { { .question = TEXT, .answer = "1" } };', "line 1: a field that is not a literal"),
-        ('x = {\n { "s", "i", "d", "t", "q", MANY, "1" } };', "line 2: a field that is not a literal"),
-        ('x = { { .question = "q", .answer = "none" , .source = "COMPSEC" } };', "names no lines"),
-        ("int main(void) { return 0; }", "no question"),
-    ],
-)
-def test_what_is_no_table_or_not_written_out(tmp_path, text, said):
-    with pytest.raises(DataError, match=said):
-        load(tmp_path, text, "x.c")

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
-import subprocess
 import sys
-import time
+import termios
 from contextlib import nullcontext
 from functools import partialmethod
 from pathlib import Path
@@ -26,6 +24,7 @@ from ds4ref.eval.tui.board import WINDOW, Pace
 from ds4ref.eval.tui.text import clean, one_line, split_thinking
 from ds4ref.targets import Ability, Delta
 from tests.marking import sampled
+from tests.terminal import Terminal
 
 from .scripted import Scripted, choice, integer, log_of
 from .staged import Play, check_widths, resized, sees, staged, until
@@ -408,84 +407,38 @@ def test_speed_looks_back_a_little_the_mean_at_everything_and_a_pause_counts_for
 
 # --- on a terminal
 
-UP, AWAY, CURSOR = b"\x1b[?1049h", b"\x1b[?1049l", b"\x1b[?25h"
+UP, AWAY, CURSOR = "\x1b[?1049h", "\x1b[?1049l", "\x1b[?25h"
 LOG = Path(__file__).parents[1] / "data" / "replay" / "right.jsonl"
-
-
-class Terminal:
-    """A slow replay on a terminal of its own; ``out`` is all it was sent."""
-
-    def __init__(self):
-        import fcntl
-        import struct
-        import termios
-
-        self.master, self.slave = os.openpty()
-        fcntl.ioctl(self.slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-        self.before, self.out = termios.tcgetattr(self.slave), b""
-        command = [sys.executable, "-m", "ds4ref.eval.cli", "--replay", LOG, "--speed", "0.01"]
-        env = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
-        self.process = subprocess.Popen(command, stdin=self.slave, stdout=self.slave, stderr=self.slave,
-                                        env={**env, "TERM": "xterm-256color"}, start_new_session=True)  # fmt: skip
-
-    def read(self):
-        if select.select([self.master], [], [], 0.1)[0]:
-            self.out += os.read(self.master, 65536)
-
-    def until(self, true):
-        end = time.monotonic() + 300
-        while not true():
-            assert time.monotonic() < end, self.out[-2000:]
-            self.read()
-
-    def ended(self) -> int:
-        """Its exit code; checks that nothing is left of the screen."""
-        import termios
-
-        self.until(lambda: self.process.poll() is not None)
-        while select.select([self.master], [], [], 0.2)[0]:
-            self.out += os.read(self.master, 65536)
-        assert termios.tcgetattr(self.slave) == self.before
-        assert self.out.count(AWAY) >= self.out.count(UP) == 1
-        after = self.out[self.out.rindex(AWAY) :]
-        assert CURSOR in after and b"?1000h" not in after and b"score: " in after, "and the report comes after it"
-        return self.process.returncode
 
 
 @pytest.fixture
 def terminal():
-    if not hasattr(os, "openpty"):
-        pytest.skip("no pseudo-terminals here")
-    one = Terminal()
-    yield one
-    if one.process.poll() is None:
-        one.process.kill()
-        one.process.wait()
-    for number in (one.master, one.slave):
-        try:
-            os.close(number)
-        except OSError:
-            pass
+    """A slow replay on a terminal of its own."""
+    command = [sys.executable, "-m", "ds4ref.eval.cli", "--replay", LOG, "--speed", "0.01"]
+    with Terminal(command, TERM="xterm-256color") as one:
+        one.until("FILL")
+        yield one
 
 
-@pytest.mark.parametrize("end", sampled([b"q", b"o\x03", "SIGINT", "SIGTERM", "SIGHUP"], [b"q"]), ids=str)
+@pytest.mark.parametrize("end", sampled(["q", "o\x03", "SIGINT", "SIGTERM", "SIGHUP"], ["q"]), ids=ascii)
 def test_what_ends_it_restores_the_terminal(terminal, end):
-    terminal.until(lambda: b"FILL" in terminal.out)
-    if isinstance(end, bytes):
+    """Nothing is left of the screen, and the report comes after it."""
+    if end.startswith("SIG"):
+        terminal.process.send_signal(getattr(signal, end))
+    else:
         for key in end:
-            os.write(terminal.master, bytes([key]))
+            terminal.types(key)
             for _ in range(5):
                 terminal.read()
-        assert terminal.ended() == 0
-    else:
-        number = getattr(signal, end)
-        os.kill(terminal.process.pid, number)
-        assert terminal.ended() == (130 if end == "SIGINT" else 128 + number)
+    wanted = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129}.get(end, 0)
+    assert terminal.ends()[0] == wanted and termios.tcgetattr(terminal.slave) == terminal.settings
+    assert terminal.out.count(AWAY) >= terminal.out.count(UP) == 1
+    after = terminal.out[terminal.out.rindex(AWAY) :]
+    assert CURSOR in after and "?1000h" not in after and "score: " in after
 
 
 @pytest.mark.thorough
 def test_a_terminal_that_goes_away_takes_the_run_along(terminal):
-    terminal.until(lambda: b"FILL" in terminal.out)
     os.close(terminal.slave)
     os.close(terminal.master)
     for number in (signal.SIGHUP, signal.SIGCONT):  # as the kernel or a shell does

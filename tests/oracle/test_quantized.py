@@ -16,7 +16,6 @@ import pytest
 from ds4ref.archs.deepseek4.chunk import Chunk
 from ds4ref.archs.deepseek4.forward import Model
 from ds4ref.cli.ds4 import main as ds4
-from ds4ref.cli.nano import main as nano
 from ds4ref.cli.quantize import main as quantize
 from ds4ref.engine import Engine
 from ds4ref.kernels.formats import FORMATS
@@ -148,7 +147,7 @@ def test_importance_helps_a_trained_model(story: dict[str, Any]) -> None:
 def deepseek(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The embedded model as DeepSeek publishes it, quantized by every recipe."""
     folder = tmp_path_factory.mktemp("v4")
-    assert nano(["checkpoint", str(folder / "published")]) == 0
+    assert ds4(["nano", "checkpoint", str(folder / "published")]) == 0
     made = {recipe: make(folder, folder / "published", prose(6000, 5), recipe) for recipe in RECIPES}
     return {"published": folder / "published", **made}
 

@@ -68,6 +68,7 @@ HELP = """\
 /help         this list
 /allow NAMES  allow tools without asking: read, edit, bash, or tool names
 /think        think before answering
+/think-low    think briefly (checkpoints since July 2026)
 /think-max    think without limit
 /nothink      answer without thinking
 /clear        clear the conversation; files are not changed
@@ -225,9 +226,6 @@ class Session(Talk):
     def commands(self) -> dict[str, Callable[[str], None]]:
         return {
             "/allow": self.allow,
-            "/think": lambda rest: self.think("high"),
-            "/think-max": lambda rest: self.think("max"),
-            "/nothink": lambda rest: self.think("none"),
             "/clear": self.clear,
         }
 

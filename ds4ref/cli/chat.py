@@ -15,9 +15,9 @@ from ..console.common import Interrupt, Progress, read_text, say
 from ..console.model import open_engine
 from ..console.options import integer, printable
 from ..errors import Cancelled, ContextError, Ds4Error, SessionError, TransientError, UsageError
-from ..generate import Generation, Timing, check_fits, prefill
+from ..generate import Timing, check_fits, prefill
 from ..sampling import fresh_seed
-from .oneshot import make_sampler, report
+from .oneshot import generation_of, report
 from .printer import Printer
 from .prompt import think_mode, warn_of_system
 from .talk import Talk
@@ -65,10 +65,6 @@ class Chat(Talk):
     def commands(self) -> dict[str, Callable[[str], None]]:
         """Return the chat's /commands by name."""
         return {
-            "/think": lambda rest: self.think("high"),
-            "/think-low": lambda rest: self.think("low"),
-            "/think-max": lambda rest: self.think("max"),
-            "/nothink": lambda rest: self.think("none"),
             "/system": self.system,
             "/regen": self.regenerate,
             "/undo": self.undo,
@@ -147,15 +143,9 @@ class Chat(Talk):
         try:
             with Interrupt() as interrupt:
                 self.prefill(timing, interrupt)
-                generation = Generation(
-                    self.session,
-                    self.engine.tokenizer,
-                    make_sampler(self.engine, self.args, seed or self.args.seed or fresh_seed()),
-                    limit=self.args.tokens,
-                    thinking=transcript.thinking,
-                    cancel=interrupt,
-                    timing=timing,
-                )
+                seed = seed or self.args.seed or fresh_seed()
+                thinking = transcript.thinking
+                generation = generation_of(self.engine, self.session, self.args, seed, thinking, interrupt, timing)
                 with Printer() as show:
                     for piece in generation:
                         show(piece)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from argparse import Namespace
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from ..console.common import duration, run, say
 from ..console.flags import add
 from ..console.options import Parser, chosen, integer, number
+from ..console.page import line
 from ..console.tables import Column, fitted, stdout_width
 from ..errors import DataError, PayloadError, UsageError
 
@@ -124,11 +126,8 @@ def _title(directory: Directory, entry: StoredCheckpoint) -> str:
             text = file.read(min(entry.checkpoint.header.text, 1 << 20)).decode("utf-8", "replace")
     except OSError:
         return ""
-    message = text.partition(USER)[2] or text
-    for special in SPECIALS:
-        message = message.partition(special)[0] or message.removeprefix(special)
-    line = " ".join("".join(c if c.isprintable() else " " for c in message[:400]).split())
-    return line[:80]
+    parts = re.split("|".join(map(re.escape, SPECIALS)), text.partition(USER)[2] or text)
+    return line(next(filter(None, parts), "")[:400])[:80]
 
 
 def _facts(directory: Directory, entry: StoredCheckpoint, full: bool) -> dict[str, Any]:
@@ -170,8 +169,8 @@ def _show(facts: dict[str, Any]) -> None:
             value = [f"{key}: {fact}" for key, fact in value.items() if fact]
         elif isinstance(value, float):
             value = f"{value:.6g}"
-        for line in value if isinstance(value, list) else [value]:
-            print(f"{label:<16}{' '.join(map(str, line)) if isinstance(line, list) else line}")
+        for part in value if isinstance(value, list) else [value]:
+            print(f"{label:<16}{' '.join(map(str, part)) if isinstance(part, list) else part}")
             label = ""
     visible = "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)
     print(f"\n{visible}" if len(visible) <= 2000 else f"\n{visible[:1000]}\n[...]\n{visible[-1000:]}")

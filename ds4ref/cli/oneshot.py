@@ -19,7 +19,7 @@ from .prompt import encode, read_source, think_mode
 
 if TYPE_CHECKING:
     from ..engine import Engine
-    from ..sampling import Sampler
+    from ..session.session import Session
 
 PROG = "ds4"
 
@@ -50,15 +50,7 @@ def answer(engine: Engine, args: Namespace, ids: list[int], thinking: bool) -> i
             say(PROG, f"interrupted after {timing.prefill_tokens} of {len(ids)} prompt tokens")
             report(timing, engine)
             return EXIT_INTERRUPTED
-        generation = Generation(
-            session,
-            engine.tokenizer,
-            make_sampler(engine, args, seed),
-            limit=args.tokens,
-            thinking=thinking,
-            cancel=interrupt,
-            timing=timing,
-        )
+        generation = generation_of(engine, session, args, seed, thinking, interrupt, timing)
         try:
             with nullcontext(pieces.append) if args.json else Printer() as show:
                 for piece in generation:
@@ -86,9 +78,13 @@ def report(timing: Timing, engine: Engine) -> None:
         pass
 
 
-def make_sampler(engine: Engine, args: Namespace, seed: int) -> Sampler:
-    """Return the model file's kind of sampler (llama2.c checkpoints have their own) with the flags' settings."""
-    return sampler_of(engine.source, args.temp, top_k=args.top_k, top_p=args.top_p, min_p=args.min_p, seed=seed)
+def generation_of(
+    engine: Engine, session: Session, args: Namespace, seed: int, thinking: bool, cancel: Interrupt, timing: Timing
+) -> Generation:
+    """Return an answer with the flags' settings; the model file has its kind of sampler (llama2.c has its own)."""
+    sampler = sampler_of(engine.source, args.temp, top_k=args.top_k, top_p=args.top_p, min_p=args.min_p, seed=seed)
+    return Generation(session, engine.tokenizer, sampler, limit=args.tokens, thinking=thinking, cancel=cancel,
+                      timing=timing)  # fmt: skip
 
 
 def said(pieces: list[Piece], generation: Generation) -> dict[str, Any]:

@@ -25,11 +25,8 @@ class Printer:
     def __init__(self, out: IO[str] | None = None):
         self.out = out or sys.stdout
         self.colour, self.tty = has_colour(self.out), self.out.isatty()
-        self._empty = True
-        self._grey = False
-        self._tagged = False
-        self._thinking = False
-        self._column_zero = True
+        self._thinking = self._opened = False  # _opened: the reasoning is grey, or its tag was printed
+        self._empty = self._column_zero = True
 
     def __enter__(self) -> Printer:
         return self
@@ -44,19 +41,17 @@ class Printer:
         if self._thinking and not piece.thinking:
             self._end_grey()
             self._newline()
-            if self._tagged:
+            if self._opened and not self.colour:
                 self.out.write(f"{THINK_CLOSE}\n")
-                self._tagged = False
+            self._opened = False
         self._thinking = piece.thinking
         if not piece.text:
             return
-        if piece.thinking and self.colour and not self._grey:
-            self.out.write(GREY)
-            self._grey = True
-        if piece.thinking and not self.colour and not self._tagged:
-            self._newline()
-            self.out.write(f"{THINK_OPEN}\n")
-            self._tagged = True
+        if piece.thinking and not self._opened:
+            self._opened = True
+            if not self.colour:
+                self._newline()
+            self.out.write(GREY if self.colour else f"{THINK_OPEN}\n")
         self.out.write(piece.text.translate(_CONTROLS) if self.tty else piece.text)
         self._column_zero, self._empty = piece.text.endswith("\n"), False
         self.out.flush()
@@ -67,6 +62,5 @@ class Printer:
             self._column_zero = True
 
     def _end_grey(self) -> None:
-        if self._grey:
+        if self._opened and self.colour:
             self.out.write(RESET)
-            self._grey = False

@@ -279,8 +279,7 @@ def _choices(args: Namespace) -> Any:
 
     families = dict.fromkeys(EXPERTS, args.experts) if args.experts else {}
     families |= {family: fmt for family in FLAGS if (fmt := getattr(args, f"family_{family}")) is not None}
-    return Choices(args.recipe, families, [_override(text) if isinstance(text, str) else text
-                                           for text in args.tensor_type])  # fmt: skip
+    return Choices(args.recipe, families, args.tensor_type)
 
 
 def _show(plan: Plan, as_json: bool) -> None:

@@ -9,7 +9,6 @@ before the model is loaded.
 
 from __future__ import annotations
 
-import os
 import socket
 import sys
 from argparse import Namespace
@@ -22,8 +21,8 @@ from ..backends import BACKENDS
 from ..console.common import has_colour, run
 from ..console.flags import add
 from ..console.model import add_engine, open_engine
-from ..console.options import Parser, choice, integer, parsed, printable
-from ..errors import UsageError
+from ..console.options import Parser, choice, integer, parsed
+from ..console.tool import key_of
 from .ds4 import UNAVAILABLE as DS4_UNAVAILABLE
 
 if TYPE_CHECKING:
@@ -151,18 +150,6 @@ def settings(args: Namespace, key: str) -> Settings:
     return Settings(
         args.model_name, max_tokens=args.tokens, access=Access(key, frozenset(names), args.cors), limits=limits
     )
-
-
-def key_of(args: Namespace) -> str:
-    """Return the API key of --key-env, "" for none; UsageError if it is invalid."""
-    if args.key_env is None:
-        return ""
-    key = os.environ.get(args.key_env, "").strip()
-    if not key:
-        raise UsageError(f"--key-env: the environment variable {printable(args.key_env)} is empty")
-    if not key.isascii() or not key.isprintable():
-        raise UsageError("the API key must be printable ASCII")
-    return key
 
 
 def make_service(

@@ -19,9 +19,8 @@ from ..console.common import EXIT_INTERRUPTED, say
 from ..console.flags import add
 from ..console.options import Parser, parsed, printable
 from ..console.tables import Column, fitted, stdout_width
-from ..console.tool import parser
+from ..console.tool import key_of, parser
 from ..errors import UsageError
-from .server import key_of
 
 if TYPE_CHECKING:
     from ..conformance.clients import Kind

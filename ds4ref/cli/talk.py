@@ -5,11 +5,14 @@ from __future__ import annotations
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from ..console.common import is_tty, say
 from ..console.options import printable
 from ..errors import Ds4Error
 from .lineedit import HISTORY, line_reader
+
+MODES = {"/think": "high", "/think-low": "low", "/think-max": "max", "/nothink": "none"}
 
 
 class Talk(ABC):
@@ -25,7 +28,11 @@ class Talk(ABC):
 
     @abstractmethod
     def commands(self) -> Mapping[str, Callable[[str], None]]:
-        """Return the commands besides ``/help``, ``/quit`` and ``/exit``; each receives the text after its name."""
+        """Return the commands that other conversations lack; each receives the text after its name."""
+
+    @abstractmethod
+    def think(self, mode: str) -> None:
+        """Run /think and the like: set the thinking mode of later answers."""
 
     @abstractmethod
     def turn(self, text: str) -> object:
@@ -80,10 +87,13 @@ class Talk(ABC):
         self.done = True
 
     def all_commands(self) -> dict[str, Callable[[str], None]]:
-        """Return all commands by name, including /help, /quit and /exit."""
+        """Return all commands by name."""
         return {
             "/help": lambda _: print(self.help, file=sys.stderr),
+            **{name: partial(self._think, mode) for name, mode in MODES.items()},
             **self.commands(),
-            "/quit": self.leave,
-            "/exit": self.leave,
+            **dict.fromkeys(("/quit", "/exit"), self.leave),
         }
+
+    def _think(self, mode: str, _: str) -> None:
+        self.think(mode)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from ..targets.dialects import PREFILLS
 from .common import say
 from .flags import add
 from .model import announce, engine_options
-from .options import Parser, choice, integer, number
+from .options import Parser, choice, integer, number, printable
 from .tables import Column, fitted, stdout_width
 
 
@@ -32,6 +33,18 @@ def required(args: Namespace, *names: str) -> None:
     for name in names:
         if getattr(args, name.replace("-", "_")) is None:
             raise UsageError(f"--{name} is needed")
+
+
+def key_of(args: Namespace) -> str:
+    """Return the API key of --key-env, "" for none; UsageError if it is invalid."""
+    if args.key_env is None:
+        return ""
+    key = os.environ.get(args.key_env, "").strip()
+    if not key:
+        raise UsageError(f"--key-env: the environment variable {printable(args.key_env)} is empty")
+    if not key.isascii() or not key.isprintable():
+        raise UsageError("the API key must be printable ASCII")
+    return key
 
 
 def is_embedded(spec: str) -> bool:

@@ -134,6 +134,7 @@ class FakeEngine:
         self.sessions: list[FakeSession] = []
         self.drafts = self.steering = None
         self.cluster = None
+        self.also: dict[str, object] = {}
         self.hooks: dict[str, object] = {}  # attributes of every session
 
     def together(self) -> SimpleNamespace:

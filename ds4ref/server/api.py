@@ -12,17 +12,45 @@ streaming, one document at the end.
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import itertools
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from ..targets.answer import Completion, Delta, Finish, added_up
 from ..text.chat import Message
-from .turn import Event, Failed, Turn
+from .turn import Answered, Event, Failed, Prefill, Turn
 
 if TYPE_CHECKING:
-    from ..targets.answer import Delta
     from ..text.official import Profile
     from .tools import Memory
+
+token_hex: Callable[[int], str] = secrets.token_hex
+_numbers = itertools.count(1)
+
+_LINE_ENDS = str.maketrans({"\x85": "\\u0085", "\u2028": "\\u2028", "\u2029": "\\u2029"})
+"""Escapes for line separators, which JSON allows unescaped in strings; many clients split event streams at them."""
+
+
+def compact(value: Any) -> str:
+    """Serialise ``value`` to JSON without spaces, ``msgspec.Raw`` verbatim, line separators escaped."""
+    text = msgspec.json.encode(value).decode()
+    return text if text.isascii() else text.translate(_LINE_ENDS)
+
+
+def new_id(prefix: str, digits: int = 32) -> str:
+    """Return a random id: ``prefix`` followed by ``digits`` hex digits."""
+    return prefix + token_hex(digits // 2)
+
+
+def sse(data: str, event: str = "") -> bytes:
+    """Return one server-sent event as UTF-8 bytes, with an ``event:`` line unless ``event`` is empty."""
+    head = f"event: {event}\n" if event else ""
+    return f"{head}data: {data}\n\n".encode()
 
 
 class Refused(Exception):
@@ -74,21 +102,86 @@ class About:
     profile: Profile | None = None
 
 
+_CUT_OFF = Failed("shutdown", "server shutting down")
+
+
 class Reply(abc.ABC):
-    """The formatter of the answer to one request; ``stream`` is True if the client wants server-sent events."""
+    """The formatter of the answer to one request: events of its turn become server-sent events, or one document.
 
-    stream = False
+    stream   whether the client wants server-sent events
+    deltas   the answer so far
+    over     whether the stream has ended
+    """
 
-    @abc.abstractmethod
+    call_prefix, last_byte = "call_", "\n"
+
+    def __init__(self, turn: Turn, about: About, stream: bool | None):
+        self.turn, self.about, self.stream = turn, about, bool(stream)
+        self.deltas: list[Delta] = []
+        self.prefill: Prefill | None = None
+        self.begun = self.over = False
+        self.choice = 0
+        self._ids: dict[tuple[int, int], str] = {}
+
+    @cached_property
+    def number(self) -> int:
+        """The sequence number of this answer in the process, from 1."""
+        return next(_numbers)
+
+    @property
+    def answer(self) -> Completion:
+        """What the deltas so far add up to."""
+        return added_up(self.deltas)
+
+    def call_id(self, index: int, choice: int | None = None) -> str:
+        """Return the id of tool call number ``index`` of a choice (None: the present one), generated at first use.
+
+        Called from two threads: the inference thread stores the id, the event loop sends it.
+        """
+        key = self.choice if choice is None else choice, index
+        return self._ids.get(key) or self._ids.setdefault(key, new_id(self.call_prefix))
+
     def feed(self, event: Event) -> bytes:
         """Add ``event`` to the answer; return the complete server-sent events to send for it, b"" for none.
 
         The last ``Delta`` has ``finish`` set. Without ``stream`` the result is always b"".
         """
+        out = b""
+        match event:
+            case Prefill():
+                self.prefill = event
+            case Answered(delta):
+                self.deltas.append(delta)
+                out = self.answered(delta)
+            case Delta():
+                self.deltas.append(event)
+                if self.stream and not self.over:
+                    out = self.late_error(_CUT_OFF) if event.finish == Finish.CANCELLED else self.delta(event)
+                    self.over = self.over or bool(event.finish)
+            case Failed() if self.stream and not self.over:
+                self.over, out = True, self.late_error(event)
+        return out
 
     @abc.abstractmethod
+    def delta(self, delta: Delta) -> bytes:
+        """Return the server-sent events that carry ``delta``."""
+
+    def answered(self, delta: Delta) -> bytes:
+        """Return the server-sent events that end the answer to one of a completion's several prompts."""
+        return b""
+
     def document(self) -> bytes:
-        """Return the whole answer as one JSON document; called after the last event of a request without ``stream``."""
+        """Return the whole answer as one JSON document, after the last event of a request without ``stream``.
+
+        Raises Refused (503) if the server's shutdown cut it off.
+        """
+        if self.deltas and self.deltas[-1].finish == Finish.CANCELLED:
+            raise Refused(503, _CUT_OFF.message, headers={"x-should-retry": "false"})
+        return f"{compact(self.whole())}{self.last_byte}".encode()
+
+    @abc.abstractmethod
+    def whole(self) -> dict[str, Any]:
+        """Return the members of the whole answer."""
 
     @abc.abstractmethod
     def late_error(self, failed: Failed) -> bytes:
@@ -103,10 +196,14 @@ class Reply(abc.ABC):
         return delta.shows
 
     def remember(self, answer: Message, choice: int = 0) -> Message:
-        """Return the answer as the client will send it back in its history: with the ids assigned to its tool calls.
+        """Return the answer as the client will send it back in its history, and store its calls in the memory of calls.
 
         Called in the inference thread, once for each of the turn's answers (``choice``, from 0).
         """
+        calls = tuple(replace(call, id=self.call_id(index, choice)) for index, call in enumerate(answer.calls))
+        answer = replace(answer, calls=calls)
+        if self.about.tools is not None:
+            self.about.tools.remember(answer)
         return answer
 
 
@@ -122,9 +219,3 @@ class Api(abc.ABC):
 
         Raises Refused, which names the wrong field.
         """
-
-
-def sse(data: str, event: str = "") -> bytes:
-    """Return one server-sent event as UTF-8 bytes, with an ``event:`` line unless ``event`` is empty."""
-    head = f"event: {event}\n" if event else ""
-    return f"{head}data: {data}\n\n".encode()

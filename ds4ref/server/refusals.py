@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .api import Refused
-from .apis.common import compact
+from .api import Refused, compact
 from .turn import Failed
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..errors import DataError
-from ..targets.answer import Delta
-from .apis.common import Collected
+from ..targets.answer import Delta, added_up
 from .exchange import Watcher
 from .turn import Answered, Event, Failed, Prefill
 
@@ -36,7 +35,7 @@ class Trace(Watcher):
             self._file = open(fd, "wb", buffering=0)
         except OSError as error:
             raise DataError(f"cannot write {path}: {error.strerror}") from None
-        self._answers: dict[Exchange, Collected] = {}
+        self._answers: dict[Exchange, list[Delta]] = {}
 
     def event(self, x: Exchange, event: Event) -> None:
         """Write the turn's request and prompt when its prefill begins, or it fails before; collect its answer."""
@@ -44,7 +43,7 @@ class Trace(Watcher):
         if answer is None and isinstance(event, (Prefill, Failed)):
             turn, job = x.turn, x.job
             assert turn is not None and job is not None
-            answer = self._answers[x] = Collected()
+            answer = self._answers[x] = []
             self._write(
                 "begin", x, client=x.client, model=turn.model, tools=len(turn.offered),
                 tool_choice=turn.choice.kind, thinking=turn.thinking, max_tokens=turn.max_tokens,
@@ -54,18 +53,19 @@ class Trace(Watcher):
             )  # fmt: skip
         delta = event.delta if isinstance(event, Answered) else event
         if answer is not None and isinstance(delta, Delta):
-            answer.add(delta)
+            answer.append(delta)
 
     def ended(self, x: Exchange) -> None:
         """Write the turn's answer, as generated and as parsed, and how it ended; nothing of one that never began."""
-        answer = self._answers.pop(x, None)
-        if answer is not None:
+        deltas = self._answers.pop(x, None)
+        if deltas is not None:
+            answer = added_up(deltas)
             generated = b"".join(step.token.raw for step in answer.steps).decode("utf-8", "replace")
-            calls = [{"name": name, "arguments": arguments} for _, name, arguments in answer.calls]
+            calls = [{"name": call.name, "arguments": call.arguments} for call in answer.calls]
             self._write(
                 "end", x, status=x.status, finish=x.finish, error=x.error, tokens=x.tokens, prefill_s=x.prefilling,
                 decode_s=x.decoding, total_s=x.lasted, generated=generated, reasoning=answer.reasoning,
-                content=answer.text, tool_calls=calls, calls_void=answer.void,
+                content=answer.text, tool_calls=calls, calls_void=any(delta.void for delta in deltas),
             )  # fmt: skip
 
     def close(self) -> None:

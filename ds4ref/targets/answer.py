@@ -145,7 +145,7 @@ class Completion:
         return [b - a for a, b in zip(self.arrivals, self.arrivals[1:], strict=False)]
 
 
-def _sum(deltas: Sequence[Delta]) -> Completion:
+def added_up(deltas: Sequence[Delta]) -> Completion:
     """Return the completion that the deltas add up to."""
     calls: dict[int, ToolCall] = {}
     for delta in deltas:
@@ -182,6 +182,6 @@ def collect(deltas: Iterable[Delta]) -> Completion:
         if not any(delta.finish for delta in seen):
             raise TargetError("the answer ended without a finish reason")
     except TargetError as error:
-        error.partial = replace(_sum(seen), finish=Finish.ERROR, error=str(error))
+        error.partial = replace(added_up(seen), finish=Finish.ERROR, error=str(error))
         raise
-    return _sum(seen)
+    return added_up(seen)

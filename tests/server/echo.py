@@ -36,37 +36,31 @@ class Echo(Api):
             client=found.get("client", ""),
             ids=tuple(found["ids"]) if "ids" in found else None,
         )
-        return turn, EchoReply(bool(found.get("stream")), found)
+        return turn, EchoReply(turn, about, found)
 
 
 class EchoReply(Reply):
-    def __init__(self, stream, asked):
-        self.stream, self.asked = stream, asked
-        self.text = ""
-        self.last = None
-        self.prefill = None
+    def __init__(self, turn, about, asked):
+        super().__init__(turn, about, asked.get("stream"))
+        self.asked = asked
 
     def feed(self, event):
-        if isinstance(event, Prefill):
-            first, self.prefill = self.prefill is None, event
-            return sse(json.dumps({"begin": True})) if first and self.stream else b""
-        if not isinstance(event, Delta):
-            return b""
-        if self.asked.get("bad_feed") and event.text:
+        first = isinstance(event, Prefill) and self.prefill is None
+        out = super().feed(event)
+        if self.asked.get("bad_feed") and isinstance(event, Delta) and event.text:
             raise RuntimeError("a bug in feed")
-        self.text += event.text
-        out = sse(json.dumps({"text": event.text})) if event.text else b""
-        if event.finish:
-            self.last = event
-            out += sse(json.dumps(self.end())) + sse("[DONE]")
-        return out if self.stream else b""
+        return out + sse(json.dumps({"begin": True})) if first and self.stream else out
+
+    def delta(self, delta):
+        out = sse(json.dumps({"text": delta.text})) if delta.text else b""
+        return out + sse(json.dumps(self.end())) + sse("[DONE]") if delta.finish else out
 
     def end(self):
-        usage = self.last.usage
-        return {"finish": str(self.last.finish), "prompt": usage.prompt, "cached": usage.cached}
+        usage = self.answer.usage
+        return {"finish": str(self.answer.finish), "prompt": usage.prompt, "cached": usage.cached}
 
-    def document(self):
-        return json.dumps({"text": self.text, **self.end()}).encode() + b"\n"
+    def whole(self):
+        return {"text": self.answer.text, **self.end()}
 
     def late_error(self, failed):
         return sse(json.dumps({"error": {"message": failed.message, "code": failed.code}}))

@@ -138,10 +138,8 @@ SAID = [
 def test_the_bytes_are_those_of_the_reference(path, monkeypatch):
     """server.md 5 to 7: names, order, spelling and spaces of every event and document, arguments verbatim."""
     for stream in (True, False):
-        monkeypatch.setattr(
-            "ds4ref.server.apis.common.token_hex", lambda n: "a89750f4ea676106947c125093a7ca20"[: 2 * n]
-        )
-        monkeypatch.setattr("ds4ref.server.apis.common._numbers", iter([1]))
+        monkeypatch.setattr("ds4ref.server.api.token_hex", lambda n: "a89750f4ea676106947c125093a7ca20"[: 2 * n])
+        monkeypatch.setattr("ds4ref.server.api._numbers", iter([1]))
         wanted = TRANSCRIPTS / f"{path.strip('/').replace('/', '_')}.{'sse' if stream else 'json'}"
         assert asked(path, SAID, stream) == wanted.read_bytes()
 

@@ -38,11 +38,12 @@ class Played:
         self.full, self.loop = full, SimpleNamespace(time=lambda: self.now)
         self.abandoned = []
         worker = SimpleNamespace(abandon=self.abandoned.append)
-        service = SimpleNamespace(limits=Limits(alive_seconds=5.0, write_seconds=2.0), worker=worker, ctx=64,
-                                  )  # fmt: skip
+        service = SimpleNamespace(limits=Limits(alive_seconds=5.0, write_seconds=2.0), worker=worker, ctx=64)
         link = SimpleNamespace(gone=left, drained=self.drained)
         self.reads = reads
-        self.answer = _Answer(service, self.x, Turn("chat"), EchoReply(stream, {}), link, self, self.send)
+        self.answer = _Answer(
+            service, self.x, Turn("chat"), EchoReply(None, None, {"stream": stream}), link, self, self.send
+        )
         asyncio.run(self.answer.run())
 
     async def take(self, until, rest):

@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from ...targets.answer import CallDelta, Delta, Step
+from ...targets.answer import CallDelta, Completion, Delta, Step
 from ...text.chat import Message
 from ...text.messages import from_openai
 from ...text.schemas import read_schemas
 from ..api import About, Api, Refused, bad
 from ..turn import Turn
 from . import fields, reading
-from .common import Choices, Collected, Tool, on_the_wire, plain_input, several
+from .common import Choices, Tool, finish_of, on_the_wire, plain_input, several
 from .requests import BUDGETS, LENGTHS, ChatRequest
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
@@ -124,13 +124,13 @@ class ChatReply(Choices):
 
     def close(self) -> bytes:
         """Return the chunks that end the present choice."""
-        out = b""
-        for index, _, arguments in self.collected.calls:
-            if self._custom.get(index) and (text := plain_input(arguments)):
+        out, answer = b"", self.answer
+        for index, call in enumerate(answer.calls):
+            if self._custom.get(index) and (text := plain_input(call.arguments)):
                 out += self._chunk({"tool_calls": [{"index": index, "custom": {"input": text}}]})
         if self.turn.top_logprobs is not None and self._steps:
             out += self._chunk({"content": ""})
-        return out + self._chunk({}, str(self.collected.finish))
+        return out + self._chunk({}, str(finish_of(answer)))
 
     def _chunk(self, delta: dict[str, Any], finish: str | None = None) -> bytes:
         choice: dict[str, Any] = {"index": self.choice, "delta": delta, "finish_reason": finish}
@@ -140,17 +140,17 @@ class ChatReply(Choices):
                 choice["logprobs"], self._steps = _logprobs(self._steps), []
         return self.event({"choices": [choice]})
 
-    def one(self, number: int, answer: Collected) -> dict[str, Any]:
+    def one(self, number: int, answer: Completion) -> dict[str, Any]:
         """Return choice ``number`` of a document."""
         message: dict[str, Any] = {"role": "assistant", "content": answer.text}
         if answer.reasoning and self._thoughts:
             message["reasoning_content"] = answer.reasoning
         if answer.calls:
             message["tool_calls"] = [
-                _call_entry(self.call_id(index, number), on_the_wire(self.turn.tools, name), arguments)
-                for index, name, arguments in answer.calls
+                _call_entry(self.call_id(index, number), on_the_wire(self.turn.tools, call.name), call.arguments)
+                for index, call in enumerate(answer.calls)
             ]
-        choice: dict[str, Any] = {"index": number, "message": message, "finish_reason": str(answer.finish)}
+        choice: dict[str, Any] = {"index": number, "message": message, "finish_reason": str(finish_of(answer))}
         if self.turn.top_logprobs is not None:
             choice["logprobs"] = _logprobs([step for step in answer.steps if self._thoughts or not step.thought])
         return choice

@@ -1,103 +1,42 @@
-"""Code shared by the replies of the four APIs: JSON output, accumulated deltas, tool-call ids, choices."""
+"""Code shared by the replies of the four APIs: the answer so far, tools, blocks, choices."""
 
 from __future__ import annotations
 
 import abc
-import itertools
-import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
-import msgspec
-
-from ...targets.answer import Delta, Finish, Step, Usage
+from ...targets.answer import CallDelta, Completion, Delta, Finish, Step
 from ...text import rawjson
-from ...text.chat import Message
 from ...text.schemas import Schema
-from ..api import About, Refused, Reply, sse
-from ..turn import Answered, Event, Failed, Prefill, Turn
+from ..api import About, Reply, compact, sse
+from ..turn import Failed, Turn
 
 Json = Mapping[str, Any]
-
-token_hex: Callable[[int], str] = secrets.token_hex
-_numbers = itertools.count(1)
-
-_LINE_ENDS = str.maketrans({"\x85": "\\u0085", "\u2028": "\\u2028", "\u2029": "\\u2029"})
-"""Escapes for line separators, which JSON allows unescaped in strings; many clients split event streams at them."""
-
-
-def compact(value: Any) -> str:
-    """Serialise ``value`` to JSON without spaces, ``msgspec.Raw`` verbatim, line separators escaped."""
-    text = msgspec.json.encode(value).decode()
-    return text if text.isascii() else text.translate(_LINE_ENDS)
-
-
-def new_id(prefix: str, digits: int = 32) -> str:
-    """Return a random id: ``prefix`` followed by ``digits`` hex digits."""
-    return prefix + token_hex(digits // 2)
 
 
 # --- the answer so far
 
 
-class Collected:
-    """The accumulated deltas of an answer; ``void`` is True once the model began tool calls that were discarded."""
+def finish_of(answer: Completion) -> Finish:
+    """Return the finish reason of an answer.
 
-    def __init__(self) -> None:
-        self._text: list[str] = []
-        self._reasoning: list[str] = []
-        self._calls: dict[int, tuple[str, list[str]]] = {}
-        self.steps: list[Step] = []
-        self.last = Delta()
-        self.void = False
+    STOP stands for ends that no API can express: calls were discarded, or a tool-call block had no call.
+    """
+    reason = Finish(answer.finish or Finish.STOP)
+    return Finish.STOP if reason is Finish.ERROR or (reason is Finish.TOOL_CALLS and not answer.calls) else reason
 
-    def add(self, delta: Delta) -> None:
-        """Append a delta to the answer."""
-        self._text.append(delta.text)
-        self._reasoning.append(delta.reasoning)
-        self.steps += delta.steps
-        if delta.void:
-            self.void = True
-            self._calls.clear()
-        for more in delta.calls:
-            name, fragments = self._calls.setdefault(more.index, (more.name, []))
-            fragments.append(more.arguments)
-        if delta.finish:
-            self.last = delta
 
-    @property
-    def text(self) -> str:
-        """The visible text so far."""
-        return "".join(self._text)
+def counts_of(answer: Completion) -> tuple[int, int, int, int]:
+    """Return token counts (prompt, cached, completion, reasoning); zeros until the last delta."""
+    usage = answer.usage
+    return usage.prompt or 0, usage.cached or 0, usage.completion or 0, usage.reasoning or 0
 
-    @property
-    def reasoning(self) -> str:
-        """The reasoning text so far."""
-        return "".join(self._reasoning)
 
-    @property
-    def calls(self) -> list[tuple[int, str, str]]:
-        """The tool calls as (index, name, arguments as JSON text)."""
-        return [(index, name, "".join(parts)) for index, (name, parts) in sorted(self._calls.items())]
-
-    @property
-    def finish(self) -> Finish:
-        """The finish reason.
-
-        STOP stands for ends that no API can express: calls were discarded, or a tool-call block had no call.
-        """
-        reason = Finish(self.last.finish or Finish.STOP)
-        if reason is Finish.ERROR or (reason is Finish.TOOL_CALLS and not self._calls):
-            return Finish.STOP
-        return reason
-
-    @property
-    def counts(self) -> tuple[int, int, int, int]:
-        """Token counts (prompt, cached, completion, reasoning); zeros until the last delta."""
-        usage = self.last.usage or Usage()
-        return usage.prompt or 0, usage.cached or 0, usage.completion or 0, usage.reasoning or 0
+def ids_of(steps: Sequence[Step]) -> list[int]:
+    """Return the ids of the tokens."""
+    return [step.token.id for step in steps if step.token.id is not None]
 
 
 # --- tools as the client declared them
@@ -138,88 +77,66 @@ def plain_input(arguments: str) -> str:
     return rawjson.string(raw) if rawjson.is_string(raw) else raw
 
 
-# --- a reply
+# --- answers in blocks
 
 
-class Base(Reply):
-    """Base class of all replies: holds the answer so far and the ids of its tool calls."""
+class Blocks(Reply):
+    """Base class of replies that stream an answer as blocks, one open at a time: "reasoning", "text" or "call"."""
 
-    call_prefix, last_byte = "call_", "\n"
+    reasons = True
+    """Whether the client sees the reasoning."""
 
     def __init__(self, turn: Turn, about: About, stream: bool | None):
-        self.turn, self.about, self.stream = turn, about, bool(stream)
-        self.collected = Collected()
-        self.prefill: Prefill | None = None
-        self.begun = self.over = False
-        self.choice = 0
-        self._ids: dict[tuple[int, int], str] = {}
+        super().__init__(turn, about, stream)
+        self.open = ""  # the kind of the open block
+        self._calls = 0  # calls that were begun
 
-    @cached_property
-    def number(self) -> int:
-        """The sequence number of this answer in the process, from 1."""
-        return next(_numbers)
-
-    def call_id(self, index: int, choice: int | None = None) -> str:
-        """Return the id of tool call number ``index`` of a choice (None: the present one), generated at first use.
-
-        Called from two threads: the inference thread stores the id, the event loop sends it.
-        """
-        key = self.choice if choice is None else choice, index
-        return self._ids.get(key) or self._ids.setdefault(key, new_id(self.call_prefix))
-
-    @property
-    def counts(self) -> tuple[int, int, int, int]:
-        """Token counts (prompt, cached, completion, reasoning), as known so far if the answer is unfinished."""
-        if self.collected.last.usage is None and self.prefill is not None:
-            return self.prefill.total, self.prefill.cached, len(self.collected.steps), 0
-        return self.collected.counts
-
-    def feed(self, event: Event) -> bytes:
-        """Add ``event`` to the answer; return the server-sent events to send for it, b"" for none."""
-        out = b""
-        match event:
-            case Prefill():
-                self.prefill = event
-            case Answered(delta):
-                self.collected.add(delta)
-                out = self.answered(delta)
-            case Delta():
-                self.collected.add(event)
-                if self.stream and not self.over:
-                    out = self.late_error(_CUT_OFF) if event.finish == Finish.CANCELLED else self.delta(event)
-                    self.over = self.over or bool(event.finish)
-            case Failed() if self.stream and not self.over:
-                self.over, out = True, self.late_error(event)
-        return out
-
-    @abc.abstractmethod
     def delta(self, delta: Delta) -> bytes:
         """Return the server-sent events that carry ``delta``."""
+        out = self.start()
+        lost = delta.void and self._calls > 0
+        if lost and delta.finish != Finish.LENGTH:
+            # The client must not take an incomplete call for a complete one, and it cannot be revoked.
+            self.over = True
+            return out + self.late_error(Failed("engine", "the model's tool call was malformed"))
+        if delta.reasoning and self.reasons:
+            out += self._more("reasoning", delta.reasoning)
+        if delta.text and not lost:
+            out += self._more("text", delta.text)
+        for call in delta.calls:
+            begins = call.index >= self._calls
+            self._calls = max(self._calls, call.index + 1)
+            out += self._more("call", call.arguments, call if begins else None)
+        return out + self.end(lost) if delta.finish else out
 
-    def answered(self, delta: Delta) -> bytes:
-        """Return the server-sent events that end the answer to one of a completion's several prompts."""
-        return b""
-
-    def document(self) -> bytes:
-        """Return the whole answer as one JSON document; Refused (503) if the server's shutdown cut it off."""
-        if self.collected.last.finish == Finish.CANCELLED:
-            raise Refused(503, _CUT_OFF.message, headers={"x-should-retry": "false"})
-        return f"{compact(self.whole())}{self.last_byte}".encode()
+    def _more(self, kind: str, text: str, call: CallDelta | None = None) -> bytes:
+        """Return the events for more text of a block of this kind, which begins if it is another one than is open."""
+        out = b""
+        if call is not None or self.open != kind:
+            out = self.close()
+            self.open = kind
+            out += self.begin(call)
+        return out + self.piece(text) if text else out
 
     @abc.abstractmethod
-    def whole(self) -> dict[str, Any]:
-        """Return the members of the whole answer."""
+    def start(self) -> bytes:
+        """Return the event that begins the stream, b"" the next time."""
 
-    def remember(self, answer: Message, choice: int = 0) -> Message:
-        """Return the answer with ids assigned to its tool calls, and store the calls in the memory of calls."""
-        calls = tuple(replace(call, id=self.call_id(index, choice)) for index, call in enumerate(answer.calls))
-        answer = replace(answer, calls=calls)
-        if self.about.tools is not None:
-            self.about.tools.remember(answer)
-        return answer
+    @abc.abstractmethod
+    def begin(self, call: CallDelta | None) -> bytes:
+        """Return the events that begin a block of the kind ``open``: of a call its first piece is given."""
 
+    @abc.abstractmethod
+    def piece(self, text: str) -> bytes:
+        """Return the events for more text of the open block."""
 
-_CUT_OFF = Failed("shutdown", "server shutting down")
+    @abc.abstractmethod
+    def close(self) -> bytes:
+        """Return the events that end the open block, b"" if there is none."""
+
+    @abc.abstractmethod
+    def end(self, lost: bool) -> bytes:
+        """Return the events that end the stream; ``lost``: its last call was cut off."""
 
 
 # --- OpenAI's older APIs
@@ -231,7 +148,7 @@ def several(turns: Sequence[Turn], count: int) -> Turn:
     return replace(first, more=tuple(more))
 
 
-class Choices(Base):
+class Choices(Reply):
     """Base class of the replies of OpenAI's older APIs: several choices, in chunks or one document.
 
     usage     the stream ends with token counts
@@ -243,19 +160,19 @@ class Choices(Base):
     def __init__(self, turn: Turn, about: About, stream: bool | None, usage: bool, choices: int):
         super().__init__(turn, about, stream)
         self._usage, self._choices = usage, choices
-        self._done: list[Collected] = []  # the choices before the one that is being generated
+        self._done: list[Completion] = []  # the choices before the one that is being generated
         self.begin()
 
     def begin(self) -> None:
         """Begin the next choice."""
-        self.collected, self.choice, self.begun = Collected(), len(self._done), False
+        self.deltas, self.choice, self.begun = [], len(self._done), False
         self._steps: list[Step] = []  # whose log probabilities are still to be sent
         self._token_ids: list[int] = []
 
     def answered(self, delta: Delta) -> bytes:
         """Finish one of several choices; return the server-sent events that end it."""
         out = self.pieces(delta) + self.close() if self.stream else b""
-        self._done.append(self.collected)
+        self._done.append(self.answer)
         self.begin()
         return out
 
@@ -266,7 +183,7 @@ class Choices(Base):
             return out
         out += self.close()
         if self._usage:
-            out += self.event({"choices": [], "usage": self._counted()})
+            out += self.event({"choices": [], "usage": self._counted([*self._done, self.answer])})
         return out + sse("[DONE]")
 
     def pieces(self, delta: Delta) -> bytes:
@@ -279,7 +196,7 @@ class Choices(Base):
         """Return the chunks that end the present choice."""
 
     @abc.abstractmethod
-    def one(self, number: int, answer: Collected) -> dict[str, Any]:
+    def one(self, number: int, answer: Completion) -> dict[str, Any]:
         """Return choice ``number`` of a document, but for its ``token_ids``."""
 
     def event(self, more: Json) -> bytes:
@@ -302,15 +219,15 @@ class Choices(Base):
 
     def whole(self) -> dict[str, Any]:
         """Return the members of a document with all choices."""
-        choices = []
-        for number, answer in enumerate([*self._done, self.collected]):
+        choices, answers = [], [*self._done, self.answer]
+        for number, answer in enumerate(answers):
             ids = {"token_ids": ids_of(answer.steps)} if self.turn.token_ids else {}
             choices.append(self.one(number, answer) | ids)
-        return self._head(self.kind) | {"choices": choices, "usage": self._counted()}
+        return self._head(self.kind) | {"choices": choices, "usage": self._counted(answers)}
 
-    def _counted(self) -> dict[str, Any]:
+    def _counted(self, answers: Sequence[Completion]) -> dict[str, Any]:
         """Return the ``usage`` of all choices; a prompt counts once."""
-        counts = [answer.counts for answer in (*self._done, self.collected)]
+        counts = [counts_of(answer) for answer in answers]
         prompt, cached = (sum(one[k] for one in counts[:: self._choices]) for k in (0, 1))
         completion, reasoning = (sum(one[k] for one in counts) for k in (2, 3))
         return {
@@ -319,8 +236,3 @@ class Choices(Base):
             "total_tokens": prompt + completion,
             "prompt_tokens_details": {"cached_tokens": cached, "cache_write_tokens": prompt - cached},
         } | ({"completion_tokens_details": {"reasoning_tokens": reasoning}} if self.reasoned else {})
-
-
-def ids_of(steps: Sequence[Step]) -> list[int]:
-    """Return the ids of the tokens."""
-    return [step.token.id for step in steps if step.token.id is not None]

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from ...targets.answer import Delta, Step, Token
+from ...targets.answer import Completion, Delta, Step, Token
 from ..api import About, Api, Refused, bad
 from ..turn import Turn
 from . import fields
-from .common import Choices, Collected, several
+from .common import Choices, finish_of, several
 from .requests import LENGTHS, CompletionRequest
 
 PROMPTS = 256
@@ -89,7 +89,7 @@ class CompletionsReply(Choices):
 
     def close(self) -> bytes:
         """Return the chunk that ends the present choice."""
-        return self._chunk("", str(self.collected.finish))
+        return self._chunk("", str(finish_of(self.answer)))
 
     def _chunk(self, text: str, finish: str | None = None) -> bytes:
         choice = self.with_ids({"text": text, "index": self.choice})
@@ -97,12 +97,12 @@ class CompletionsReply(Choices):
             choice["logprobs"], self._steps = _logprobs(self._steps, self._offsets), []
         return self.event({"choices": [choice | {"finish_reason": finish}]})
 
-    def one(self, number: int, answer: Collected) -> dict[str, Any]:
+    def one(self, number: int, answer: Completion) -> dict[str, Any]:
         """Return choice ``number`` of a document."""
         choice: dict[str, Any] = {"text": answer.text, "index": number}
         if self.turn.top_logprobs is not None:
             choice["logprobs"] = _logprobs(answer.steps, _Offsets())
-        return choice | {"finish_reason": str(answer.finish)}
+        return choice | {"finish_reason": str(finish_of(answer))}
 
 
 class _Offsets:

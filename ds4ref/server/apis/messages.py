@@ -10,13 +10,13 @@ from typing import Any
 
 from msgspec import Raw
 
-from ...targets.answer import CallDelta, Delta, Finish
+from ...targets.answer import CallDelta, Completion, Finish
 from ...text.messages import from_anthropic, tool_references
 from ...text.schemas import found_in, read_schemas
-from ..api import About, Api, bad, sse
+from ..api import About, Api, bad, compact, sse
 from ..turn import Failed, Turn
 from . import fields, reading
-from .common import Base, compact
+from .common import Blocks, counts_of, finish_of
 from .requests import MessagesRequest
 
 ROLES = ("user", "assistant", "system")
@@ -24,6 +24,12 @@ EDITS = ("clear_thinking", "clear_tool_uses")
 """Edits of the context: what the model thought before is left out by its own rules; tool results are left out from
 100,000 tokens on where no trigger is named, which is not done, but clients send it with every request."""
 
+_EMPTY = {"reasoning": {"type": "thinking", "thinking": "", "signature": ""}, "text": {"type": "text", "text": ""}}
+_PIECES = {
+    "reasoning": ("thinking_delta", "thinking"), "text": ("text_delta", "text"),
+    "call": ("input_json_delta", "partial_json"),
+}  # fmt: skip
+"""Of each kind of block: the type of its pieces, and their member with the text."""
 _STOPS = {Finish.LENGTH: "max_tokens", Finish.TOOL_CALLS: "tool_use"}
 _NO_CALL = (
     "Anthropic continuation state is not available for tool_use_id {}; retry by replaying the full messages history"
@@ -91,7 +97,7 @@ def _thinking(request: MessagesRequest, about: About) -> str:
 # --- answers
 
 
-class MessagesReply(Base):
+class MessagesReply(Blocks):
     """Formats an answer as Anthropic's stream of events or as one ``message`` document."""
 
     call_prefix = "toolu_"
@@ -99,8 +105,6 @@ class MessagesReply(Base):
     def __init__(self, turn: Turn, about: About, stream: bool | None):
         super().__init__(turn, about, stream)
         self._blocks = 0
-        self._open = ""  # the kind of the open block
-        self._last = -1  # the index of the last call that was begun
 
     @property
     def _id(self) -> str:
@@ -108,67 +112,47 @@ class MessagesReply(Base):
 
     # --- a stream
 
-    def delta(self, delta: Delta) -> bytes:
-        """Return the server-sent events that carry ``delta``."""
-        out = self._begin()
-        if delta.reasoning:
-            out += self._piece("thinking", {"type": "thinking_delta", "thinking": delta.reasoning})
-        lost = delta.void and self._last >= 0
-        if lost and delta.finish != Finish.LENGTH:
-            # The client must not take an incomplete call for a complete one.
-            self.over = True
-            return out + self.late_error(Failed("engine", "the model's tool call was malformed"))
-        if delta.text and not lost:
-            out += self._piece("text", {"type": "text_delta", "text": delta.text})
-        for call in delta.calls:
-            out += self._call(call)
-        return out + self._end() if delta.finish else out
-
-    def _begin(self) -> bytes:
+    def start(self) -> bytes:
+        """Return the event that begins the stream, b"" the next time."""
         if self.begun:
             return b""
         self.begun = True
         prompt, cached = (0, 0) if self.prefill is None else (self.prefill.total, self.prefill.cached)
         return _event("message_start", message=self._message([], None, None, self._usage(prompt, cached, 0)))
 
-    def _piece(self, kind: str, delta: dict[str, Any]) -> bytes:
-        out = b""
-        if self._open != kind:
-            empty = {"thinking": {"thinking": "", "signature": ""}, "text": {"text": ""}}[kind]
-            out = self._start(kind, {"type": kind, **empty})
-        return out + self._delta(delta)
+    def begin(self, call: CallDelta | None) -> bytes:
+        """Return the event that begins a block of the kind ``open``."""
+        block = _EMPTY[self.open] if call is None else _tool_use(self.call_id(call.index), call.name)
+        self._blocks += 1
+        return _event("content_block_start", index=self._blocks - 1, content_block=block)
 
-    def _call(self, call: CallDelta) -> bytes:
-        out = b""
-        if call.index > self._last:
-            self._last = call.index
-            out = self._start("tool_use", _tool_use(self.call_id(call.index), call.name))
-        if call.arguments:
-            out += self._delta({"type": "input_json_delta", "partial_json": call.arguments})
-        return out
-
-    def _start(self, kind: str, block: dict[str, Any]) -> bytes:
-        out = self._close()
-        self._open, self._blocks = kind, self._blocks + 1
-        return out + _event("content_block_start", index=self._blocks - 1, content_block=block)
+    def piece(self, text: str) -> bytes:
+        """Return the event for more text of the open block."""
+        kind, member = _PIECES[self.open]
+        return self._delta({"type": kind, member: text})
 
     def _delta(self, delta: dict[str, Any]) -> bytes:
         return _event("content_block_delta", index=self._blocks - 1, delta=delta)
 
-    def _close(self) -> bytes:
-        if not self._open:
+    def close(self) -> bytes:
+        """Return the events that end the open block, b"" if there is none."""
+        if not self.open:
             return b""
-        out = self._delta({"type": "signature_delta", "signature": self._id}) if self._open == "thinking" else b""
-        self._open = ""
+        out = self._delta({"type": "signature_delta", "signature": self._id}) if self.open == "reasoning" else b""
+        self.open = ""
         return out + _event("content_block_stop", index=self._blocks - 1)
 
-    def _end(self) -> bytes:
+    def end(self, lost: bool) -> bytes:
+        """Return the events that end the stream."""
         out = b""
-        if self._open in ("", "thinking"):  # nothing visible: send an empty text block
-            out += self._start("text", {"type": "text", "text": ""})
-        out += self._close()
-        reason, sequence = self._reason()
-        usage = {"output_tokens": self.collected.counts[2]}
+        if self.open in ("", "reasoning"):  # nothing visible: send an empty text block
+            out = self.close()
+            self.open = "text"
+            out += self.begin(None)
+        out += self.close()
+        answer = self.answer
+        reason, sequence = self._reason(answer)
+        usage = {"output_tokens": counts_of(answer)[2]}
         out += _event("message_delta", delta={"stop_reason": reason, "stop_sequence": sequence}, usage=usage)
         return out + _event("message_stop")
 
@@ -181,20 +165,20 @@ class MessagesReply(Base):
         """Return a ``ping`` event, after ``message_start``; an SSE comment while the prompt's length is unknown."""
         if not self.begun and self.prefill is None:
             return super().alive()
-        return self._begin() + _event("ping")
+        return self.start() + _event("ping")
 
     # --- a document
 
     def whole(self) -> dict[str, Any]:
         """Return the members of the whole answer as a ``message``."""
-        answer, content = self.collected, list[dict[str, Any]]()
+        answer, content = self.answer, list[dict[str, Any]]()
         if answer.reasoning:
             content.append({"type": "thinking", "thinking": answer.reasoning, "signature": self._id})
         if answer.text or not answer.calls:
             content.append({"type": "text", "text": answer.text})
-        for index, name, arguments in answer.calls:
-            content.append(_tool_use(self.call_id(index), name) | {"input": Raw(arguments.encode())})
-        return self._message(content, *self._reason(), self._usage(*answer.counts[:3]))
+        for index, call in enumerate(answer.calls):
+            content.append(_tool_use(self.call_id(index), call.name) | {"input": Raw(call.arguments.encode())})
+        return self._message(content, *self._reason(answer), self._usage(*counts_of(answer)[:3]))
 
     # --- both
 
@@ -220,11 +204,10 @@ class MessagesReply(Base):
             "usage": usage,
         }
 
-    def _reason(self) -> tuple[str, str | None]:
-        stopped = self.collected.last.stopped
-        if stopped:
-            return "stop_sequence", stopped
-        return _STOPS.get(self.collected.finish, "end_turn"), None
+    def _reason(self, answer: Completion) -> tuple[str, str | None]:
+        if self.deltas and self.deltas[-1].stopped:
+            return "stop_sequence", self.deltas[-1].stopped
+        return _STOPS.get(finish_of(answer), "end_turn"), None
 
 
 def _tool_use(call_id: str, name: str) -> dict[str, Any]:

@@ -11,15 +11,15 @@ from typing import Any
 
 from msgspec import Raw
 
-from ...targets.answer import CallDelta, Delta, Finish
+from ...targets.answer import CallDelta, Completion, Delta, Finish
 from ...text.chat import Message
 from ...text.messages import from_responses
 from ...text.protocol import THINK_CLOSE
 from ...text.schemas import Schema, brought, read_schemas
-from ..api import About, Api, bad, sse
+from ..api import About, Api, bad, compact, new_id, sse
 from ..turn import Failed, Turn
 from . import fields, reading
-from .common import Base, Tool, compact, new_id, on_the_wire, plain_input
+from .common import Blocks, Tool, counts_of, on_the_wire, plain_input
 from .requests import Reasoning, ResponsesRequest
 
 ROLES = ("user", "assistant", "system", "developer", "tool")
@@ -87,35 +87,26 @@ def _merged(tools: list[Schema], late: list[Schema]) -> list[Schema]:
     return [tool for tool in tools if tool.name not in new] + list(new.values())
 
 
-_PARTS = {
-    "reasoning": ("rs_", "summary", "reasoning_summary_part", "reasoning_summary_text", "summary_index"),
-    "message": ("msg_", "content", "content_part", "output_text", "content_index"),
+_TEXTS = {
+    "reasoning": ("rs_", "reasoning", "summary", "reasoning_summary_part", "reasoning_summary_text", "summary_index"),
+    "text": ("msg_", "message", "content", "content_part", "output_text", "content_index"),
 }
-"""Of items of text: prefix of ids, member with the only part, events of the part and of its text, name of its index."""
+"""Of blocks of text: prefix of ids, type of the item, its member with the only part, events of the part and of its
+text, name of its index."""
 
 
 @dataclass
-class _Open:
+class _Item:
     """An unfinished output item: its id, its index in the output, its text so far; of a call its number and tool."""
 
     id: str
     at: int
-    parts: list[str] = field(default_factory=list)
+    text: str = ""
     index: int = -1
     tool: Tool = field(default_factory=lambda: Tool(""))
 
-    @property
-    def where(self) -> Item:
-        """Members that identify the item in its events."""
-        return {"item_id": self.id, "output_index": self.at}
 
-    @property
-    def text(self) -> str:
-        """The text so far."""
-        return "".join(self.parts)
-
-
-class ResponsesReply(Base):
+class ResponsesReply(Blocks):
     """Formats an answer as a stream of events or as one ``response`` document.
 
     ``summary``: the client wants the reasoning as a summary.
@@ -126,148 +117,123 @@ class ResponsesReply(Base):
     def __init__(self, turn: Turn, about: About, stream: bool | None, summary: bool):
         super().__init__(turn, about, stream)
         self.id = new_id("resp_", DIGITS)
-        self._summary = summary
+        self.reasons = summary
         self._sequence = 0
         self._items: list[Item] = []  # finished ones
         self._opened = 0
-        self._texts: dict[str, _Open] = {}  # open items of text by kind
-        self._call: _Open | None = None
-        self._called = False  # a call was begun
+        self._item = _Item("", 0)
 
     # --- a stream
 
     def shows(self, delta: Delta) -> bool:
         """Return whether the client sees something of ``delta``: reasoning only if it asked for its summary."""
-        return bool(delta.text or delta.calls or (delta.reasoning and self._summary))
+        return bool(delta.text or delta.calls or (delta.reasoning and self.reasons))
 
-    def delta(self, delta: Delta) -> bytes:
-        """Return the server-sent events that carry ``delta``."""
-        out = self._begin()
-        lost = delta.void and self._called
-        if lost and delta.finish != Finish.LENGTH:
-            # The client must not take an incomplete call for a complete one, and it cannot be revoked.
-            self.over = True
-            return out + self.late_error(Failed("engine", "the model's tool call was malformed"))
-        if lost:
-            self._call = None  # never closed
-        if delta.reasoning and self._summary:
-            out += self._say("reasoning", delta.reasoning)
-        if delta.text or delta.calls:
-            out += self._close_text("reasoning", "completed")
-        if delta.text and not lost:
-            out += self._say("message", delta.text)
-        for call in delta.calls:
-            out += self._call_piece(call)
-        return out + self._end(delta.finish) if delta.finish else out
-
-    def _begin(self) -> bytes:
+    def start(self) -> bytes:
+        """Return the event that begins the stream, b"" the next time."""
         if self.begun:
             return b""
         self.begun = True
         return self._event("response.created", response=self._response("in_progress", []))
 
-    def _say(self, kind: str, text: str) -> bytes:
-        prefix, _, part, words, number = _PARTS[kind]
-        out, item = b"", self._texts.get(kind)
-        if item is None:
-            item = self._texts[kind] = self._open(prefix)
-            out += self._added(item.at, _text_item(kind, item.id, "", "in_progress"))
-            out += self._event(f"response.{part}.added", **item.where, **{number: 0}, part=_part(kind, ""))
-        item.parts.append(text)
-        return out + self._event(f"response.{words}.delta", **item.where, **{number: 0}, delta=text)
-
-    def _call_piece(self, piece: CallDelta) -> bytes:
-        out, call = b"", self._call
-        if call is None or call.index != piece.index:
-            out += self._close_call() + self._close_text("reasoning", "completed")
-            out += self._close_text("message", "completed")
-            self._called, tool = True, on_the_wire(self.turn.tools, piece.name)
-            call = self._call = self._open("ctc_" if tool.kind == "custom" else "fc_")
-            call.index, call.tool = piece.index, tool
-            out += self._added(call.at, _call_item(call.id, self.call_id(call.index), tool, "", "in_progress"))
-        call.parts.append(piece.arguments)
-        if piece.arguments and call.tool.kind == "function":  # a custom tool's text is sent when it is whole
-            out += self._event("response.function_call_arguments.delta", **call.where, delta=piece.arguments)
+    def begin(self, call: CallDelta | None) -> bytes:
+        """Return the events that begin an item of the kind ``open``."""
+        tool = Tool("") if call is None else on_the_wire(self.turn.tools, call.name)
+        prefix = _TEXTS[self.open][0] if call is None else "ctc_" if tool.kind == "custom" else "fc_"
+        item = self._item = _Item(new_id(prefix, DIGITS), self._opened, "", -1 if call is None else call.index, tool)
+        self._opened += 1
+        made = self._made(item, "in_progress")
+        out = self._event("response.output_item.added", output_index=item.at, item=made)
+        if call is None:
+            _, _, _, part, _, number = _TEXTS[self.open]
+            out += self._of_item(f"{part}.added", **{number: 0}, part=_part(self.open, ""))
         return out
 
-    # --- the ends of items
+    def piece(self, text: str) -> bytes:
+        """Return the event for more text of the open item; that of a custom tool is sent when it is whole."""
+        item = self._item
+        item.text += text
+        if self.open in _TEXTS:
+            _, _, _, _, words, number = _TEXTS[self.open]
+            return self._of_item(f"{words}.delta", **{number: 0}, delta=text)
+        return self._of_item("function_call_arguments.delta", delta=text) if item.tool.kind == "function" else b""
 
-    def _close_text(self, kind: str, status: str) -> bytes:
-        _, _, part, words, number = _PARTS[kind]
-        item = self._texts.pop(kind, None)
-        if item is None:
+    def _of_item(self, kind: str, /, **members: Any) -> bytes:
+        """Return an event of the open item."""
+        where = {"item_id": self._item.id, "output_index": self._item.at}
+        return self._event(f"response.{kind}", **where, **members)
+
+    def close(self, status: str = "completed") -> bytes:
+        """Return the events that end the open item, b"" if there is none."""
+        item, kind = self._item, self.open
+        if not kind:
             return b""
-        out = self._event(f"response.{words}.done", **item.where, **{number: 0}, text=item.text)
-        out += self._event(f"response.{part}.done", **item.where, **{number: 0}, part=_part(kind, item.text))
-        return out + self._done(item.at, _text_item(kind, item.id, item.text, status))
-
-    def _close_call(self) -> bytes:
-        call, self._call = self._call, None
-        if call is None:
-            return b""
-        out, tool = b"", call.tool
-        if tool.kind == "custom":
-            whole = plain_input(call.text)
-            if whole:
-                out += self._event("response.custom_tool_call_input.delta", **call.where, delta=whole)
-            out += self._event("response.custom_tool_call_input.done", **call.where, input=whole)
-        elif tool.kind == "function":
-            space = {"namespace": tool.namespace} if tool.namespace else {}
-            named = {"name": tool.name, **space, "arguments": call.text}
-            out += self._event("response.function_call_arguments.done", **call.where, **named)
-        return out + self._done(call.at, _call_item(call.id, self.call_id(call.index), tool, call.text, "completed"))
-
-    def _end(self, finish: Finish | str) -> bytes:
-        status = _status(finish)
-        last = "completed" if status == "completed" else "incomplete"
         out = b""
-        if self._cut_in_reasoning(status) and "reasoning" not in self._texts:
-            item = self._open("rs_")
-            out += self._added(item.at, _text_item("reasoning", item.id, "", "in_progress"))
-            out += self._done(item.at, _text_item("reasoning", item.id, "", "incomplete"))
-        out += self._close_text("reasoning", self._thought(last)) + self._close_text("message", last)
-        out += self._close_call()
+        if kind in _TEXTS:
+            _, _, _, part, words, number = _TEXTS[kind]
+            out = self._of_item(f"{words}.done", **{number: 0}, text=item.text)
+            out += self._of_item(f"{part}.done", **{number: 0}, part=_part(kind, item.text))
+        elif item.tool.kind == "custom":
+            whole = plain_input(item.text)
+            if whole:
+                out = self._of_item("custom_tool_call_input.delta", delta=whole)
+            out += self._of_item("custom_tool_call_input.done", input=whole)
+        elif item.tool.kind == "function":
+            space = {"namespace": item.tool.namespace} if item.tool.namespace else {}
+            named = {"name": item.tool.name, **space, "arguments": item.text}
+            out = self._of_item("function_call_arguments.done", **named)
+        made = self._made(item, status)
+        self.open = ""
+        self._items.append(made)
+        return out + self._event("response.output_item.done", output_index=item.at, item=made)
+
+    def _made(self, item: _Item, status: str) -> Item:
+        """Return the open item as it is now."""
+        if self.open in _TEXTS:
+            return _text_item(self.open, item.id, item.text, status)
+        return _call_item(item.id, self.call_id(item.index), item.tool, item.text, status)
+
+    def end(self, lost: bool) -> bytes:
+        """Return the events that end the stream; a call that was cut off is never done."""
+        answer, out = self.answer, b""
+        status = _status(answer.finish)
+        last = "completed" if status == "completed" else "incomplete"
+        if _cut_in_reasoning(answer) and not self.open:
+            item = _text_item("reasoning", new_id("rs_", DIGITS), "", "in_progress")
+            out = self._event("response.output_item.added", output_index=0, item=item)
+            self._items.append({**item, "status": "incomplete"})
+            out += self._event("response.output_item.done", output_index=0, item=self._items[0])
+        if not lost:
+            out += self.close({"reasoning": _thought(answer, last), "text": last}.get(self.open, "completed"))
         return out + self._event(f"response.{status}", response=self._response(status, self._items))
-
-    def _cut_in_reasoning(self, status: str) -> bool:
-        """Whether nothing but reasoning was generated: then its item is sent even to who wants no summary of it."""
-        answer = self.collected
-        return status == "incomplete" and bool(answer.reasoning) and not (answer.text or answer.calls)
-
-    def _thought(self, last: str) -> str:
-        """The status of reasoning that is open at the end: completed only if something came after it."""
-        answer = self.collected
-        ended = [not step.thought or step.token.raw == _CLOSE for step in answer.steps[-1:]]
-        closed = bool(answer.text or answer.calls) or True in ended
-        return "completed" if closed else "incomplete"
 
     def late_error(self, failed: Failed) -> bytes:
         """Return a ``response.failed`` event, which ends the stream; clients retry or show the message."""
-        out = self._begin()
+        out = self.start()
         code = "context_length_exceeded" if failed.code == "context" else "server_error"
         error = {"code": code, "message": failed.message}
         return out + self._event("response.failed", response=self._response("failed", self._items, error))
 
     def alive(self) -> bytes:
         """Return an event of an unknown type: it resets the timeout of clients that ignore SSE comments (Codex)."""
-        return self._begin() + self._event("response.keepalive")
+        return self.start() + self._event("response.keepalive")
 
     # --- a document
 
     def whole(self) -> Item:
         """Return the members of the whole answer as a ``response``."""
-        answer, items = self.collected, list[Item]()
-        status = _status(answer.last.finish)
+        answer, items = self.answer, list[Item]()
+        status = _status(answer.finish)
         last = "completed" if status == "completed" else "incomplete"
-        if answer.reasoning and self._summary or self._cut_in_reasoning(status):
-            shown, thought = (answer.reasoning, self._thought(last)) if self._summary else ("", "incomplete")
+        if answer.reasoning and self.reasons or _cut_in_reasoning(answer):
+            shown, thought = (answer.reasoning, _thought(answer, last)) if self.reasons else ("", "incomplete")
             items.append(_text_item("reasoning", new_id("rs_", DIGITS), shown, thought))
         if answer.text:
-            items.append(_text_item("message", new_id("msg_", DIGITS), answer.text, last))
-        for index, name, arguments in answer.calls:
-            tool = on_the_wire(self.turn.tools, name)
+            items.append(_text_item("text", new_id("msg_", DIGITS), answer.text, last))
+        for index, call in enumerate(answer.calls):
+            tool = on_the_wire(self.turn.tools, call.name)
             item_id = new_id("ctc_" if tool.kind == "custom" else "fc_", DIGITS)
-            items.append(_call_item(item_id, self.call_id(index), tool, arguments, "completed"))
+            items.append(_call_item(item_id, self.call_id(index), tool, call.arguments, "completed"))
         return self._response(status, items)
 
     # --- both
@@ -281,7 +247,7 @@ class ResponsesReply(Base):
             response["incomplete_details"] = {"reason": "max_output_tokens"}
         response["output"] = output
         if status != "in_progress":
-            prompt, cached, completion, thought = self.counts
+            prompt, cached, completion, thought = self._counts()
             response["usage"] = {
                 "input_tokens": prompt,
                 "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": prompt - cached},
@@ -291,16 +257,12 @@ class ResponsesReply(Base):
             }
         return response
 
-    def _open(self, prefix: str) -> _Open:
-        self._opened += 1
-        return _Open(new_id(prefix, DIGITS), self._opened - 1)
-
-    def _added(self, at: int, item: Item) -> bytes:
-        return self._event("response.output_item.added", output_index=at, item=item)
-
-    def _done(self, at: int, item: Item) -> bytes:
-        self._items.append(item)
-        return self._event("response.output_item.done", output_index=at, item=item)
+    def _counts(self) -> tuple[int, int, int, int]:
+        """Return the token counts, as known so far if the answer is unfinished."""
+        answer = self.answer
+        if self.prefill is not None and not (self.deltas and self.deltas[-1].usage):
+            return self.prefill.total, self.prefill.cached, len(answer.steps), 0
+        return counts_of(answer)
 
     def _event(self, kind: str, **more: Any) -> bytes:
         self._sequence += 1
@@ -311,6 +273,17 @@ def _status(finish: Finish | str) -> str:
     return {Finish.LENGTH: "incomplete", Finish.ERROR: "failed"}.get(Finish(finish or Finish.STOP), "completed")
 
 
+def _cut_in_reasoning(answer: Completion) -> bool:
+    """Whether nothing but reasoning was generated: then its item is sent even to who wants no summary of it."""
+    return answer.finish == Finish.LENGTH and bool(answer.reasoning) and not (answer.text or answer.calls)
+
+
+def _thought(answer: Completion, last: str) -> str:
+    """Return the status of reasoning that is open at the end: completed only if something came after it."""
+    ended = [not step.thought or step.token.raw == _CLOSE for step in answer.steps[-1:]]
+    return "completed" if answer.text or answer.calls or True in ended else "incomplete"
+
+
 def _part(kind: str, text: str) -> Item:
     if kind == "reasoning":
         return {"type": "summary_text", "text": text}
@@ -318,8 +291,9 @@ def _part(kind: str, text: str) -> Item:
 
 
 def _text_item(kind: str, item_id: str, text: str, status: str) -> Item:
-    role = {"role": "assistant"} if kind == "message" else {}
-    return {"id": item_id, "type": kind, "status": status, **role, _PARTS[kind][1]: [_part(kind, text)] if text else []}
+    _, of_type, member, *_ = _TEXTS[kind]
+    role = {"role": "assistant"} if kind == "text" else {}
+    return {"id": item_id, "type": of_type, "status": status, **role, member: [_part(kind, text)] if text else []}
 
 
 def _call_item(item_id: str, call_id: str, tool: Tool, arguments: str, status: str) -> Item:

@@ -190,13 +190,13 @@ def _also(library: Signatures, fault: Fault) -> list[str]:
     nothing."""
     member = library.of(Pass("exact", (fault,), fault.name)).logprobs
     names = [f.name for f in library.faults("exact") if f.name not in NO_MISTAKE]
-    return [n for n in names if np.abs(library.get("exact", n).logprobs - member).max() < SAME]
+    return [n for n in names if np.abs(library.of(Pass("exact", (LIBRARY[n],), n)).logprobs - member).max() < SAME]
 
 
 def moved(wrong: np.ndarray, right: np.ndarray, library: Signatures, mode: str) -> tuple[float, bool]:
     """Return (rms difference of log probabilities in nats, whether the best token changes by a margin above noise)."""
     a, b = log_softmax(wrong), log_softmax(right)
-    noise = max(float(np.abs(r.logprobs - library.get(mode).logprobs).max()) for r in library.replicas(mode))
+    noise = max(float(np.abs(r.logprobs - library.get(mode).logprobs).max()) for r in library.noisy(Pass(mode)))
     rows = np.arange(len(a))
     margin = np.minimum(b.max(axis=1) - b[rows, a.argmax(axis=1)], a.max(axis=1) - a[rows, b.argmax(axis=1)])
     return float(np.sqrt(np.mean((a - b) ** 2))), bool((margin > 2 * noise).any())

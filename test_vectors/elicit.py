@@ -20,14 +20,40 @@ from ds4ref.text.prompts import encode_chat_prompt
 from ds4ref.text.tokenizer import Tokenizer
 from ds4ref.text.vocabulary import ids_by_bytes
 
+from .finding import distinct
 from .observation import Observation, OtherModel, from_logits, from_top
 
 FEWEST_KNOWN = 0.5
 """Share of a server's tokens that are in the model's vocabulary, below which it serves another model."""
+PROBE = "The old mill by the river."
+"""Text whose echo is compared with what follows it."""
+SAME = 0.05
+"""Nats within which two values of a token count as the same: a prompt and its echo are one prefill."""
 GENERATED = 32
 """Tokens to generate for a continuation."""
 LENGTHS = {"short": 24, "mixed": 120, "text": 199, "long": 199}
 """Number of tokens of prose sent instead of each diagnostic prompt, to targets that take only text."""
+
+
+def probed_echo(target: Target, top: int, cancel: Cancellation | None = None) -> tuple[list[Step], Step | None]:
+    """Return the echo of ``PROBE``, and the step after it (None: the echo is of another text, or lists nothing)."""
+    steps, after = target.score_text(PROBE, top), []
+    if b"".join(s.token.raw for s in steps) == PROBE.encode() and steps[-1].top:
+        after = target.complete(Request(Prompt.plain(PROBE), 1, top_logprobs=top, cancel=cancel)).steps
+    return steps, after[0] if after else None
+
+
+def is_early(steps: Sequence[Step], after: Step | None) -> bool:
+    """Whether an echo lists each token with the distribution after it, which belongs to the next one."""
+    return after is not None and _same(steps[-1], after) and not _same(steps[-2], steps[-1])
+
+
+def _same(a: Step, b: Step) -> bool:
+    """Whether most alternatives of two steps are the same tokens, with the same values."""
+    first, second = ({t.raw: t.logprob for t in step.top if distinct(t.raw)} for step in (a, b))
+    shared = [(first[raw], second[raw]) for raw in first if raw in second]
+    near = [x is not None and y is not None and abs(x - y) < SAME for x, y in shared]
+    return 2 * len(shared) > len(first) and sum(near) > 0.8 * len(near)
 
 
 def tokenizer_of(engine: Engine) -> Tokenizer | None:
@@ -92,7 +118,7 @@ def _entry(known: dict[bytes, int], position: int, step: Step) -> tuple[int, lis
 
 def _check_vocabulary(known: dict[bytes, int], steps: Sequence[Step]) -> None:
     """Raise OtherModel if most of the tokens with bytes of their own are not in the vocabulary."""
-    raws = {t.raw for step in steps for t in (step.token, *step.top) if t.raw and b"\xef\xbf\xbd" not in t.raw}
+    raws = {t.raw for step in steps for t in (step.token, *step.top) if distinct(t.raw)}
     odd = len(raws - known.keys())
     if len(raws) - odd < FEWEST_KNOWN * len(raws):
         raise OtherModel(

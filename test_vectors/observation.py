@@ -171,22 +171,12 @@ def _scaled(observation: Observation, findings: list[Finding]) -> Observation:
 
 def _of_probabilities(observation: Observation, logs: np.ndarray, findings: list[Finding]) -> Observation:
     """Use the logarithm of probabilities; a 0 underflowed in storage, so that token is unknown, not impossible."""
-    p = np.asarray(observation.logprobs, np.float64)
     findings.append(Finding("probabilities", "these are probabilities, not logits: their logarithm was taken", WARN))
-    if (p != 0).all():
-        return replace(observation, logprobs=logs, raw=False, findings=tuple(findings))
-    lost = int((p == 0).sum())
-    findings.append(
-        Finding("underflow", f"{lost} of {p.size} probabilities are 0: these tokens are not compared", WARN)
-    )
-    known = p != 0
-    width = int(known.sum(axis=1).max())
-    order = np.argsort(~known, axis=1, kind="stable")[:, :width]  # the known ones first, in the order of their ids
-    is_known = np.take_along_axis(known, order, axis=1)
-    values = np.where(is_known, np.take_along_axis(logs, order, axis=1), np.nan)
-    return replace(
-        observation, support=np.where(is_known, order, -1), logprobs=values, raw=False, findings=tuple(findings)
-    )
+    lost = observation.logprobs == 0
+    if lost.any():
+        says = f"{int(lost.sum())} of {lost.size} probabilities are 0: these tokens are not compared"
+        findings.append(Finding("underflow", says, WARN))
+    return replace(observation, logprobs=np.where(lost, np.nan, logs), raw=False, findings=tuple(findings))
 
 
 def from_top(

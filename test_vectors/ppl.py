@@ -20,9 +20,10 @@ from ds4ref.console.options import integer, parsed
 from ds4ref.console.tool import add_target, finish, parser, report_notes, rows, target_of
 from ds4ref.errors import DataError, TargetError, UsageError
 from ds4ref.nano.prose import prose
-from ds4ref.targets import Ability, Prompt, Request, Step, Target
+from ds4ref.targets import Ability, Step, Target
 from ds4ref.targets.local import LocalTarget
 
+from .elicit import is_early, probed_echo
 from .record import PROG, add_store, describe, keep, opened, text_digest
 
 DEPTHS = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
@@ -31,8 +32,8 @@ ECHO_NOTE = (
     "prefixes (docs/reference/vectors.md)"
 )
 BLOCK = 64
-ECHO_TOP, PROBES = 5, 5
-"""An echo is verified at PROBES places of the text, by ECHO_TOP alternatives each."""
+ECHO_TOP = 5
+"""Alternatives by which an echo is verified."""
 WARM = 32
 """Number of tokens at the start that are context only, as in ds4's perplexity (docs/reference/ds4.md)."""
 
@@ -111,25 +112,15 @@ def score(
     return steps, len(ids)
 
 
-def echo_agrees(target: Target, steps: Sequence[Step]) -> bool | None:
-    """Return whether echoed alternatives equal those that the target gives after the same prefix; None if unknown.
+def echo_agrees(target: Target) -> bool | None:
+    """Return whether the target echoes each token with the distribution before it; None if that cannot be told.
 
-    Some servers list each token with the distribution after it (docs/reference/vectors.md), which makes every
-    perplexity computed from their echo wrong.
+    Some servers list the one after it (docs/reference/vectors.md): every perplexity from their echo is wrong.
     """
-    shares: list[float] = []
     if target.continues_text() is False:
         return None
-    for at in np.linspace(1, len(steps) - 1, PROBES).astype(int).tolist() if len(steps) > PROBES else []:
-        try:
-            prefix = b"".join(step.token.raw for step in steps[:at]).decode()
-        except UnicodeDecodeError:
-            continue
-        listed = {t.raw for t in steps[at].top}
-        steps_again = target.complete(Request(Prompt.plain(prefix), 1, top_logprobs=ECHO_TOP)).steps
-        if len(listed) > 1 and steps_again and len(steps_again[0].top) > 1:
-            shares.append(len(listed & {t.raw for t in steps_again[0].top}) / len(listed))
-    return float(np.median(shares)) >= 0.5 if shares else None
+    steps, after = probed_echo(target, ECHO_TOP)
+    return None if after is None else not is_early(steps, after)
 
 
 # ------------------------------------------------------------------------------------------------------- the command
@@ -160,7 +151,7 @@ def run(argv: Sequence[str]) -> int:
         text = prose(room * 6) if args.text is None else read_text(args.text, "text")
         steps, length = score(target, text, room, progress)
         progress.clear()
-        agrees = None if isinstance(target, LocalTarget) else echo_agrees(target, steps)
+        agrees = None if isinstance(target, LocalTarget) else echo_agrees(target)
         identity = target.identity()
         report_notes(PROG, target)
         known = [step.token.logprob for step in steps[1:]]

@@ -18,8 +18,9 @@ import os
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 
+import msgspec
 import numpy as np
 
 from ds4ref.errors import DataError, TargetError, UsageError
@@ -46,36 +47,44 @@ class _File(NamedTuple):
     prompt: tuple[str, str] | None
 
 
+Ids = Annotated[list[Annotated[int, msgspec.Meta(ge=0, le=MAX_ID)]], msgspec.Meta(min_length=1)]
+
+
+class _Row(msgspec.Struct):
+    top: list[tuple[int, float | None]]
+    position: int | None = None
+
+
+class _Top(msgspec.Struct):
+    """The best tokens of several positions."""
+
+    ids: Ids | None = None
+    rows: list[_Row] | None = None
+
+
+class _Prompted(msgspec.Struct):
+    """What a dump of logits or of greedy steps says of its prompt; ``rows``: positions of the logits."""
+
+    ids: Any = None
+    rows: list[int] | None = None
+    prompt_ids: Ids | None = None
+    prompt_tokens: int | None = None
+    prompt: str | None = None
+    system: str | None = None
+
+
 def read_ids(path: str) -> list[int]:
     """Read token ids from a JSON list, {"ids": [...]}, or the output of ``ds4 --dump-tokens``; else DataError."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            ids: Any = _dumped_tokens(file.read())
-    except (OSError, ValueError):
-        ids = None  # reported below
-    if ids is None:
-        data = _json(path)
-        ids = data.get("ids") if isinstance(data, dict) else data
-    if not _are_ids(ids):
-        raise DataError(f"{path}: expected a non-empty JSON list of token ids")
-    return list(ids)
-
-
-def _dumped_tokens(text: str) -> list[int] | None:
-    """Parse the output of ``ds4 --dump-tokens``: a JSON list, then one line per id; None for any other text."""
+    text = _text(path)
     head, _, rest = text.partition("\n")
-    try:
-        ids = json.loads(head)
-    except (ValueError, RecursionError):
-        return None
-    if not _are_ids(ids) or not rest.strip():
-        return None
     starts = [line.split(None, 1)[0] for line in rest.split("\n") if line[:7].strip().isdecimal()]
-    return ids if starts[: len(ids)] == [str(i) for i in ids] else None
-
-
-def _are_ids(ids: Any) -> bool:
-    return isinstance(ids, list) and bool(ids) and all(type(i) is int and 0 <= i <= MAX_ID for i in ids)
+    if starts and head.replace(" ", "") == f"[{','.join(starts[: head.count(',') + 1])}]":  # a line per id follows
+        text = head
+    data = _json(path, text)
+    try:
+        return msgspec.convert(data.get("ids") if isinstance(data, dict) else data, Ids)
+    except msgspec.ValidationError:
+        raise DataError(f"{path}: expected a non-empty JSON list of token ids") from None
 
 
 def read(
@@ -96,7 +105,7 @@ def read(
     kind = Path(path).suffix.lower()
     file = _File(path, ids, tokenizer, vocab, prompt)
     if kind in (".json", ".jsonl"):
-        return _of_json(file, _json(path))
+        return _of_json(file, _json(path, _text(path)))
     if kind in RAW:
         if ids is None:
             raise UsageError(f"{path} contains no token ids: pass --token-ids")
@@ -167,14 +176,27 @@ def _load(path: str, kind: str, load: Callable[[Any], T]) -> T:
 # ---------------------------------------------------------------------------------------------------------------- JSON
 
 
-def _json(path: str) -> Any:
+def _text(path: str) -> str:
     try:
-        with open(path, encoding="utf-8") as file:
-            return json.load(file)
+        return Path(path).read_text("utf-8")
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from None
+    except ValueError as error:
+        raise DataError(f"{path} is not JSON: {error}") from None
+
+
+def _json(path: str, text: str) -> Any:
+    try:
+        return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path} is not JSON: {error}") from None
+
+
+def _converted(file: _File, data: Any, kind: type[T]) -> T:
+    try:
+        return msgspec.convert(data, kind)
+    except (msgspec.ValidationError, OverflowError) as error:
+        raise DataError(f"{file.path}: {error}") from None
 
 
 def _of_json(file: _File, data: Any) -> Observation:
@@ -182,31 +204,11 @@ def _of_json(file: _File, data: Any) -> Observation:
     whole = data if isinstance(data, dict) else {"rows": data}
     if isinstance(whole.get("logits"), list):
         return _of_rows(file, whole)
-    steps = whole.get("steps")
-    if isinstance(steps, list) and "schema" not in whole and all(isinstance(step, dict) for step in steps):
+    if isinstance(whole.get("steps"), list) and "schema" not in whole:
         return _of_greedy(file, whole)
-    try:
-        entries = [(_integer(entry.get("position", at)),
-                    [(_integer(i), None if p is None else float(p)) for i, p in entry["top"]])
-                   for at, entry in enumerate(whole.get("rows") or [])]  # fmt: skip
-    except (TypeError, KeyError, ValueError, AttributeError, OverflowError):
-        raise DataError(f'{file.path}: expected a list of {{"position": t, "top": [[id, logprob], ...]}}') from None
-    own = whole.get("ids")
-    return from_top(_agreed(file, None if own is None else _array(file, own, "ids")), entries, file.vocab)
-
-
-def _integer(value: Any) -> int:
-    """Return a JSON integer; TypeError for anything else, such as 1.5 or true."""
-    if type(value) is not int:
-        raise TypeError
-    return value
-
-
-def _array(file: _File, values: Any, name: str) -> np.ndarray:
-    try:
-        return np.asarray(values)
-    except (ValueError, OverflowError):
-        raise DataError(f"{file.path}: {name} must be a list of integers") from None
+    best = _converted(file, whole, _Top)
+    entries = [(at if row.position is None else row.position, row.top) for at, row in enumerate(best.rows or ())]
+    return from_top(_agreed(file, None if best.ids is None else np.asarray(best.ids)), entries, file.vocab)
 
 
 def _of_greedy(file: _File, data: dict[str, Any]) -> Observation:
@@ -218,7 +220,8 @@ def _of_greedy(file: _File, data: dict[str, Any]) -> Observation:
     if not dump.steps:
         raise DataError(f"{file.path}: the dump has no steps")
     chosen = [step.token.id for step in dump.steps if step.token.id is not None]
-    before = _prompt(file, data, data.get("prompt_ids"), chosen)
+    given = _converted(file, data, _Prompted)
+    before = _prompt(file, given, given.prompt_ids, chosen)
     tops = [[(t.id, t.logprob) for t in step.top if t.id is not None] for step in dump.steps]
     entries = [(len(before) - 1 + i, top) for i, top in enumerate(tops)]
     return from_top([*before, *chosen[:-1]], entries, file.vocab)
@@ -226,36 +229,31 @@ def _of_greedy(file: _File, data: dict[str, Any]) -> Observation:
 
 def _of_rows(file: _File, data: dict[str, Any]) -> Observation:
     """Convert rows of logits; a single row is that of the last token, as in a dump after prefill."""
-    rows = data["logits"]
+    rows, given = data["logits"], _converted(file, data, _Prompted)
     try:
-        nested = bool(rows) and isinstance(rows[0], list)
-        table = np.array([[np.nan if v is None else float(v) for v in row] for row in (rows if nested else [rows])])
+        table = np.array(rows if rows and isinstance(rows[0], list) else [rows], np.float64)  # None becomes NaN
     except (TypeError, ValueError, OverflowError):
         raise DataError(f"{file.path}: logits must be a list of numbers, or a list of rows of one length") from None
-    own = data.get("prompt_ids")
-    if file.ids is None and own is None and isinstance(data.get("ids"), list):
-        own = data["ids"]
-    tokens = _prompt(file, data, own, [])
-    at = data.get("rows")
-    if at is None and len(table) == 1:
-        at = [len(tokens) - 1]
-    return from_logits(tokens, table, None if at is None else _array(file, at, "rows"), file.vocab)
+    own = given.prompt_ids
+    if file.ids is None and own is None and given.ids is not None:
+        own = _converted(file, given.ids, Ids)  # type: ignore[arg-type]
+    tokens = _prompt(file, given, own, [])
+    at = [len(tokens) - 1] if given.rows is None and len(table) == 1 else given.rows
+    return from_logits(tokens, table, at, file.vocab)
 
 
-def _prompt(file: _File, data: dict[str, Any], own: Any, chosen: Sequence[int]) -> list[int]:
+def _prompt(file: _File, given: _Prompted, own: list[int] | None, chosen: Sequence[int]) -> list[int]:
     """Return the prompt's ids: those in the file, the given ones without the continuation, or those of its text."""
     path, ids = file.path, file.ids
     if own is not None:
-        if not _are_ids(own):
-            raise DataError(f"{path}: prompt_ids must be a list of token ids")
         if ids is not None and list(ids) not in (own, own + list(chosen), own + list(chosen[:-1])):
             raise DataError(f"{path} was computed on different token ids")
-        return list(own)
-    count = data.get("prompt_tokens")
-    text = (str(data.get("system") or ""), data["prompt"]) if isinstance(data.get("prompt"), str) else file.prompt
+        return own
+    count = given.prompt_tokens
+    text = file.prompt if given.prompt is None else (given.system or "", given.prompt)
     if ids is not None:
         before, source = list(ids), "the ids given are"
-        if type(count) is int and before[count:] in (list(chosen), list(chosen[:-1])):
+        if count is not None and before[count:] in (list(chosen), list(chosen[:-1])):
             before = before[:count]  # the given ids are of the prompt, or of all that was fed
     elif text is not None:
         from ds4ref.text.prompts import encode_chat_prompt
@@ -265,7 +263,7 @@ def _prompt(file: _File, data: dict[str, Any], own: Any, chosen: Sequence[int]) 
         before, source = encode_chat_prompt(file.tokenizer, text[0], text[1], "none"), "its text makes"
     else:
         raise UsageError(f"{path} contains no prompt: pass --token-ids, or --prompt-file")
-    if type(count) is int and len(before) != count:
+    if count is not None and len(before) != count:
         raise DataError(f"{path}: the prompt had {count} tokens, {source} {len(before)}")
     if not before:
         raise DataError(f"{path}: the prompt is empty")

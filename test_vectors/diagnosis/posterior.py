@@ -176,18 +176,15 @@ class Posterior:
             return True
         modes = [each.mode for each in self.candidates if each.clean and self._narrower(each.mode, ref)]
         same = [o for o in self.candidates if (o.kind, o.name) == (c.kind, c.name) and o.mode in modes]
+        missing = [mode for mode in modes if mode not in {o.mode for o in same}]
         if c.clean:
             same = [self.clean(mode) for mode in modes]
         elif c.kind == "fault":
-            missing = [mode for mode in modes if mode not in {o.mode for o in same}]
             able = [m for m in missing if c.name in {fault.name for fault in self.case.library.faults(m)}]
             same += self.case.computed(self.case.fault(mode, c.name) for mode in able)
         elif c.kind == "family":
-            missing = [mode for mode in modes if mode not in {o.mode for o in same}]
-            value = value_of(c)
-            same += self.case.computed(
-                self.case.member(mode, self.case.library.families[c.family], value) for mode in missing
-            )
+            family, value = self.case.library.families[c.family], value_of(c)
+            same += self.case.computed(self.case.member(mode, family, value) for mode in missing)
         if not c.clean and c.mode not in MODE_NAMES and modes and not same:
             return False
         if not c.clean and c.kind != "outside" and not self._moves(c, ref):

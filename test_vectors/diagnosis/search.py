@@ -199,12 +199,11 @@ class Search:
         best = self._best()
         if best.fit.misfit < LIMIT:
             return "exact"
-        self.case.library.ahead(Pass(mode) for mode in self.case.library.sets)
         away = squares(self.case.values, best.rows)
         ratios = {"exact": CLEARLY**2}
-        for mode in self.case.library.sets:
+        for mode, rows in self._set_rows().items():
             with np.errstate(all="ignore"):
-                ratio = squares(self.case.values, self.case.rows_of(Pass(mode))) / away
+                ratio = squares(self.case.values, rows) / away
             if mode != "exact" and np.isfinite(ratio).any():
                 ratios[mode] = float(np.nanmedian(ratio))
         return min(ratios, key=lambda mode: ratios[mode])
@@ -214,23 +213,25 @@ class Search:
 
         Where the sets do not differ, the data should to within noise.
         """
-        self.case.library.ahead(Pass(mode) for mode in self.case.library.sets)
-        clean = {mode: self.case.rows_of(Pass(mode)) for mode in self.case.library.sets}
-        near = set()
+        clean, near = self._set_rows(), set()
         for c in leaders:
             left, noise = squares(self.case.values, c.rows), self.case.reference(c.mode).expected_at(c.fit.shift)
-            for mode in self.case.library.sets:
+            for mode, rows in clean.items():
                 with np.errstate(all="ignore"):
-                    ratio = np.nanmedian(left / (squares(clean[c.mode], clean[mode]) + noise))
+                    ratio = np.nanmedian(left / (squares(clean[c.mode], rows) + noise))
                 if 1 / IMPLAUSIBLE**2 < ratio < IMPLAUSIBLE**2:
                     near.add(mode)
-        return [mode for mode in self.case.library.sets if mode in near]
+        return [mode for mode in clean if mode in near]
+
+    def _set_rows(self) -> dict[str, np.ndarray]:
+        """The predictions of all rounding sets without a mistake."""
+        self.case.library.ahead(Pass(mode) for mode in self.case.library.sets)
+        return {mode: self.case.rows_of(Pass(mode)) for mode in self.case.library.sets}
 
     def similar_sets(self) -> None:
         """Add rounding sets that predict nearly the same as the best explanation: one may flip the same top-k."""
-        self.case.library.ahead(Pass(mode) for mode in self.case.library.sets)
         near = 3 * self._best().fit.rms
-        distances = {mode: squares(self.case.values, self.case.rows_of(Pass(mode))) for mode in self.case.library.sets}
+        distances = {mode: squares(self.case.values, rows) for mode, rows in self._set_rows().items()}
         self._sets(mode for mode, r in distances.items() if float(np.sqrt(np.nanmean(r))) < near)
 
     # --- mistakes
@@ -335,13 +336,8 @@ class Search:
     def _fit(self, c: Candidate) -> None:
         """Fit the parameter of a constant of a wrong size, beginning at a candidate's value."""
         self._say(f"{c.family} in {c.mode}")
-        self._add(
-            [
-                self.case.untied(
-                    fitting.refined(self.case, c.mode, self.case.library.families[c.family], fitting.value_of(c))
-                )
-            ]
-        )
+        family = self.case.library.families[c.family]
+        self._add([self.case.untied(fitting.refined(self.case, c.mode, family, fitting.value_of(c)))])
 
     def _leading_families(self) -> list[str]:
         """The families that explain most over the clean set where they were tried, best first."""

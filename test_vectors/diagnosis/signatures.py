@@ -4,8 +4,8 @@ Results are cached on disk under a key of model, tokens and code, so that only t
 
     library = Signatures(engine, ids)
     library.get("exact")                        mode exact without a fault
-    library.get("ds4", "no_sink")               mode ds4 with one fault
-    library.replicas("ds4")                     mode ds4 with float noise: how much correct engines differ
+    library.of(run)                             any other run
+    library.noisy(run)                          a run with float noise: how much correct engines differ
     library.ahead(runs)                         start runs in the background that will be requested later
 """
 
@@ -26,7 +26,7 @@ import numpy as np
 from ds4ref.engine import Engine
 from ds4ref.files import file_digest
 from ds4ref.nano.cache import cache_dir
-from ds4ref.variants import LIBRARY, MODE_NAMES, Fault, Runner, code_digest
+from ds4ref.variants import MODE_NAMES, Fault, Runner, code_digest
 from ds4ref.variants.runner import AnyFault
 
 from ..observation import log_softmax
@@ -103,13 +103,9 @@ class Signatures:
         """Return the library's faults that can change the numbers on these tokens in rounding set ``mode``."""
         return self.runner.faults(mode, len(self.ids))
 
-    def get(self, mode: str, fault: str | None = None) -> Signature:
-        """Return the result without a fault, or with one of the library by name."""
-        return self.of(Pass(mode, (LIBRARY[fault],) if fault else (), fault or "clean"))
-
-    def replicas(self, mode: str, fault: str | None = None, count: int = REPLICAS) -> list[Signature]:
-        """Return ``count`` runs with float noise, without a fault or with one of the library by name."""
-        return self.noisy(Pass(mode, (LIBRARY[fault],) if fault else (), fault or "clean"), count)
+    def get(self, mode: str) -> Signature:
+        """Return the result of a rounding set without a fault."""
+        return self.of(Pass(mode))
 
     def noisy(self, run: Pass, count: int = REPLICAS, louder: bool = False) -> list[Signature]:
         """Return the results of a run repeated ``count`` times with different float noise."""
@@ -164,10 +160,7 @@ class Signatures:
             return Signature(log_softmax(logits).astype(np.float32), margin.astype(np.float32))
 
     def _path(self, name: str) -> Path:
-        plain = (
-            name if name.replace(".", "").replace("_", "").isalnum() else hashlib.sha256(name.encode()).hexdigest()[:24]
-        )
-        return self._folder / f"{plain}.npy"
+        return self._folder / f"{hashlib.sha256(name.encode()).hexdigest()[:24]}.npy"
 
     def _kept(self, name: str, compute: Callable[[], Signature]) -> Signature:
         if name not in self._memory:

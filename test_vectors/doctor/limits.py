@@ -1,6 +1,6 @@
 """End a stage when its time is up or the user wants it to end.
 
-    with Limit(case.budget, beat) as limit:
+    with Limit(case.budget) as limit:
         case.limit = limit
         ...                         limit goes with every request; limit.check() raises OutOfTime
 
@@ -13,13 +13,8 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable
 
 from ds4ref.console.common import Interrupt
-
-BEAT = 15.0
-"""Seconds between calls of ``beat``."""
-_NAP = 0.05
 
 
 class OutOfTime(Exception):
@@ -27,16 +22,13 @@ class OutOfTime(Exception):
 
 
 class Limit(Interrupt):
-    """Context manager of one stage, and the switch that cancels its work.
+    """Context manager of one stage, and the switch that cancels its work; ``seconds``: the stage's budget."""
 
-    seconds  the stage's budget
-    beat     called every BEAT seconds, in another thread, with the seconds so far
-    """
-
-    def __init__(self, seconds: float, beat: Callable[[float], None] = lambda seconds: None):
+    def __init__(self, seconds: float):
         super().__init__(signal.SIGTERM)
-        self._beat, self._ended, self._begun = beat, threading.Event(), time.monotonic()
-        self._deadline = self._begun + seconds
+        self._deadline = time.monotonic() + seconds
+        self._timer = threading.Timer(seconds, self.press)
+        self._timer.daemon = True
 
     @property
     def seconds_left(self) -> float:
@@ -50,21 +42,9 @@ class Limit(Interrupt):
 
     def __enter__(self) -> Limit:
         super().__enter__()
-        self._watcher = threading.Thread(target=self._watch, name="doctor-limit", daemon=True)
-        self._watcher.start()
+        self._timer.start()
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._ended.set()
-        self._watcher.join()
+        self._timer.cancel()
         super().__exit__(*exc)
-
-    def _watch(self) -> None:
-        beaten = self._begun
-        while not self._ended.wait(_NAP):
-            now = time.monotonic()
-            if now > self._deadline and not self.requested:
-                self.press()
-            if now > beaten + BEAT:
-                beaten = now
-                self._beat(now - self._begun)

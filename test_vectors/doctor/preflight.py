@@ -9,6 +9,7 @@ from ds4ref.errors import DataError, Ds4Error
 from ds4ref.nano.diagnostic import PROMPTS
 from ds4ref.targets import Ability, Completion, Prompt, Step
 
+from ..elicit import PROBE, is_early, probed_echo
 from ..finding import Outcome, ShownToken, distinct, visible
 from ..observation import DEGENERATE, from_top
 from ..observation import preflight as defects
@@ -21,8 +22,6 @@ SLACK = 1e-3
 SAME_MODEL, OTHER_MODEL = 0.9, 0.5
 """Share of the target's tokens that are in the model's vocabulary: at least SAME_MODEL means the same model, less than
 OTHER_MODEL another one."""
-SAME = 0.05
-"""Nats within which two values of a token count as the same: a prompt and its echo are one prefill."""
 FAULTS = {
     "nan": "not a number, or infinite", "sum": "probabilities that add up to more than 1",
     "twice": "an alternative twice",
@@ -213,31 +212,20 @@ def _echo(case: ExamContext, stage: Stage) -> None:
         says = "no log probabilities of a prompt: only what is generated can be looked at"
         stage.add("echo", Outcome.IMPOSSIBLE, says)
         return
-    text = "The old mill by the river."
     try:
-        steps = case.target.score_text(text, case.top)
-        case.echo = b"".join(s.token.raw for s in steps) == text.encode()
-        why = "the echo is not the text that was sent"
-        if case.echo and steps[-1].top:
-            after = case.ask(Prompt.plain(text)).steps[:1]
-            case.echo_early = bool(after) and _same(steps[-1], after[0]) and not _same(steps[-2], steps[-1])
+        steps, after = probed_echo(case.target, case.top, case.limit)
+        case.limit.check()
+        case.echo = b"".join(s.token.raw for s in steps) == PROBE.encode()
+        case.echo_early, why = is_early(steps, after), "the echo is not the text that was sent"
     except Ds4Error as error:
         why = str(error)
-    if case.echo_early:
+    if case.echo_early and after is not None:
         case.echo = False
         says = ("each token is listed with the distribution after it, which belongs to the next one: what others score "
                 "by this echo is off by one; here it is read as it is meant")  # fmt: skip
-        where = [("last of the echo", alternatives_row(steps[-1])), ("next token", alternatives_row(after[0]))]
+        where = [("last of the echo", alternatives_row(steps[-1])), ("next token", alternatives_row(after))]
         stage.add("echo", Outcome.WRONG, says, where=where)
     elif case.echo:
         stage.add("echo", Outcome.OK, "returns the log probabilities of a prompt")
     else:
         stage.add("echo", Outcome.IMPOSSIBLE, f"{why}: only what is generated can be looked at")
-
-
-def _same(a: Step, b: Step) -> bool:
-    """Whether most alternatives of two steps are the same tokens, with the same values."""
-    first, second = ({t.raw: t.logprob for t in step.top if distinct(t.raw)} for step in (a, b))
-    shared = [(first[raw], second[raw]) for raw in first if raw in second]
-    near = [x is not None and y is not None and abs(x - y) < SAME for x, y in shared]
-    return 2 * len(shared) > len(first) and sum(near) > 0.8 * len(near)

@@ -52,10 +52,8 @@ def tokenizer(case: ExamContext, stage: Stage) -> None:
         return
     texts = {name: TEXTS[name] for name in QUICK} if case.quick else TEXTS
     control = f"say {ours.token_bytes(ours.eos).decode()} and {ours.token_bytes(ours.user).decode()} aloud"
-    if case.target.can(Ability.TOKENIZE):
-        _by_ids(case, stage, ours, texts, control)
-    elif case.echo or case.echo_early:
-        _by_echo(case, stage, ours, texts, control)
+    if case.target.can(Ability.TOKENIZE) or case.echo or case.echo_early:
+        _by_tokens(case, stage, ours, texts, control)
     elif "text" in case.kinds and _asked(case, Prompt.plain(TEXTS["prose"]))[0] is not None:
         _by_count(case, stage, texts, control, "plain", Prompt.plain, ours.encode)
     elif "chat" in case.kinds and _asked(case, Prompt.chat(TEXTS["prose"]))[0] is not None:
@@ -75,33 +73,28 @@ def _ours(case: ExamContext, stage: Stage, name: str) -> Tokenizer | None:
     return case.tokenizer
 
 
-def _by_ids(case: ExamContext, stage: Stage, ours: Tokenizer, texts: Mapping[str, str], control: str) -> None:
-    parsed = case.target.kind == "command"  # an external binary's token dump recognises control strings
-    for name, text in [*texts.items(), (CONTROL, control)]:
-        want = (ours.encode_rendered if parsed else ours.encode)(text)
-        try:
-            got = case.target.tokenize(text, parsed)
-        except Ds4Error as error:
-            stage.add(name, Outcome.IMPOSSIBLE, str(error))
-            continue
-        theirs = [case.token(i) if 0 <= i < len(ours) else (b"?", i) for i in got]
-        _compare(stage, name, [case.token(i) for i in want], theirs, "ids")
-
-
-def _by_echo(case: ExamContext, stage: Stage, ours: Tokenizer, texts: Mapping[str, str], control: str) -> None:
+def _by_tokens(case: ExamContext, stage: Stage, ours: Tokenizer, texts: Mapping[str, str], control: str) -> None:
+    """Compare the target's token ids, or the bytes of its echoed tokens."""
+    dumped = case.target.kind == "command"  # an external binary's token dump recognises control strings
+    ids = case.target.can(Ability.TOKENIZE)
     for name, text in [*texts.items(), (CONTROL, control)]:
         case.progress(f"tokens of {name}")
         try:
-            theirs = [(s.token.raw, s.token.id) for s in case.target.score_text(text, 1) if s.token.raw]
+            if ids:
+                got = case.target.tokenize(text, dumped)
+                theirs = [case.token(i) if 0 <= i < len(ours) else (b"?", i) for i in got]
+            else:
+                theirs = [(s.token.raw, s.token.id) for s in case.target.score_text(text, 1) if s.token.raw]
         except Ds4Error as error:
-            stage.add(name, Outcome.UNSURE, f"the echo cannot be read: {error}",
-                      notes=["tokens returned as text are lost if they end inside a UTF-8 character"])  # fmt: skip
+            outcome, says = (Outcome.IMPOSSIBLE, "") if ids else (Outcome.UNSURE, "the echo cannot be read: ")
+            stage.add(name, outcome, f"{says}{error}")
             continue
         plain, parsed = ours.encode(text), ours.encode_rendered(text)
-        if plain != parsed and [raw for raw, _ in theirs] == [ours.token_bytes(i) for i in parsed]:
+        if not dumped and plain != parsed and [raw for raw, _ in theirs] == [ours.token_bytes(i) for i in parsed]:
             _forgeable(stage, "plain")
         else:
-            _compare(stage, name, [case.token(i) for i in plain], theirs, "the echoed tokens")
+            want = [case.token(i) for i in (parsed if dumped else plain)]
+            _compare(stage, name, want, theirs, "ids" if ids else "the echoed tokens")
 
 
 def _forgeable(stage: Stage, kind: str) -> None:

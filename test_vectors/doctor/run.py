@@ -20,6 +20,8 @@ from .case import ExamContext
 from .examination import Examination, Stage
 from .limits import Limit, OutOfTime
 
+BEAT = 15.0
+"""Seconds without a line after which the next step is printed where there is no terminal."""
 MORE_TIME = "use --budget S to allow S seconds per stage, or --only STAGE to run one stage"
 
 
@@ -51,10 +53,10 @@ NAMES = tuple(step.name for step in STEPS)
 
 
 class StageProgress:
-    """Progress on stderr: one updated line on a terminal; elsewhere a line per stage, and some while it runs."""
+    """Progress on stderr: one updated line on a terminal; elsewhere a line per stage, and one every BEAT seconds."""
 
     def __init__(self) -> None:
-        self.live, self.stage, self.line = is_tty(sys.stderr), "", ""
+        self.live, self.stage, self.written = is_tty(sys.stderr), "", time.monotonic()
 
     def begin(self, stage: str) -> None:
         """Show that a stage begins."""
@@ -62,24 +64,21 @@ class StageProgress:
         self("")
 
     def __call__(self, line: str) -> None:
-        self.line = f"{self.stage}{': ' if line else ''}{line}"
+        shown = f"{self.stage}{': ' if line else ''}{line}"
         if self.live:
-            self._write("\r" + tint(self.line[:110], CYAN, sys.stderr) + "\x1b[K")
-
-    def beat(self, seconds: float) -> None:
-        """Where there is no terminal, say what the stage is at; called now and then while it runs."""
-        if not self.live:
-            self._write(f"{self.line} ({seconds:.0f} s)\n")
+            self._write("\r" + tint(shown[:110], CYAN, sys.stderr) + "\x1b[K")
+        elif time.monotonic() > self.written + BEAT:
+            self._write(shown + "\n")
 
     def end(self, stage: Stage) -> None:
         """Show that a stage has ended."""
         start = "\r\x1b[K" if self.live else ""
         self._write(f"{start}{self.stage}: {stage.outcome.words} ({stage.seconds:.0f} s)\n")
 
-    @staticmethod
-    def _write(text: str) -> None:
+    def _write(self, text: str) -> None:
         sys.stderr.write(text)
         sys.stderr.flush()
+        self.written = time.monotonic()
 
 
 def examine(case: ExamContext, only: Collection[str] = (), command: str = "") -> Examination:
@@ -106,20 +105,20 @@ def examine(case: ExamContext, only: Collection[str] = (), command: str = "") ->
             stage.done = True
         else:
             progress.begin(f"{number}/{len(STEPS)} {step.title}")
-            examination.signum = _run_stage(case, step, stage, progress.beat)
+            examination.signum = _run_stage(case, step, stage)
             progress.end(stage)
     examination.identity = _identity(case)
     examination.facts = provenance(case, examination)
     return examination
 
 
-def _run_stage(case: ExamContext, step: StageSpec, stage: Stage, beat: Callable[[float], None]) -> int:
+def _run_stage(case: ExamContext, step: StageSpec, stage: Stage) -> int:
     """Run one stage within its budget, turning any error into a failed check.
 
     Return the signal with which the user ended it; 0 if it ended by itself or its time was up.
     """
     start = time.monotonic()
-    with Limit(case.budget, beat) as limit:
+    with Limit(case.budget) as limit:
         case.limit = limit
         try:
             step.run(case, stage)

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from ds4ref.engine import Engine
 from ds4ref.errors import DataError
-from ds4ref.variants import ROUNDING, Fault, RoundingSet
+from ds4ref.variants import ROUNDING, Fault
 from ds4ref.variants.forced import HEAD, LayerWeights, Model, Weights, model_in
 
 from .budget import Judgement, judge, limits
@@ -88,13 +89,9 @@ class Blaming:
     """
 
     def __init__(
-        self,
-        engine: Engine,
-        theirs: Theirs,
-        ids: Sequence[int],
-        layers: Collection[int] | None = None,
+        self, engine: Engine, theirs: Theirs, ids: Sequence[int], layers: Collection[int] | None = None,
         cancel: Callable[[int], None] | None = None,
-    ):
+    ):  # fmt: skip
         self.engine, self.theirs, self.ids, self.cancel = engine, theirs, list(ids), cancel
         self.n_layers: int = engine.shape.n_layers
         dumped = {layer for _, layer in theirs.matches}
@@ -103,11 +100,10 @@ class Blaming:
             raise DataError("the dump has nothing of these layers")
         self._alias()
         self.layers = self.leading(self.wanted)
-        self._models: dict[tuple[str, str], Model] = {}
-        self._clean_passes: dict[str, Reading] = {}
-        self._noise: dict[str, dict[Key, list[np.ndarray]]] = {}
-        self._limits: dict[Key, np.ndarray] = {}
         self._rounded: dict[int, LayerWeights | Weights] = {}
+        # each is computed once
+        self.model, self.clean_pass, self.noise = cache(self._model), cache(self._clean_pass), cache(self._noise)
+        self.float_limits = cache(self._float_limits)
 
     def _alias(self) -> None:
         """Use a layer's dumped output as the next layer's input where that was not dumped, so that it can run alone."""
@@ -146,42 +142,25 @@ class Blaming:
 
     # --- passes
 
-    def model(self, rounding: RoundingSet, recipe: str = "") -> Model:
-        """Return our model in a rounding set, with the set's recipe for rope angles or the given ``recipe``."""
-        numerics = rounding.numerics._replace(rope=recipe or rounding.numerics.rope)
-        key = (rounding.name, numerics.rope)
-        if key not in self._models:
-            self._models[key] = model_in(self.engine, numerics)
-        return self._models[key]
+    def _model(self, name: str, recipe: str = "") -> Model:
+        """Return our model in rounding set ``name``, with the set's recipe for rope angles or the given ``recipe``."""
+        numerics = ROUNDING[name].numerics
+        return model_in(self.engine, numerics._replace(rope=recipe or numerics.rope))
 
     def reading(
-        self,
-        name: str,
-        faults: Sequence[Fault] = (),
-        layers: Collection[int] | None = None,
-        weights: dict[int, LayerWeights | Weights] | None = None,
-        keep: bool = False,
-        until: Key | None = None,
-        late: bool = False,
+        self, name: str, faults: Sequence[Fault] = (), layers: Collection[int] | None = None, **options: Any
     ) -> Reading:
-        """Run our pass on the other engine's values in rounding set ``name``; parameters as for ``Forcing`` and
-        ``run``."""
-        rounding = ROUNDING[name]
-        layers = self.layers if layers is None else layers
-        hooks = Forcing(self.theirs, rounding, faults, keep=keep, layers=layers, until=until, late=late)
-        return run(self.model(rounding), self.ids, hooks, layers, weights, self.cancel)
+        """Run our pass on the other engine's values in rounding set ``name``; ``options``: others of ``Forcing``."""
+        hooks = Forcing(self.theirs, ROUNDING[name], faults, self.layers if layers is None else layers, **options)
+        return run(self.model(name), self.ids, hooks, cancel=self.cancel)
 
-    def clean_pass(self, name: str) -> Reading:
-        """Run the pass without faults or noise in rounding set ``name``, keeping our values; cached."""
-        if name not in self._clean_passes:
-            self._clean_passes[name] = self.reading(name, keep=True)
-        return self._clean_passes[name]
+    def _clean_pass(self, name: str) -> Reading:
+        """Run the pass without faults or noise in rounding set ``name``, keeping our values."""
+        return self.reading(name, keep=True)
 
-    def noise(self, name: str) -> dict[Key, list[np.ndarray]]:
+    def _noise(self, name: str) -> dict[Key, list[np.ndarray]]:
         """Return how far two noisy passes lie from the clean one: distances (n,) by point and pass."""
-        if name not in self._noise:
-            self._noise[name] = self.noise_of(name, self.clean_pass(name), self.layers)
-        return self._noise[name]
+        return self.noise_of(name, self.clean_pass(name), self.layers)
 
     def noise_of(
         self, name: str, quiet: Reading, layers: Collection[int], faults: Sequence[Fault] = (), late: bool = False
@@ -191,11 +170,10 @@ class Blaming:
         recipes = [recipe for recipe in RECIPES if recipe != rounding.numerics.rope]
         distances: dict[Key, list[np.ndarray]] = {}
         for seed, recipe in enumerate(recipes):
-            hooks = Forcing(self.theirs, rounding, faults, np.random.default_rng([seed, 10]), against=quiet.ours,
-                            layers=layers, late=late)  # fmt: skip
-            model = self.model(rounding, recipe)
-            noisy = run(model, self.ids, hooks, layers, self.rounded(model.weights), self.cancel)
-            for key, apart in noisy.apart.items():
+            jitter = np.random.default_rng([seed, 10])
+            hooks = Forcing(self.theirs, rounding, faults, layers, jitter, against=quiet.ours, late=late)
+            model = self.model(name, recipe)
+            for key, apart in run(model, self.ids, hooks, self.rounded(model.weights), self.cancel).apart.items():
                 distances.setdefault(key, []).append(apart)
         return {key: values for key, values in distances.items() if len(values) == len(recipes)}
 
@@ -227,21 +205,21 @@ class Blaming:
         ``own``: noise to use instead of that of the clean pass.
         """
         reading = self.clean_pass(name)
-        size, lost = reading.size[key], reading.lost[key]
         noise = own or self.noise(name).get(key) or [np.zeros(len(apart))] * 2
         flip = self.flip(name, key)
         if flip is not None and len(flip) != len(apart):
             flip = None
-        return judge(apart, noise, size, lost, flip)
+        return judge(apart, noise, reading.size[key], reading.lost[key], flip)
+
+    def _float_limits(self, key: Key) -> np.ndarray:
+        """Return what float noise allows a point, by row (n,), measured without rounding."""
+        reading = self.clean_pass("exact")
+        noise = self.noise("exact").get(key) or [np.zeros(len(reading.size[key]))] * 2
+        return limits(noise, reading.size[key], reading.lost[key])
 
     def share_within(self, key: Key, apart: np.ndarray) -> float:
         """Return the share of rows whose distance ``apart`` (n,) is within float noise, measured without rounding."""
-        reading = self.clean_pass("exact")
-        if key not in self._limits:
-            noise = self.noise("exact").get(key) or [np.zeros(len(apart))] * 2
-            self._limits[key] = limits(noise, reading.size[key], reading.lost[key])
-        known = ~np.isnan(apart)
-        limit = self._limits[key]
+        known, limit = ~np.isnan(apart), self.float_limits(key)
         return float((apart[known] <= limit[known]).mean()) if known.any() and len(limit) == len(apart) else 1.0
 
     # --- what can be judged

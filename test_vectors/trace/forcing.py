@@ -56,6 +56,7 @@ class _ReachedEnd(Exception):
     """The pass reached the point ``until``."""
 
 
+@dataclass
 class Forcing:
     """Hooks of one pass that substitute another engine's values for ours.
 
@@ -69,22 +70,19 @@ class Forcing:
     late      apply the faults' edits of a dumped point to their value instead of ours
     """
 
-    def __init__(
-        self,
-        theirs: Theirs,
-        rounding: RoundingSet,
-        faults: Sequence[Fault] = (),
-        jitter: np.random.Generator | None = None,
-        against: Mapping[Key, np.ndarray] | None = None,
-        keep: bool = False,
-        layers: Collection[int] | None = None,
-        until: Key | None = None,
-        late: bool = False,
-    ):
-        self.theirs, self.rounding, self.against, self.keep = theirs, rounding, against, keep
-        self.layers, self.until, self.late = layers, until, late
-        self.parts = [fault.hooks() for fault in faults]
-        self.noise = None if jitter is None else jitter.standard_normal(1_000_003).astype(np.float32)
+    theirs: Theirs
+    rounding: RoundingSet
+    faults: Sequence[Fault] = ()
+    layers: Collection[int] | None = None
+    jitter: np.random.Generator | None = None
+    against: Mapping[Key, np.ndarray] | None = None
+    keep: bool = False
+    until: Key | None = None
+    late: bool = False
+
+    def __post_init__(self) -> None:
+        self.parts = [fault.hooks() for fault in self.faults]
+        self.noise = None if self.jitter is None else self.jitter.standard_normal(1_000_003).astype(np.float32)
         self.reading = Reading()
         self._used: dict[str, Any] = {}
         self._turn = 0
@@ -358,17 +356,13 @@ def rms(values: np.ndarray) -> np.ndarray:
 
 
 def run(
-    model: Model,
-    ids: Sequence[int],
-    hooks: Forcing,
-    layers: Collection[int] | None = None,
-    weights: Mapping[int, LayerWeights | Weights] | None = None,
+    model: Model, ids: Sequence[int], hooks: Forcing, weights: Mapping[int, LayerWeights | Weights] | None = None,
     cancel: Callable[[int], None] | None = None,
-) -> Reading:
+) -> Reading:  # fmt: skip
     """Run one pass with ``hooks`` and return its reading; DataError if an op rejects the dumped values."""
     try:
         with np.errstate(all="ignore"), suppress(_ReachedEnd):
-            run_layers(model, ids, hooks, layers, weights, cancel)
+            run_layers(model, ids, hooks, hooks.layers, weights, cancel)
     except (IndexError, ValueError) as error:  # ops reject ids, counts and positions outside their arrays
         at = f" after {describe_point(hooks.reading.order[-1])}" if hooks.reading.order else ""
         raise DataError(f"the dumped values cannot be computed with{at}: {error}") from error

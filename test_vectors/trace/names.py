@@ -53,12 +53,10 @@ class NameTable:
     """A preset or a user's table.
 
     name    of the preset or file
-    says    one line about the engine
     points  rules by point, the preferred ones first
     """
 
     name: str
-    says: str
     points: dict[str, tuple[NameRule, ...]]
 
     def find(self, names: Iterable[str], n_layers: int) -> dict[Key, tuple[str, NameRule]]:
@@ -115,14 +113,13 @@ def parse(text: str, where: str) -> NameTable:
               for point, value in table.points.items()}  # fmt: skip
     if any(rule.times not in ("", *OPS) for rules in points.values() for rule in rules):
         raise DataError(f"{where}: times must be a point of the pass")
-    return NameTable(where, table.says, points)
+    return NameTable(where, points)
 
 
 class _Table(msgspec.Struct):
     """A table as it stands in its file."""
 
     points: dict[str, str | NameRule | list[str | NameRule]]
-    says: str = ""
 
 
 def _rule(value: str | NameRule) -> NameRule:

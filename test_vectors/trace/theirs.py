@@ -277,17 +277,8 @@ def _reordered(values: np.ndarray, theirs: str, ours: str, name: str) -> np.ndar
     if any(values.shape[i] != 1 for i in ones):
         raise Unfit(f"{name} has shape {list(values.shape)}, its table says {theirs}")
     values, letters = values.squeeze(ones), theirs.replace("1", "")
-    wanted: list[str] = []
-    for letter in ours:
-        extra = [other for other in letters if other not in ours and _next_ours(letters, other, ours) == letter]
-        wanted += [*extra, letter] if letter in letters else extra
-    order = [letters.index(letter) for letter in wanted]
-    if len(order) != values.ndim:
-        raise Unfit(f"{name}: axes {theirs} are not those of our {ours}")
+    # our axis that each of theirs is, or is merged into
+    targets = [letter if letter in ours else next((o for o in letters[at:] if o in ours and o not in "TN"), ours[-1])
+               for at, letter in enumerate(letters)]  # fmt: skip
+    order = sorted(range(len(letters)), key=lambda at: (ours.index(targets[at]), letters[at] in ours, at))
     return np.ascontiguousarray(values.transpose(order))
-
-
-def _next_ours(letters: str, letter: str, ours: str) -> str:
-    """Return our axis that their axis ``letter`` is merged into."""
-    later = [other for other in letters[letters.index(letter) + 1 :] if other in ours and other not in "TN"]
-    return later[0] if later else ours[-1]

@@ -15,6 +15,7 @@ from ds4ref.errors import TargetError
 from ds4ref.targets import Ability, Prompt, Request, Step, Token
 from ds4ref.targets.local import LocalTarget
 from ds4ref.test_vectors import cli
+from ds4ref.test_vectors.elicit import PROBE
 from ds4ref.test_vectors.official import VecCase, read_vec, write_vec
 from ds4ref.test_vectors.ppl import by_depth, echo_agrees, score
 from tests.marking import sampled
@@ -191,26 +192,14 @@ def test_a_text_is_scored_by_an_endpoint() -> None:
     assert len(score(target, "text", 2)[0]) == 2
 
 
-class Echo(Scripted):
-    """Continues a text of letters with ten of them, the next one of the alphabet first."""
-
-    def stream(self, request):
-        last = (request.prompt.text or "")[-1]
-        self.answers = [[distribution(last)]]
-        return super().stream(request)
-
-
-def distribution(after: str) -> Step:
-    top = tuple(Token(bytes([97 + (ord(after) - 96 + i) % 26]), -1.0 - i) for i in range(5))
-    return Step(top[0], top)
-
-
 @pytest.mark.parametrize("shift, agrees", [(0, True), (1, False)])
 def test_an_echo_that_is_off_by_one_is_noticed(shift, agrees) -> None:
-    text = "thequickbrownfoxjumpsoverit"
-    steps = [Step(Token(text[i].encode()), distribution(text[max(0, i - 1 + shift)]).top) for i in range(len(text))]
-    assert echo_agrees(Echo([]), steps) is agrees
-    assert echo_agrees(Echo([]), [Step(Token(c.encode())) for c in text]) is None
+    tops = [tuple(Token(bytes([65 + i + k]), -1.0 - k) for k in range(5)) for i in range(len(PROBE) + 1)]
+    target = Scripted([Step(tops[-1][0], tops[-1])])
+    for listed, expected in ((tops, agrees), ([()] * len(tops), None)):
+        echo = [Step(Token(c.encode()), listed[i + shift]) for i, c in enumerate(PROBE)]
+        target.score_text = lambda text, top, echo=echo: echo
+        assert echo_agrees(target) is expected
 
 
 # ------------------------------------------------------------------------------------------------ interrupted, cut

@@ -96,7 +96,7 @@ BAD = {
     "a dump without steps": ("x.json", DUMP | {"steps": []}, "the dump has no step"),
     "an empty step": ("x.json", DUMP | {"steps": [{}]}, "malformed logprob dump"),
     "a dump without ids": ("x.json", DUMP, "contains no prompt: pass --token-ids, or --prompt-file"),
-    "bad prompt ids": ("x.json", DUMP | {"prompt_ids": [1, "2"]}, "prompt_ids must be"),
+    "bad prompt ids": ("x.json", DUMP | {"prompt_ids": [1, "2"]}, "prompt_ids"),
     "ragged rows": ("x.json", ROWS | {"logits": [[1, 2], [3]]}, "rows of one length"),
     "rows of text": ("x.json", ROWS | {"logits": ["a"]}, ""),
     "no rows": ("x.json", ROWS | {"logits": []}, ""),

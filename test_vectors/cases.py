@@ -1,9 +1,8 @@
-"""Cases to check, read from any kind of file: our vectors, ds4's official.vec and its fetcher's JSON captures."""
+"""Cases to check: our vectors, or ds4's official.vec."""
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -15,7 +14,7 @@ from ds4ref.errors import DataError, UsageError
 from ds4ref.targets import Prompt, Target
 
 from . import official
-from .schema import CASE_SCHEMA, ExpectedDivergence, RecordedCase, Repetition, Vectors, sha256
+from .schema import CASE_SCHEMA, MANIFEST_SCHEMA, ExpectedDivergence, RecordedCase, Vectors, sha256
 
 T = TypeVar("T")
 STANDARD = "standard.jsonl"
@@ -83,29 +82,29 @@ def read_prompts(path: str | None) -> list[PromptCase]:
 
 
 def read_cases(path: str, partial: bool = False) -> list[VectorCase]:
-    """Read the cases of a directory of vectors, an official.vec, or official JSON captures (a file, or a folder).
+    """Read the cases of a directory of vectors, of an official.vec, or of a folder that holds one.
 
     DataError for a partial capture unless ``partial``.
     """
-    if Vectors.exists(path) and not official.is_manifest(path):
-        vectors = Vectors.open(path)
-        manifest = vectors.manifest
-        if not manifest.complete and not partial:
-            raise DataError(f"{path} is a partial capture: run capture again to complete it")
-        return [
-            VectorCase(vectors.case(e), vectors.prompt(e), manifest.system, e.ctx, e.expected_divergence)
-            for e in manifest.cases
-            if e.case_file is not None or manifest.complete
-        ]
-    if path.endswith(".vec"):
-        return [_from_vec(case, path) for case in official.read_vec(path)]
-    files = [Path(path)]
-    if os.path.isdir(path):
-        files = sorted(file for file in Path(path).rglob("*.json") if file.name != "manifest.json")
-        if not files:
-            raise DataError(f"{path}: no manifest.json and no JSON captures in this folder")
-    captures = [official.read_capture(str(file)) for file in files]
-    return [_case(c.id, c.repetition(), c.prompt, c.context, c.system) for c in captures]
+    vec = _vec_of(path)
+    if vec is not None:
+        return [_from_vec(case, vec) for case in official.read_vec(vec)]
+    vectors = Vectors.open(path)
+    manifest = vectors.manifest
+    if not manifest.complete and not partial:
+        raise DataError(f"{path} is a partial capture: run capture again to complete it")
+    return [
+        VectorCase(vectors.case(e), vectors.prompt(e), manifest.system, e.ctx, e.expected_divergence)
+        for e in manifest.cases
+        if e.case_file is not None or manifest.complete
+    ]
+
+
+def _vec_of(path: str) -> str | None:
+    """Return the official.vec that ``path`` is or, as ds4's tests/test-vectors, holds; None for vectors of ours."""
+    listed, manifest = Path(path, "official.vec"), Path(path, "manifest.json")
+    ours = manifest.is_file() and MANIFEST_SCHEMA.encode() in manifest.read_bytes()
+    return path if path.endswith(".vec") else str(listed) if listed.is_file() and not ours else None
 
 
 def refuse_other_checkpoint(paths: Sequence[str], target: Target) -> None:
@@ -113,10 +112,9 @@ def refuse_other_checkpoint(paths: Sequence[str], target: Target) -> None:
     same."""
     known = target.identity().get("checkpoint")
     for path in paths:
-        if Vectors.exists(path) and not official.is_manifest(path):
-            recorded = Vectors.open(path).manifest.source.get("checkpoint")
-            if None not in (known, recorded) and known != recorded:
-                raise UsageError(f"{path}: these vectors are of {recorded}, the model is {known}")
+        recorded = Vectors.open(path).manifest.source.get("checkpoint") if _vec_of(path) is None else None
+        if None not in (known, recorded) and known != recorded:
+            raise UsageError(f"{path}: these vectors are of {recorded}, the model is {known}")
 
 
 def _from_vec(case: official.VecCase, path: str) -> VectorCase:
@@ -127,13 +125,11 @@ def _from_vec(case: official.VecCase, path: str) -> VectorCase:
     file = next((f for f in candidates if f.is_file()), None)
     if file is None:
         raise DataError(f"{path}: prompt {case.prompt_path} of case {case.id} was not found")
-    return _case(case.id, case.repetition(), file.read_bytes().decode("utf-8", "surrogateescape"), case.ctx)
-
-
-def _case(name: str, answer: Repetition, prompt: str, ctx: int, system: str = "") -> VectorCase:
-    reason = official.KNOWN_DIVERGENCE.get(name)
-    record = RecordedCase(CASE_SCHEMA, name, sha256(prompt.encode("utf-8", "surrogateescape")), [answer])
-    return VectorCase(record, prompt, system, ctx, None if reason is None else ExpectedDivergence(reason))
+    prompt = file.read_bytes()
+    record = RecordedCase(CASE_SCHEMA, case.id, sha256(prompt), [case.repetition()])
+    reason = official.KNOWN_DIVERGENCE.get(case.id)
+    divergence = None if reason is None else ExpectedDivergence(reason)
+    return VectorCase(record, prompt.decode("utf-8", "surrogateescape"), "", case.ctx, divergence)
 
 
 def selected(cases: Sequence[T], only: Sequence[str], name: Callable[[T], str]) -> list[T]:

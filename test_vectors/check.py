@@ -35,7 +35,7 @@ def run(argv: Sequence[str]) -> int:
         "--teacher-forced --committed-by http://127.0.0.1:8080/v1 -n 200 --target local:model.gguf",
         'tests/test-vectors/official.vec --profile ds4 --target command:"./ds4 -m model.gguf"',
     )
-    flags.add_argument("path", nargs="*", metavar="PATH", help="a directory of vectors, official.vec, or JSON captures")
+    flags.add_argument("path", nargs="*", metavar="PATH", help="a directory of vectors, or official.vec")
     flags.add_argument("--profile", metavar="NAME", type=choice(*PROFILES), default="margin",
                        help="margin: judge by logprob margins; ds4: ds4's own rule (margin)")  # fmt: skip
     flags.add_argument(

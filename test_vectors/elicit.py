@@ -37,9 +37,10 @@ LENGTHS = {"short": 24, "mixed": 120, "text": 199, "long": 199}
 
 def probed_echo(target: Target, top: int, cancel: Cancellation | None = None) -> tuple[list[Step], Step | None]:
     """Return the echo of ``PROBE``, and the step after it (None: the echo is of another text, or lists nothing)."""
-    steps, after = target.score_text(PROBE, top), []
-    if b"".join(s.token.raw for s in steps) == PROBE.encode() and steps[-1].top:
-        after = target.complete(Request(Prompt.plain(PROBE), 1, top_logprobs=top, cancel=cancel)).steps
+    steps = target.score_text(PROBE, top)
+    if b"".join(s.token.raw for s in steps) != PROBE.encode() or not steps[-1].top:
+        return steps, None
+    after = target.complete(Request(Prompt.plain(PROBE), 1, top_logprobs=top, cancel=cancel)).steps
     return steps, after[0] if after else None
 
 

@@ -1,18 +1,14 @@
-"""Read and write ds4's own vector files: ``official.vec``, and its fetcher's JSON captures (docs/reference/vectors.md).
+"""Read and write ds4's own vector file, ``official.vec`` (docs/reference/vectors.md).
 
 The API behind them reported 0 for the chosen token and -9999 for the others: they hold tokens, but no distribution.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
-
-import msgspec
 
 from ds4ref.errors import DataError
 
@@ -24,7 +20,6 @@ HEADER = (
     "# step <index> <chosen token, hex> <alternatives>",
     "# top <token, hex> <logprob>",
 )
-MANIFEST_SCHEMA = "ds4-test-vector-manifest-v1"
 MAX_PATH, MAX_STEPS, MAX_TOP, MAX_LINE = 511, 16, 32, 2048
 DEGENERATE = -1000.0
 """Log probabilities at or below it mean "none"."""
@@ -35,8 +30,7 @@ KNOWN_DIVERGENCE = {
 """Cases of ds4's set on which correct engines are expected to differ."""
 
 CTX = 16384
-SET_CTX = {"short_code_completion": 4096, "short_reasoning_plain": 4096}
-"""Context sizes of ds4's own cases, which its captures do not contain; all other cases have CTX."""
+"""Context size of a prompt that states none, in tokens: that of most of ds4's cases."""
 
 Steps = tuple[tuple[bytes, tuple[tuple[bytes, float], ...]], ...]
 _HEX, _NUMBER = r"((?:[0-9a-f]{2}){1,128})", r"([0-9]{1,10})"
@@ -154,101 +148,3 @@ def from_case(case: RecordedCase, ctx: int, prompt_path: str) -> VecCase:
         for step in case.repetitions[0].steps
     )
     return VecCase(case.id, ctx, prompt_path, steps)
-
-
-# --------------------------------------------------------------------------------------------------- JSON captures
-
-
-class _Token(msgspec.Struct):
-    text: str = ""
-    data: list[Annotated[int, msgspec.Meta(ge=0, le=255)]] | None = msgspec.field(default=None, name="bytes")
-
-    @property
-    def raw(self) -> list[int]:
-        return list(self.text.encode("utf-8", "surrogateescape")) if self.data is None else self.data
-
-
-class _Top(msgspec.Struct):
-    token: _Token
-    logprob: float
-
-
-class _Step(msgspec.Struct):
-    token: _Token
-    logprob: float
-    top_logprobs: list[_Top]
-
-
-class _Usage(msgspec.Struct):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    prompt_cache_hit_tokens: int | None = None
-
-
-class _Message(msgspec.Struct):
-    role: str
-    content: str
-
-
-class _Request(msgspec.Struct):
-    messages: list[_Message] = []
-
-
-class Capture(msgspec.Struct):
-    """One official JSON capture; fields that are not compared are left out."""
-
-    schema: Literal["ds4-official-logprobs-v1"]
-    id: str
-    prompt: str
-    model: str
-    steps: list[_Step]
-    finish_reason: str | None = None
-    created_at: str | None = None
-    usage: _Usage | None = None
-    request: _Request | None = None
-    ctx: int | None = None
-
-    @property
-    def system(self) -> str:
-        """Return the system prompt."""
-        messages = [] if self.request is None else self.request.messages
-        return next((m.content for m in messages if m.role == "system"), "")
-
-    @property
-    def context(self) -> int:
-        """Return the context size in tokens: its own, else that of ds4's set."""
-        return self.ctx if self.ctx and self.ctx > 0 else SET_CTX.get(self.id, CTX)
-
-    def repetition(self) -> Repetition:
-        """Convert the steps to a recorded answer."""
-        steps = []
-        for step in self.steps:
-            top = [TokenRecord(t.token.raw, t.logprob) for t in step.top_logprobs]
-            usable = [t for t in top if t.logprob is not None and t.logprob > DEGENERATE and t.data]
-            steps.append(
-                StepRecord(TokenRecord(step.token.raw, step.logprob), usable, [t for t in top if t not in usable])
-            )
-        used = self.usage or _Usage()
-        return Repetition(steps, self.finish_reason or "", self.model, self.created_at or "", used.prompt_tokens,
-                          used.completion_tokens, used.prompt_cache_hit_tokens)  # fmt: skip
-
-
-def is_manifest(folder: str) -> bool:
-    """Return whether the folder's manifest.json was written by ds4's fetcher."""
-    try:
-        manifest = json.loads(Path(folder, "manifest.json").read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return False
-    return isinstance(manifest, dict) and manifest.get("schema") == MANIFEST_SCHEMA
-
-
-def read_capture(path: str) -> Capture:
-    """Read a file of schema ``ds4-official-logprobs-v1``; DataError if it is malformed."""
-    try:
-        return msgspec.convert(json.loads(Path(path).read_bytes()), Capture)
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}") from None
-    except msgspec.ValidationError as error:
-        raise DataError(f"{path}: malformed capture: {error}") from None
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path} is not JSON: {error}") from None

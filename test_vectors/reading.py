@@ -236,7 +236,7 @@ def _of_rows(file: _File, data: dict[str, Any]) -> Observation:
         raise DataError(f"{file.path}: logits must be a list of numbers, or a list of rows of one length") from None
     own = given.prompt_ids
     if file.ids is None and own is None and given.ids is not None:
-        own = _converted(file, given.ids, Ids)  # type: ignore[arg-type]
+        own = _converted(file, given.ids, Ids)
     tokens = _prompt(file, given, own, [])
     at = [len(tokens) - 1] if given.rows is None and len(table) == 1 else given.rows
     return from_logits(tokens, table, at, file.vocab)

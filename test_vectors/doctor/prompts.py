@@ -82,7 +82,7 @@ def _by_tokens(case: ExamContext, stage: Stage, ours: Tokenizer, texts: Mapping[
         try:
             if ids:
                 got = case.target.tokenize(text, dumped)
-                theirs = [case.token(i) if 0 <= i < len(ours) else (b"?", i) for i in got]
+                theirs: Tokens = [case.token(i) if 0 <= i < len(ours) else (b"?", i) for i in got]
             else:
                 theirs = [(s.token.raw, s.token.id) for s in case.target.score_text(text, 1) if s.token.raw]
         except Ds4Error as error:

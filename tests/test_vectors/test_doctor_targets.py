@@ -19,7 +19,6 @@ from ds4ref.test_vectors.doctor.examination import Examination, Stage
 from ds4ref.test_vectors.doctor.run import examine
 from ds4ref.test_vectors.finding import Finding, Outcome
 from ds4ref.variants import LIBRARY
-from tests.marking import sampled
 
 from .endpoint import Endpoint
 from .scripted import Scripted, step
@@ -122,83 +121,94 @@ def test_a_right_server(engine, tmp_path, capsys) -> None:
     assert checks["ways/prompt against continuation"]["figures"]["positions"] >= 4
 
 
+W, U, D, OK, NO = Outcome.WRONG, Outcome.UNSURE, Outcome.DEPENDS, Outcome.OK, Outcome.IMPOSSIBLE
+IDENTICAL = "answers are identical with all log probabilities"
+THINKS = "it thinks although it was asked not to"
+SLOW = pytest.mark.thorough
+SERVERS = [
+    # what is wrong, options, stages asked for, check: (outcome, part of what it says)
+    ("counts", {}, "tokenizer,template", {"template/counts": (W, "user: 16 prompt tokens, not 15")}),
+    ("newline_added", {}, "tokenizer,template", {"template/counts": (W, "user: 16 prompt tokens, not 15")}),
+    ("no_merges", {}, "tokenizer", {"tokenizer/counts": (W, "prompt tokens, not")}),
+    ("parses", {"echo": True}, "tokenizer", {"tokenizer/control strings": (U, "become control tokens")}),
+    ("parses", {}, "tokenizer", {"tokenizer/control strings": (U, "become control tokens")}),
+    ("nan", {}, "preflight", {"preflight/log probabilities": (W, "not a number, or infinite")}),
+    ("over", {}, "preflight", {"preflight/log probabilities": (W, "add up to more than 1")}),
+    ("unsorted", {}, "preflight", {"preflight/log probabilities": (W, "not sorted")}),
+    ("greedy", {}, "preflight", {"preflight/log probabilities": (W, "not the best, at temperature 0")}),
+    ("fork", {"mode": "exact"}, "determinism", {"determinism/run to run": (W, "forks at token 0")}),
+    # differences that the widest mode makes, too, prove nothing where the rounding is not known
+    ("fork", {}, "determinism", {"determinism/run to run": (U, "forks at token 0")}),
+    pytest.param("crowd", {"mode": "exact"}, "batch", {"batch/request 1": (W, "float noise is about")}, marks=SLOW),
+    # llama.cpp with two slots: 0.002 to 0.006 nats between alone and beside three others; alone twice: none
+    ("batch", {"mode": "exact"}, "determinism,batch",
+     {"batch/request 1": (D, "differs by at most 0.00"), "determinism/run to run": (OK, IDENTICAL)}),
+    # llama.cpp: the first answer prefills the whole prompt, later ones its last token; these are identical
+    ("cache", {"mode": "exact"}, "determinism", {"determinism/run to run": (D, "the first differs from them")}),
+    ("drift", {"mode": "exact"}, "determinism", {"determinism/run to run": (W, "float noise is about")}),
+    # ds4's server samples while it thinks, whatever the temperature
+    pytest.param("thinks", {"mode": "exact"}, "determinism,batch",
+                 {"determinism/run to run": (OK, IDENTICAL), "batch/request 1": (OK, IDENTICAL)}, marks=SLOW),
+    pytest.param("always thinks", {"mode": "exact", "without": {Ability.TEXT}}, "determinism,batch",
+                 {"determinism/run to run": (U, THINKS), "batch/request 1": (U, THINKS)}, marks=SLOW),
+    # the same tokens as a prompt and one by one, over HTTP with ids
+    pytest.param("decode", {"mode": "exact", "ids": True, "quick": False}, "ways",
+                 {"ways/prompt against continuation": (W, "float noise is about")}, marks=SLOW),
+    # told once, and read as it is meant: the numbers and the tokens of this engine are right
+    pytest.param("early", {"echo": True}, "tokenizer,numbers",
+                 {"preflight/echo": (W, "distribution after it"), "numbers/mixed": (OK, "exact"),
+                  "tokenizer/prose": (OK, "identical")}, marks=SLOW),
+    # of bytes that are no text llama-cpp-python makes '': one entry for many tokens, with the value of the last
+    pytest.param("texts", {"mode": "exact"}, "determinism",
+                 {"preflight/alternatives": (U, "tokens that share a text"),
+                  "preflight/log probabilities": (OK, "finite, sorted")}, marks=SLOW),
+    pytest.param("cut", {}, "preflight", {"preflight/alternatives": (U, "at least 5")}, marks=SLOW),
+    pytest.param("no_logprobs", {}, "numbers,determinism,ways",
+                 {"numbers/diagnosis": (NO, "no log probabilities"), "determinism/run to run": (OK, "by their text"),
+                  "ways/prompt against continuation": (NO, "no log probabilities")}, marks=SLOW),
+    ("foreign", {}, "tokenizer,template,numbers",
+     {"numbers/diagnosis": (NO, "serves another model"), "preflight/vocabulary": (U, "of the tokens are not in")}),
+    ("chatless", {}, "template,determinism",
+     {"template/template": (NO, "does not support chat"), "preflight/chat prompts": (NO, "no such endpoint"),
+      "determinism/run to run": (OK, IDENTICAL)}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("wrong", "options", "only", "expected"), SERVERS)
+def test_a_server(engine, wrong, options, only, expected) -> None:
+    """What is wrong is found where it is, and nothing else in these stages is called wrong."""
+    ids = options.get("ids", False)
+    with Endpoint(engine, wrong, echo=options.get("echo", False), ids=ids) as server:
+        with open_target(server.url, ids=ids) as target:
+            target.abilities -= options.get("without", set())
+            case = ExamContext(target, engine, quick=options.get("quick", True), mode=options.get("mode"))
+            found = examine(case, only.split(","))
+    for place, (outcome, says) in expected.items():
+        one = check(found, *place.split("/"))
+        assert one.outcome is outcome and says in one.says, one
+    listed = {place for place, (outcome, _) in expected.items() if outcome is W and not place.startswith("preflight/")}
+    others = {f"{s.name}/{c.name}" for s, c in found.checks(W) if s.name != "preflight"}
+    assert others - {"batch/request 2"} == listed
+    if wrong == "decode":
+        ways = check(found, "ways", "prompt against continuation")
+        assert "decode" in ways.next[0] and [label for label, _ in ways.where[1:]] == ["generating", "as a prompt"]
+        assert int(ways.where[0][0].removeprefix("at token ")) >= 8, "before the eighth token it does as prefill does"
+
+
 @pytest.mark.parametrize(
-    "wrong, only, stage, says",
+    ("wrong", "only", "code", "verdict", "part"),
     [
-        ("counts", "tokenizer,template", "template", "user: 16 prompt tokens, not 15"),
-        ("nan", "preflight", "preflight", "not a number, or infinite"),
-        ("over", "preflight", "preflight", "add up to more than 1"),
-        ("unsorted", "preflight", "preflight", "not sorted"),
-        ("greedy", "preflight", "preflight", "not the best, at temperature 0"),
-        ("no_merges", "tokenizer", "tokenizer", "prompt tokens, not"),
-        ("newline_added", "tokenizer,template", "template", "user: 16 prompt tokens, not 15"),
+        ("over", "preflight", 1, "Something is wrong", "add up to more than 1"),
+        ("batch", "batch", 0, "depends on its batch", "llama.cpp"),
+        ("no_logprobs", "numbers", 1, "No verdict: this target does not expose", "--logits FILE"),
+        ("foreign", "numbers", 1, "No verdict: not compared: the server serves another model.", "-m MODEL.gguf"),
+        ("chatless", "template", 0, "Nothing wrong", "no such endpoint"),
     ],
 )
-def test_a_server_that_misbehaves(engine, wrong, only, stage, says, capsys) -> None:
+def test_what_the_command_makes_of_a_server(engine, wrong, only, code, verdict, part, capsys) -> None:
     with Endpoint(engine, wrong) as server:
-        code, line, text = doctor(capsys, server.url, "--quick", "--only", only)
-    assert code == 1 and line["stages"][stage] == "wrong", line
-    assert says in text and "Something is wrong" in line["verdict"]
-
-
-@pytest.mark.parametrize(
-    "wrong, stage, name, says",
-    sampled(
-        [
-            ("fork", "determinism", "run to run", "forks at token 0"),
-            ("crowd", "batch", "request 1", "float noise is about"),
-        ],
-        2,
-    ),
-)
-def test_answers_that_change(engine, wrong, stage, name, says) -> None:
-    with Endpoint(engine, wrong) as server, open_target(server.url) as target:
-        found = examine(ExamContext(target, engine, quick=True, mode="exact"), only=[stage])
-        assert check(found, stage, name).outcome is Outcome.WRONG and says in check(found, stage, name).says
-
-
-def test_what_depends_on_its_batch_is_no_mistake(engine, capsys) -> None:
-    """llama.cpp with two slots: 0.002 to 0.006 nats between alone and beside three others; alone twice: none."""
-    with Endpoint(engine, "batch") as server:
-        code, line, text = doctor(capsys, server.url, "--quick", "--only", "determinism,batch")
-    assert (line["stages"]["batch"], line["stages"]["determinism"]) == ("depends", "ok"), text
-    assert "depends on its batch" in line["verdict"] and "differs by at most 0.00" in text and "llama.cpp" in text
-
-
-@pytest.mark.parametrize("wrong, outcome", [("cache", Outcome.DEPENDS), ("drift", Outcome.WRONG)])
-def test_what_depends_on_a_cache_of_prompts_is_no_mistake(engine, wrong, outcome) -> None:
-    """llama.cpp: the first answer prefills the whole prompt, later ones its last token; these are identical."""
-    with Endpoint(engine, wrong) as server, open_target(server.url) as target:
-        found = examine(ExamContext(target, engine, quick=True, mode="exact"), only=["determinism"])
-    seen = check(found, "determinism", "run to run")
-    assert seen.outcome is outcome, seen
-    assert (found.passed, "batch or cache" in found.verdict) == (outcome is Outcome.DEPENDS,) * 2
-
-
-@pytest.mark.thorough
-def test_a_server_that_thinks_by_default_is_told_not_to(engine) -> None:
-    """Chats and plain prompts: ds4's server samples while it thinks, whatever the temperature."""
-    with Endpoint(engine, "thinks") as server, open_target(server.url) as target:
-        found = examine(ExamContext(target, engine, quick=True, mode="exact"), only=["determinism", "batch"])
-    assert check(found, "determinism", "run to run").says == "3 answers are identical with all log probabilities"
-    assert check(found, "batch", "request 1").outcome is Outcome.OK
-
-
-@pytest.mark.thorough
-def test_a_server_that_cannot_be_kept_from_thinking_is_not_accused(engine) -> None:
-    with Endpoint(engine, "always thinks") as server, open_target(server.url) as target:
-        target.abilities -= {Ability.TEXT}
-        found = examine(ExamContext(target, engine, quick=True, mode="exact"), only=["determinism", "batch"])
-    for stage, name in (("determinism", "run to run"), ("batch", "request 1")):
-        assert check(found, stage, name).outcome is Outcome.UNSURE
-        assert "it thinks although it was asked not to" in check(found, stage, name).says
-
-
-def test_where_the_rounding_is_not_known_less_is_claimed(engine) -> None:
-    """Differences that the widest mode makes, too, prove nothing."""
-    with Endpoint(engine, "fork") as server, open_target(server.url) as target:
-        found = examine(ExamContext(target, engine, quick=True), only=["determinism"])
-    assert check(found, "determinism", "run to run").outcome is Outcome.UNSURE
+        found, line, text = doctor(capsys, server.url, "--quick", "--only", only)
+    assert found == code and verdict in line["verdict"] and part in text, text
 
 
 def test_the_first_difference_of_tokens_is_shown(engine, tmp_path, capsys) -> None:
@@ -211,80 +221,11 @@ def test_the_first_difference_of_tokens_is_shown(engine, tmp_path, capsys) -> No
     assert f"is {theirs}, not {ours}" in prose["says"]
 
 
-@pytest.mark.thorough
-def test_what_decoding_does_otherwise(engine, capsys) -> None:
-    """The same tokens as a prompt and one by one, over HTTP with ids; the mode is known from the numbers."""
-    with Endpoint(engine, "decode", ids=True) as server, open_target(server.url, ids=True) as target:
-        case = ExamContext(target, engine, mode="exact")
-        found = examine(case, only=["ways"])
-    ways = check(found, "ways", "prompt against continuation")
-    assert ways.outcome is Outcome.WRONG and "decode" in ways.next[0]
-    assert [label for label, _ in ways.where[1:]] == ["generating", "as a prompt"]
-    assert int(ways.where[0][0].removeprefix("at token ")) >= 8, "before the eighth token it does as prefill does"
-
-
-@pytest.mark.thorough
-def test_an_echo_that_is_early(engine) -> None:
-    """It is told once, and read as it is meant: the numbers of this engine are right, and so is its decoding."""
-    with Endpoint(engine, "early", echo=True) as server, open_target(server.url) as target:
-        case = ExamContext(target, engine, quick=True)
-        found = examine(case, only=["tokenizer", "numbers", "ways"])
-    echo = check(found, "preflight", "echo")
-    assert echo.outcome is Outcome.WRONG and "distribution after it" in echo.says and case.echo_early
-    assert [c.name for s, c in found.checks(Outcome.WRONG)] == ["echo"]
-    numbers = check(found, "numbers", "mixed")
-    assert (numbers.figures["verdict"], numbers.figures["positions"]) == ("exact", 119)
-    assert outcomes(found)["tokenizer"] is Outcome.OK
-
-
-@pytest.mark.thorough
-def test_alternatives_that_share_a_text_are_not_called_wrong(engine, capsys) -> None:
-    """Of bytes that are no text llama-cpp-python makes '': one entry for many tokens, with the value of the last."""
-    with Endpoint(engine, "texts") as server:
-        code, line, text = doctor(capsys, server.url, "--quick", "--only", "determinism,ways")
-    assert line["stages"]["preflight"] == "unsure" and "tokens that share a text" in text
-    assert code == 0 and set(line["stages"].values()) <= {"unsure", "ok", "skipped"}
-    assert "not sorted" not in text
-
-
-@pytest.mark.thorough
-def test_a_server_that_shows_little_is_not_accused(engine, capsys) -> None:
-    with Endpoint(engine, "cut") as server:
-        code, line, text = doctor(capsys, server.url, "--quick", "--only", "determinism")
-    assert code == 0 and line["stages"]["preflight"] == "unsure" and "at least 5" in text
-    with Endpoint(engine, "no_logprobs") as server:
-        code, line, text = doctor(capsys, server.url, "--quick", "--only", "numbers,determinism,ways")
-    assert code == 1 and line["verdict"].startswith("No verdict") and line["stages"]["determinism"] == "ok"
-    assert line["stages"]["numbers"] == line["stages"]["ways"] == "impossible" and "--logits FILE" in text
-
-
-def test_another_model_is_not_taken_for_a_wrong_one(engine, capsys) -> None:
-    with Endpoint(engine, "foreign") as server:
-        code, line, text = doctor(capsys, server.url, "--quick", "--only", "tokenizer,template,numbers")
-    assert code == 1 and not any(value == "wrong" for value in line["stages"].values())
-    assert line["stages"]["numbers"] == "impossible" and "-m MODEL.gguf" in text
-    assert line["verdict"] == "No verdict: not compared: the server serves another model."
-
-
 @pytest.mark.parametrize("echo", [False, True])
 def test_the_numbers_of_another_model_are_not_diagnosed(engine, echo, capsys) -> None:
     with Endpoint(engine, "foreign", echo=echo) as server:
         code = cli.main(["diagnose", "--prompt", "short", "--target", server.url])
     assert code == 1 and "not compared: the server serves another model" in capsys.readouterr().err
-
-
-def test_a_missing_endpoint_leaves_the_rest(engine, capsys) -> None:
-    with Endpoint(engine, "chatless") as server:
-        code, line, text = doctor(capsys, server.url, "--quick", "--only", "template,determinism")
-    assert code == 0 and line["stages"]["template"] == "impossible" and line["stages"]["determinism"] == "ok"
-    assert "no such endpoint" in text
-
-
-def test_control_strings_that_become_tokens_are_told(engine, capsys) -> None:
-    for echo in (False, True):
-        with Endpoint(engine, "parses", echo=echo) as server:
-            code, line, text = doctor(capsys, server.url, "--quick", "--only", "tokenizer")
-        assert code == 0 and line["stages"]["tokenizer"] == "unsure" and "become control tokens" in text
 
 
 def test_nobody_there(capsys) -> None:

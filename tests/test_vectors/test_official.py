@@ -1,15 +1,13 @@
-"""ds4's official.vec and its fetcher's captures: a synthetic copy in ds4's format, round trips, limits, damage."""
+"""ds4's official.vec: a synthetic copy in ds4's format, round trips, limits, damage."""
 
 from __future__ import annotations
-
-import json
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ds4ref.errors import DataError
-from ds4ref.test_vectors.official import VecCase, from_case, read_capture, read_vec, write_vec
+from ds4ref.test_vectors.official import VecCase, from_case, read_vec, write_vec
 from ds4ref.test_vectors.schema import CASE_SCHEMA, RecordedCase, Repetition, StepRecord, TokenRecord
 
 VEC = """# ds4-official-logprob-vectors-v1
@@ -97,41 +95,3 @@ def test_what_is_written(tmp_path) -> None:
     for bad in (VecCase("a", 1, "a b", found.steps), VecCase("a", 1, "p", ()), VecCase("a", 1, "p", found.steps * 17)):
         with pytest.raises(DataError):
             write_vec([bad])
-
-
-def capture_json(**changes) -> dict:
-    token = {"text": "Ada", "bytes": [65, 100, 97]}
-    other = {"text": "\u00e9"}  # no bytes: UTF-8 of the text
-    top = [{"token": token, "logprob": 0.0}, {"token": other, "logprob": -9999.0}]
-    steps = [{"step": 0, "token": token, "logprob": 0.0, "top_logprobs": top}]
-    return {"schema": "ds4-official-logprobs-v1", "model": "deepseek-v4-flash", "id": "short_a", "prompt": "Chi?",
-            "usage": {"prompt_tokens": 21}, "finish_reason": "length", "steps": steps} | changes  # fmt: skip
-
-
-@pytest.mark.parametrize("changes, ctx, system", [
-    ({}, 16384, ""), ({"id": "short_code_completion"}, 4096, ""), ({"ctx": 512}, 512, ""),
-    ({"request": {"messages": [{"role": "system", "content": "Be brief."}]}}, 16384, "Be brief."),
-])  # fmt: skip
-def test_captures_of_the_fetcher(tmp_path, changes, ctx, system) -> None:
-    """The context is not in upstream's captures: its own, or that of ds4's set."""
-    path = tmp_path / "a.json"
-    path.write_text(json.dumps(capture_json(**changes)))
-    found = read_capture(str(path))
-    (first,) = found.repetition().steps
-    assert first.token.raw == b"Ada" and [t.raw for t in first.top] == [b"Ada"]
-    assert [t.raw for t in first.rest] == ["\u00e9".encode()]
-    assert (found.context, found.system, found.prompt, found.repetition().prompt_tokens) == (ctx, system, "Chi?", 21)
-
-
-@pytest.mark.parametrize("broken", [
-    b"", b"[]", b"{", b"3", json.dumps(capture_json(schema="v2")).encode(), json.dumps(capture_json(steps=3)).encode(),
-    json.dumps(capture_json(steps=[{"token": {}}])).encode(),
-    json.dumps(capture_json(steps=[{"token": {"bytes": [999]}, "logprob": 0, "top_logprobs": []}])).encode(), None,
-], ids=range(9))  # fmt: skip
-def test_malformed_captures(tmp_path, broken) -> None:
-    path = tmp_path / "a.json"
-    if broken is not None:
-        path.write_bytes(broken)
-    with pytest.raises(DataError) as caught:
-        read_capture(str(path))
-    assert "\n" not in str(caught.value)

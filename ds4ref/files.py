@@ -76,11 +76,15 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 WHOLE, ENDS = 1 << 30, 16 << 20
 
 
-def file_digest(path: str | os.PathLike[str]) -> str:
+def file_digest(path: str | os.PathLike[str], *others: str | os.PathLike[str]) -> str:
     """Return "sha256:..." of a file; above 1 GiB "ends:...", the SHA-256 of its size, first and last 16 MiB.
 
-    A folder gives "folder:...", the SHA-256 of the names and digests of its JSON files and safetensors.
+    A folder gives "folder:...", the SHA-256 of the names and digests of its JSON files and safetensors; several files
+    "files:...", that of their digests.
     """
+    if others:
+        digests = "\n".join(map(file_digest, (path, *others)))
+        return f"files:{hashlib.sha256(digests.encode()).hexdigest()}"
     if os.path.isdir(path):
         digest = hashlib.sha256()
         for name in sorted(os.listdir(path)):

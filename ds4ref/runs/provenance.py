@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..environment import machine
 from ..files import file_digest
+from ..weights.source import files_of
 
 if TYPE_CHECKING:
     from ..engine import Engine
@@ -129,7 +130,7 @@ def engine_facts(
     facts = {**identity(engine), "threads": engine.threads}
     if (places := engine.cluster) is not None:
         facts["cluster"] = places
-    paths = [Path(path) for path in getattr(engine.source, "paths", [engine.path])]
+    paths = [Path(path) for path in files_of(engine.source)]
     found = [_weights_digest(path, store, progress) for path in paths]
     if None not in found:
         digests = [str(digest) for digest in found]
@@ -157,7 +158,7 @@ def header_digest(source: TensorSource) -> str:
     config.json."""
     path = Path(source.path)
     digest = hashlib.sha256()
-    for part, file in enumerate([path / "config.json"] if path.is_dir() else getattr(source, "paths", [path])):
+    for part, file in enumerate([path / "config.json"] if path.is_dir() else files_of(source)):
         size = os.path.getsize(file)
         offsets = [] if path.is_dir() else [t.offset for t in source.tensors.values() if t.part == part]
         remaining = min(offsets, default=size)

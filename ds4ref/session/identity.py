@@ -9,7 +9,6 @@ noise only.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,7 @@ from ..text.chat import Message
 from ..text.dsml import ToolCall
 from ..text.prompts import prompt_of
 from ..version import __version__
+from ..weights.source import files_of
 
 if TYPE_CHECKING:
     from ..text.official import Profile
@@ -48,7 +48,7 @@ class Identity:
         routed = engine.source.tensors.get(ROUTED)
         modes = engine.model.numerics._asdict()
         facts = {
-            "model": file_digest(os.fspath(engine.source.path)),
+            "model": file_digest(*files_of(engine.source)),
             "numerics": " ".join(f"{name}={value}" for name, value in modes.items()),
             "tokenizer": tokenizer_digest(engine.tokenizer),
             "template": template_digest(engine.tokenizer.profile),

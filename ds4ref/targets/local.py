@@ -19,6 +19,7 @@ from ..text.chat import MODES, ends_in_thinking
 from ..text.official_parser import OfficialParser
 from ..text.prompts import prompt_of
 from ..text.protocol import EOS
+from ..weights.source import files_of
 from .answer import Delta, Finish, Step, Token, Usage
 from .base import Ability, Prompt, Request, Target
 from .reader import AnswerReader
@@ -162,7 +163,7 @@ class LocalTarget(Target):
         from ..version import __version__
 
         if not self._digest:
-            self._digest = file_digest(self.engine.path)
+            self._digest = file_digest(*files_of(self.engine.source))
         return {
             "kind": self.kind,
             "name": self.engine.source.metadata.get("general.name") or self.engine.path,

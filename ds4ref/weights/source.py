@@ -117,6 +117,11 @@ def matrix_rows(source: TensorSource, info: TensorInfo) -> np.ndarray | ApartRow
     return source.raw(info.name).reshape(*info.shape[:-1], info.fmt.row_bytes(info.dims[0])) if rows is None else rows
 
 
+def files_of(source: TensorSource) -> list[str]:
+    """Return the paths of all parts of a model in several GGUF files, else the path of the file or folder."""
+    return getattr(source, "paths", [os.fspath(source.path)])
+
+
 def architecture(source: TensorSource) -> str:
     """Return the architecture of a model file (``general.architecture``), or ``DEEPSEEK`` if the file has no such
     key."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
+import shutil
 from pathlib import Path
 
 import gguf
@@ -10,11 +13,24 @@ import numpy as np
 import pytest
 
 from ds4ref.archs.deepseek4.weights import expected_tensors
+from ds4ref.archs.report import describe
+from ds4ref.cli.ds4 import main as ds4
 from ds4ref.cli.quantize import main as quantize
+from ds4ref.engine import Engine
 from ds4ref.errors import ModelFileError
+from ds4ref.nano import random_path
+from ds4ref.runs.provenance import engine_facts
+from ds4ref.server.worker import Worker
+from ds4ref.session.identity import Identity
+from ds4ref.session.session import Session
+from ds4ref.targets.local import LocalTarget
+from ds4ref.test_vectors.cli import main as vectors
+from ds4ref.variants import LIBRARY, Runner
 from ds4ref.weights import open_source
 from ds4ref.weights.gguf import GGUFFile
 from ds4ref.weights.quantize.part import PartFile
+from tests.cluster.links import split
+from tests.server.conftest import running
 
 from .modelfile import SMALL, TOKENS, container, kv, write_model
 
@@ -59,13 +75,81 @@ def test_a_set_reads_as_the_whole(tmp_path, counts, opened):
         assert sum(size for size, _ in parts.touch()) == sum(info.nbytes for info in whole.tensors.values())
 
 
-def test_quantize_of_a_set_is_that_of_the_whole(tmp_path):
-    paths, made = write_split(tmp_path, equal_parts(5)), []
-    for name in (tmp_path / "whole.gguf", paths[2]):
-        assert quantize([str(name), "-o", str(tmp_path / "q.gguf"), "--recipe", "q8"]) == 0
-        made.append((tmp_path / "q.gguf").read_bytes())
-        (tmp_path / "q.gguf").unlink()
-    assert made[0] == made[1]
+IDS = list(range(5, 25))
+
+
+def opened(use, **options):
+    """Return a use of an open engine, as one of its path."""
+
+    def run(path: str, folder: Path):
+        with Engine.open(path, numerics="ds4", threads=1, **options) as engine:
+            return use(engine)
+
+    return run
+
+
+def made_by(main, *arguments):
+    """Return a use that runs a command: what it writes into OUT; SET is the model, WHOLE always the whole one."""
+
+    def run(path: str, folder: Path):
+        out = folder / "out.gguf"
+        places = {"SET": path, "WHOLE": str(random_path()), "OUT": str(out), "TEXT": str(folder / "text")}
+        assert main([places.get(argument, argument) for argument in arguments]) == 0
+        data = out.read_bytes()
+        out.unlink()
+        return re.sub(rb"s-0000[0-9]-of", b"NAME", data)
+
+    return run
+
+
+def shown(path: str, folder: Path):
+    own = {"path", "file_bytes", "metadata_keys", "computed_with", "accounts"}
+    return {key: value for key, value in describe(path).items() if key not in own}
+
+
+def damaged(path: str, folder: Path):
+    """The set damages nothing."""
+    (folder / "ids").write_text(json.dumps(IDS))
+    return vectors(["damage", str(random_path()), path, "--token-ids", str(folder / "ids"), "--json"])
+
+
+def answered(engine: Engine):
+    with running(Worker(engine, ctx=128)) as server:
+        body = {"prompt": "A set", "max_tokens": 6, "temperature": 0, "logprobs": 1}
+        return server.client.post("/v1/completions", json=body).json()["choices"]
+
+
+USES = {
+    "logits, token by token": opened(lambda engine: engine.session(64).extend(IDS, one_by_one=True)),
+    "experts read when chosen": opened(lambda engine: engine.session(64).extend(IDS), expert_cache=700_000),
+    "layers on two workers": opened(lambda engine: Session(split(engine, "ds4", 2), 64).extend(IDS)),
+    "a bug put into the pass": opened(lambda engine: Runner(engine).run(IDS, "ds4", [LIBRARY["no_sink"]])[0]),
+    "server": opened(answered),
+    "damage": damaged,
+    "inspect": shown,
+    "quantize": made_by(quantize, "SET", "-o", "OUT", "--recipe", "q2"),
+    "template": made_by(quantize, "WHOLE", "-o", "OUT", "--template", "SET"),
+    "donor": made_by(quantize, "WHOLE", "-o", "OUT", "--donor", "SET", "--layers", "1-2"),
+    "imatrix": made_by(ds4, "imatrix", "TEXT", "-m", "SET", "-o", "OUT"),
+}
+
+
+@pytest.fixture(scope="module")
+def random_set(tmp_path_factory):
+    """The random model, in three parts."""
+    folder = tmp_path_factory.mktemp("set")
+    assert quantize([str(random_path()), "-o", str(folder / "s.gguf"), "--split-max-size", "6MB"]) == 0
+    parts = sorted(folder.glob("s-*.gguf"))
+    shutil.copy(random_path(), folder / "s-00000-of-00003.gguf")  # the whole, under a name of the same length
+    (folder / "text").write_text("Every part of a set is read, whatever reads it. " * 4)
+    return folder, parts
+
+
+@pytest.mark.parametrize("use", USES)
+def test_a_set_does_what_the_whole_does(random_set, use):
+    folder, paths = random_set
+    whole, parts = (USES[use](str(path), folder) for path in (folder / "s-00000-of-00003.gguf", paths[1]))
+    assert np.array_equal(whole, parts) if isinstance(whole, np.ndarray) else whole == parts
 
 
 def test_a_set_is_written_and_equals_the_whole(tmp_path, monkeypatch, capsys):
@@ -177,19 +261,15 @@ def test_split_keys(tmp_path, keys, says):
         assert says in refused(path)
 
 
-def test_any_part_changes_what_a_model_is_called(tmp_path):
-    """Headers of all parts, and weights of all parts."""
-    from ds4ref.engine import Engine
-    from ds4ref.nano import random_path
-    from ds4ref.runs.provenance import engine_facts
+def test_any_part_changes_what_a_model_is_called(random_set):
+    """Headers of all parts, and weights of all parts: in runs, saved sessions and vectors."""
+    _, (first, *others) = random_set
 
-    assert quantize([str(random_path()), "-o", str(tmp_path / "s.gguf"), "--split-max-size", "8MB"]) == 0
-    first, *others = sorted(tmp_path.glob("s-*.gguf"))
-
-    def named() -> tuple[str, str]:
+    def named() -> tuple[str, ...]:
         with Engine.open(first, backend="reference") as engine:
             model = engine_facts(engine)["model"]
-        return model["header_sha256"], model["sha256"]
+            saved, target = Identity.of(engine).facts["model"], LocalTarget(engine).identity()["digest"]
+        return model["header_sha256"], model["sha256"], saved, target
 
     before = named()
     with open(others[-1], "r+b") as file:
@@ -198,4 +278,4 @@ def test_any_part_changes_what_a_model_is_called(tmp_path):
         file.seek(-1, os.SEEK_END)
         file.write(bytes([last ^ 1]))
     after = named()
-    assert before[0] == after[0] and before[1] != after[1]
+    assert [a == b for a, b in zip(before, after, strict=True)] == [True, False, False, False]

@@ -6,6 +6,8 @@ import json
 import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import gguf
@@ -204,6 +206,31 @@ def test_sets_of_the_reference_writer(tmp_path, small_first):
         assert len(made.paths) == 3 + small_first
 
 
+SERVE = """
+import json, os, sys, urllib.request, xllamacpp
+params = xllamacpp.CommonParams()
+params.model.path, params.n_ctx, params.n_parallel, params.cpuparams.n_threads = sys.argv[1], 256, 1, 1
+server = xllamacpp.Server(params)
+body = {"prompt": [*range(5, 25)], "n_predict": 8, "temperature": 0, "n_probs": 3}
+request = urllib.request.Request(server.listening_address + "/completion", json.dumps(body).encode(),
+                                 {"Content-Type": "application/json"})
+answer = json.load(urllib.request.urlopen(request))["completion_probabilities"]
+print("ANSWER", [(place["id"], place["logprob"]) for place in answer], flush=True)
+os._exit(0)
+"""
+
+
+@pytest.mark.peers
+def test_llama_cpp_reads_a_set_as_the_whole(random_set):
+    pytest.importorskip("xllamacpp")
+    folder, (first, *_) = random_set
+    answers = []
+    for path in (folder / "s-00000-of-00003.gguf", first):
+        run = subprocess.run([sys.executable, "-c", SERVE, path], capture_output=True, text=True, timeout=120)
+        answers += [line for line in run.stdout.splitlines() if line.startswith("ANSWER")]
+    assert len(answers) == 2 and answers[0] == answers[1]
+
+
 def refused(path: Path) -> str:
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(ModelFileError) as caught:
@@ -212,33 +239,41 @@ def refused(path: Path) -> str:
     return str(caught.value)
 
 
-def test_broken_sets_name_the_part_and_the_remedy(tmp_path):
-    first, second, third = write_split(tmp_path, equal_parts(3))
-    kept = second.read_bytes()
-
-    second.unlink()
-    assert part_name(1, 3) in refused(first) and "part 2 of 3: cannot open" in refused(third)
-    second.write_bytes(kept[:-64])
-    assert part_name(1, 3) in refused(first) and "past the end of the file" in refused(first)
-    second.write_bytes(third.read_bytes())  # another part under its name
-    assert "is part 3 of 3, its name says part 2 of 3: fetch it again" in refused(first)
-    second.write_bytes(kept)
-    third.write_bytes(write_split(tmp_path / "other", [30, 30, len(SPECS) - 60])[2].read_bytes())
-    assert "a part is of another model" in refused(first) or "too" in refused(first)
-    moved = tmp_path / "model.gguf"
-    first.rename(moved)
-    assert "is part 1 of 3 of a split model, and must be named PREFIX-00001-of-00003.gguf" in refused(moved)
+def other_set(parts: list[Path], counts: list[int], **keys: object) -> list[Path]:
+    return write_split(parts[0].parent / "other", counts, **keys)
 
 
-def test_two_parts_with_one_tensor(tmp_path):
-    first, second = write_split(tmp_path, equal_parts(2))
-    second.write_bytes(first.read_bytes().replace(kv("split.no", "u16", 0), kv("split.no", "u16", 1)))
-    assert f"is in {part_name(0, 2)!r}, too" in refused(first).replace('"', "'")
+BROKEN = {
+    "a part is missing": (lambda parts: parts[1].unlink(), "part 2 of 3: cannot open"),
+    "a part is cut off": (lambda parts: os.truncate(parts[1], parts[1].stat().st_size - 64), "past the end of"),
+    "a part is cut within its header": (lambda parts: os.truncate(parts[1], 40), "m-00002-of-00003.gguf"),
+    "a part is under another's name": (
+        lambda parts: shutil.copy(parts[2], parts[1]),
+        "is part 3 of 3, its name says part 2 of 3: fetch it again"),
+    "a part repeats tensors of another": (
+        lambda parts: parts[1].write_bytes(
+            parts[0].read_bytes().replace(kv("split.no", "u16", 0), kv("split.no", "u16", 1))),
+        "is in 'm-00001-of-00003.gguf', too"),
+    "a part of a model cut elsewhere": (
+        lambda parts: shutil.copy(other_set(parts, [40, 40, len(SPECS) - 80])[2], parts[2]),
+        "a part is of another model"),
+    "a part of a set of another length": (
+        lambda parts: shutil.copy(other_set(parts, equal_parts(3), count=4)[2], parts[2]),
+        "is part 3 of 4, its name says part 3 of 3"),
+    "the first is renamed": (
+        lambda parts: parts[0].rename(parts[0].with_name("model.gguf")),
+        "is part 1 of 3 of a split model, and must be named PREFIX-00001-of-00003.gguf"),
+    "the others are renamed": (lambda parts: parts[2].rename(parts[2].with_name("n.gguf")), "part 3 of 3: cannot open"),
+}  # fmt: skip
 
 
-def test_a_part_of_a_set_of_another_length(tmp_path):
-    first, *_ = write_split(tmp_path, equal_parts(3), count=4)
-    assert "is part 3 of 4, its name says part 3 of 3" in refused(first)
+@pytest.mark.parametrize("case", BROKEN)
+def test_broken_sets_name_the_part_and_the_remedy(tmp_path, case):
+    parts = write_split(tmp_path, equal_parts(3))
+    spoil, says = BROKEN[case]
+    spoil(parts)
+    text = refused(next(path for path in (tmp_path / "model.gguf", *parts) if path.exists()))
+    assert says in text.replace('"', "'") and "\n" not in text
 
 
 @pytest.mark.parametrize(

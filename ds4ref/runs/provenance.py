@@ -158,7 +158,7 @@ def header_digest(source: TensorSource) -> str:
     config.json."""
     path = Path(source.path)
     digest = hashlib.sha256()
-    for part, file in enumerate([path / "config.json"] if path.is_dir() else files_of(source)):
+    for part, file in enumerate([str(path / "config.json")] if path.is_dir() else files_of(source)):
         size = os.path.getsize(file)
         offsets = [] if path.is_dir() else [t.offset for t in source.tensors.values() if t.part == part]
         remaining = min(offsets, default=size)

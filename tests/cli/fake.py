@@ -15,6 +15,7 @@ from ds4ref.errors import Cancelled, ContextError, SessionError
 from ds4ref.text import protocol
 from ds4ref.text.byte_level import ALPHABET
 from ds4ref.text.tokenizer import Tokenizer
+from ds4ref.weights.source import Metadata
 
 VOCAB = 300
 """Wider than the tokenizer, as real models are."""
@@ -129,7 +130,8 @@ class FakeEngine:
         self.backend = options.get("backend", "cpu")
         self.model = SimpleNamespace(numerics=SimpleNamespace(name=options.get("numerics", "qat")))
         tensors = {"w": SimpleNamespace(nbytes=12288, offset=4, part=0)}
-        self.source = SimpleNamespace(metadata={"general.name": "fake"}, size=4, tensors=tensors, path=path)
+        keys = Metadata([("general.architecture", "string", "fake"), ("general.name", "string", "fake")])
+        self.source = SimpleNamespace(metadata=keys, size=4, tensors=tensors, path=path)
         self.source.touch = lambda: iter([(8192, 16), (4096, 3)])
         self.sessions: list[FakeSession] = []
         self.drafts = self.steering = None

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from .runner import Event, Runner
 
-COMMANDS = {"compare": "compare_command", "regrade": "regrade", "view": "view"}
+COMMANDS = {"compare": "compare_command", "view": "view"}
 """Function of each subcommand, in the module of its name."""
 
 

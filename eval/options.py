@@ -32,7 +32,6 @@ GIVEN = "think", "tokens", "soft_limit", "hard_limit", "top_p", "min_p", "seed"
 USAGE = """ds4-eval [options]                   ask the questions, grade the answers, report
        ds4-eval view LOG [QUESTION]         show a log, or one question in full
        ds4-eval compare A B                 compare two logs question by question
-       ds4-eval regrade LOG                 grade the answers of a log again
        (each with --help)"""
 
 EPILOG = """\

@@ -23,6 +23,7 @@ from .packs import EXAM, LETTERS, Question
 from .plan import chosen
 from .prompt import user_text
 from .report import outcome, report
+from .runner import regrade
 from .scores import is_exhausted, summarize
 
 OUTCOMES = ("right", "wrong", "ambiguous", "missing", "failed", "stopped", "exhausted")
@@ -40,6 +41,8 @@ def view(argv: Sequence[str]) -> int:
     made.add_argument("names", metavar="NAME", nargs="*",
                       help="a log, or latest; then a question: its number, its id or the beginning of it")  # fmt: skip
     add(made, "--only", metavar="WORDS", help="sources (maths,security), or words in id, source or domain")
+    made.add_argument("--regrade", action="store_true",
+                      help="grade all answers by today's rules first; the log stays as it is")  # fmt: skip
     made.add_argument("--outcome", metavar="LIST", help=f"only these: {', '.join(OUTCOMES)}")
     add(made, "--json")
     args = parsed(made, argv)
@@ -48,6 +51,13 @@ def view(argv: Sequence[str]) -> int:
     if not 1 <= len(args.names) <= 2:
         raise UsageError(f"view needs a log and at most one question, {len(args.names)} names given")
     log = opened(args.names[0], PROG)
+    if args.regrade:
+        before = [sample.grade for sample in log.samples]
+        for sample in log.done:
+            regrade(sample, log.questions[sample.id])
+        pairs = zip(before, (sample.grade for sample in log.samples), strict=True)
+        changed = sum((one and one.outcome) != (other and other.outcome) for one, other in pairs)
+        say(PROG, f"{changed} of {len(log.done)} answers are graded differently")
     question = find(log, args.names[1]) if len(args.names) == 2 else None
     samples = about(log, args.only) if question is None else [s for s in log.samples if s.id == question.id]
     shown = of_outcome(samples, args.outcome)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 PROG = "ds4-kv"
 COMMANDS = {
-    "list": "list checkpoints, most valuable first; those named in full, with their text",
+    "list": "list checkpoints, most valuable first; those named in full, with their text, as JSON",
     "prune": "delete leftover and damaged files, and those over the size limit",
 }
 USAGE = {
@@ -90,7 +90,7 @@ def listing(args: Namespace) -> int:
         print(json.dumps(facts))
     elif full:
         for one in facts:
-            _show(one)
+            print(json.dumps(one, indent=2))
     elif facts:
         names = ("name", "tokens", "MiB", "reason", "hits", "used", "state", "begins")
         specs = [
@@ -156,24 +156,6 @@ def _facts(directory: Directory, entry: StoredCheckpoint, full: bool) -> dict[st
             facts["calls"] = [call.decode("utf-8", "replace") for call, _ in entry.checkpoint.tools(file)]
             facts["text"] = entry.checkpoint.text(file).decode("utf-8", "replace")
     return facts
-
-
-def _show(facts: dict[str, Any]) -> None:
-    """Print what is known of a checkpoint, and its text."""
-    text = facts.pop("text", "")
-    for name, value in facts.items():
-        label = name.replace("_", " ")
-        if name in ("created", "used") and value < 1 << 40:
-            value = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(value))
-        elif isinstance(value, dict):
-            value = [f"{key}: {fact}" for key, fact in value.items() if fact]
-        elif isinstance(value, float):
-            value = f"{value:.6g}"
-        for part in value if isinstance(value, list) else [value]:
-            print(f"{label:<16}{' '.join(map(str, part)) if isinstance(part, list) else part}")
-            label = ""
-    visible = "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)
-    print(f"\n{visible}" if len(visible) <= 2000 else f"\n{visible[:1000]}\n[...]\n{visible[-1000:]}")
 
 
 def _verdict(path: Path) -> tuple[str, str]:

@@ -13,10 +13,9 @@ import pytest
 from ds4ref.eval import cli
 from ds4ref.eval import log as logs
 from ds4ref.eval.plan import Key
-from ds4ref.eval.regrade import regraded
 from ds4ref.eval.replay import FASTEST, SLOWEST, Replay, asked
-from ds4ref.eval.runner import Abandoned, Finished, Started, Streamed
-from ds4ref.eval.scores import summarize
+from ds4ref.eval.runner import Abandoned, Finished, Started, Streamed, regrade
+from ds4ref.eval.scores import summary
 from ds4ref.eval.tui.app import EvalApp
 from ds4ref.targets import Ability
 
@@ -165,8 +164,8 @@ def test_on_the_screen(tmp_path):
 ])  # fmt: skip
 def test_the_logs_of_the_readme_s_picture_are_graded_as_it_shows(name, counts):
     log = logs.read(Path(__file__).parents[1] / "data" / "replay" / f"{name}.jsonl")
-    again = regraded(log)
-    assert again == log.samples
-    assert {
-        word: n for word, n in summarize(log.questions, again).items() if word in made.LETTERS.values() and n
-    } == counts
+    grades = [sample.grade for sample in log.samples]
+    for sample in log.samples:
+        regrade(sample, log.questions[sample.id])
+    assert [sample.grade for sample in log.samples] == grades
+    assert {word: n for word, n in summary(log).items() if word in made.LETTERS.values() and n} == counts

@@ -238,34 +238,19 @@ def test_texts_cannot_command_the_terminal_and_a_torn_log_is_told(folder, capsys
     assert "\\x1b[2Jgone\\u202e\\x07\nAnswer:" in out
 
 
-# --- ds4-eval regrade
-
-
-@pytest.fixture
-def last_line(monkeypatch):
-    """A grader that takes the last line."""
+def test_old_answers_are_graded_again(folder, capsys, monkeypatch):
+    """By a grader that takes the last line; the log stays as it is."""
 
     def grade(question, text, *, reasoning="", finish=""):
         given = text.rpartition("Answer: ")[2]
         return Grade("right" if given == question.answer else "wrong", given, "by the last line")
 
+    log, before = made.write(folder / "run.jsonl", ["rrwaarfs"]), (folder / "run.jsonl").read_bytes()
+    assert "score: 50.0 %" in call(capsys, "view", log.path)[1]
     monkeypatch.setattr(runner, "grade", grade)
-
-
-def test_what_changed_and_what_it_does_to_the_score(folder, capsys, last_line):
-    log = made.write(folder / "run.jsonl", ["rrwaarfs"])
-    before, new = (folder / "run.jsonl").read_bytes(), folder / "new.jsonl"
-    code, out, err = call(capsys, "regrade", log.path, "-o", new)
-    assert (code, err) == (0, "") and (folder / "run.jsonl").read_bytes() == before
-    assert "2 of 6 answers are graded differently\n" in out and out.endswith(f"written to {new}\n")
-    assert "before: 50.0 %" in out and "now:    83.3 %" in out and "n = 6" in out
-    assert [line.split()[0] for line in out.splitlines()[1:3]] == [made.question(3).id, made.question(4).id]
-    again = logs.read(new)
-    assert [s.key for s in again.samples] == [s.key for s in log.samples]
-    assert again.samples[4].grade == Grade("right", "A", "by the last line") and again.samples[7] == log.samples[7]
-    assert again.header.facts["regraded"] and again.header.facts["created"] == made.FACTS["created"]
-    with logs.Writer.resume(new, log.header) as writer:
-        assert len(writer.samples) == 8, "a regraded log can go on"
+    code, out, err = call(capsys, "view", log.path, "--regrade")
+    assert (code, err) == (0, "ds4-eval view: 2 of 6 answers are graded differently\n") and "score: 83.3 %" in out
+    assert (folder / "run.jsonl").read_bytes() == before
 
 
 @pytest.mark.parametrize(
@@ -278,8 +263,6 @@ def test_what_changed_and_what_it_does_to_the_score(folder, capsys, last_line):
         (["view", "run.jsonl", "math-003"], 2, "(did you mean maths-003?)"),
         (["view", "run.jsonl", "--outcome", "wrong,bad"], 2, "unknown outcome 'bad': choose from right, wrong"),
         (["view", "run.jsonl", "--only", "nothing"], 2, "no question has 'nothing'"),
-        (["regrade", "a", "b"], 2, "needs one log, 2 given"),
-        (["regrade", "run.jsonl", "-o", "run.jsonl"], 2, "run.jsonl exists"),
     ],
 )
 def test_mistakes_are_one_line(folder, capsys, monkeypatch, argv, code, message):

@@ -182,7 +182,7 @@ def of_gguf(source: TensorSource) -> LibraryTokenizer:
         "model": {"type": "BPE", "vocab": {token: i for i, token in enumerate(tokens) if i not in control},
                   "merges": keys.value("merges", ("string[]",), []), "ignore_merges": rule.whole},
     }  # fmt: skip
-    adds = rule.whole if stored.adds_bos is None else stored.adds_bos  # as llama.cpp reads such files
+    adds = rule.bos if stored.adds_bos is None else stored.adds_bos  # as llama.cpp reads such files
     return LibraryTokenizer(table, where, bos=stored.bos, eos=stored.eos, ends=stored.ends, template=stored.template,
                             adds_bos=adds)  # fmt: skip
 

@@ -23,9 +23,10 @@ pytest.importorskip("xllamacpp")
 pytestmark = pytest.mark.peers
 
 NAMES = [
-    "bailingmoe", "bloom", "chatglm-bpe", "dbrx", "deepseek-coder", "deepseek-v3", "default", "exaone-moe", "falcon",
-    "glm4", "gpt-2", "gpt-4o", "joyai-llm", "laguna", "llama-bpe", "minicpm5", "grok-2", "qwen35", "seed-coder",
-    "smollm", "stablelm2", "superbpe", "tekken", "viking",
+    "afmoe", "bailingmoe", "bloom", "chatglm-bpe", "dbrx", "deepseek-coder", "deepseek-llm", "deepseek-v3", "default",
+    "exaone-moe", "falcon", "glm4", "gpt-2", "gpt-4o", "grok-2", "jais-2", "joyai-llm", "kimi-k2", "laguna",
+    "llama-bpe", "minicpm5", "qwen35", "seed-coder", "smollm", "spark2_5", "stablelm2", "superbpe", "tekken",
+    "tiny_aya", "ufakzeka", "viking", "youtu",
 ]  # fmt: skip
 """One name, at least, of every rule; llama.cpp normalizes nothing, so not those that do."""
 WORDS = (

@@ -334,17 +334,18 @@ def test_added_tokens_that_are_text_are_matched_first_and_protocol_is_not(tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("names", "cut"),
+    ("names", "cut", "bos"),
     [
-        ("gpt-2 phi-2 mpt olmo jais", [" ", "1234", "!!", "56"]),
-        ("smollm starcoder refact command-r codeshell", [" ", "1", "2", "3", "4", "!!", "5", "6"]),
-        ("llama-bpe llama3 llama-v3 falcon3 pixtral smaug-bpe dbrx chatglm-bpe", [" ", "123", "4", "!!", "56"]),
-        ("qwen2 deepseek-r1-qwen stablelm2", [" ", "1", "2", "3", "4", "!!", "5", "6"]),
-        ("default", [" ", "123", "4", "!!", "56"]),
+        ("gpt-2 phi-2 mpt olmo jais", [" ", "1234", "!!", "56"], False),
+        ("smollm starcoder refact command-r codeshell", [" ", "1", "2", "3", "4", "!!", "5", "6"], False),
+        ("llama-bpe llama3 llama-v3 falcon3 pixtral", [" ", "123", "4", "!!", "56"], True),
+        ("smaug-bpe dbrx chatglm-bpe glm4", [" ", "123", "4", "!!", "56"], False),
+        ("qwen2 deepseek-r1-qwen stablelm2", [" ", "1", "2", "3", "4", "!!", "5", "6"], False),
+        ("default", [" ", "123", "4", "!!", "56"], False),
     ],
 )
-def test_numbers_are_cut_as_the_name_of_the_pre_tokenizer_says(tmp_path, names, cut):
-    """As llama.cpp cuts them under each name; all have the same merges."""
+def test_numbers_are_cut_as_the_name_of_the_pre_tokenizer_says(tmp_path, names, cut, bos):
+    """As llama.cpp cuts them under each name, and puts BOS first; all have the same merges."""
     from ds4ref.text.byte_level import ALPHABET
     from ds4ref.text.library import of_gguf
     from tests.weights.modelfile import open_metadata
@@ -355,6 +356,7 @@ def test_numbers_are_cut_as_the_name_of_the_pre_tokenizer_says(tmp_path, names, 
         tok = of_gguf(open_metadata(tmp_path, [
             ("tokenizer.ggml.model", "string", "gpt2"), ("tokenizer.ggml.pre", "string", name),
             ("tokenizer.ggml.tokens", "string[]", tokens), ("tokenizer.ggml.merges", "string[]", merges),
-            ("tokenizer.ggml.token_type", "i32[]", [1] * len(tokens)),
+            ("tokenizer.ggml.token_type", "i32[]", [1] * len(tokens)), ("tokenizer.ggml.bos_token_id", "u32", 0),
         ]))  # fmt: skip
         assert [tok.decode([i]).decode() for i in tok.encode(" 1234!!56")] == cut, name
+        assert tok.adds_bos == bos, name

@@ -13,7 +13,7 @@ from typing import Any
 
 from ds4ref.console.flags import add
 from ds4ref.console.options import INT_MAX, Parser, choice, integers, number, parsed
-from ds4ref.console.tables import UNBOUNDED, Column, fitted
+from ds4ref.console.tool import parser, rows
 from ds4ref.errors import UsageError
 
 from .machines import MACHINES
@@ -21,26 +21,22 @@ from .machines import MACHINES
 PROG = "ds4-bench model"
 DEPTHS = "2048,8192,32768,65536,131072,1048576"
 UNLIMITED = 1e18
+HEADINGS = "context", "GB a token", "decode t/s", "bound by", "prefill t/s", "bound by"
 
-EPILOG = f"""\
-machines: {", ".join(MACHINES)}; "here" is this one, measured
-
-examples:
-  ds4-bench model --machine h200                   bound of Flash q2 at several depths
-  ds4-bench model --machine m3-ultra --shape pro   of Pro q2
-  ds4-bench model --gbs 500 --int8 30000 --f32 15000 --recipe q4
-  ds4-bench model --machine here -m model.gguf"""
+EXAMPLES = (
+    "--machine h200                   bound of Flash q2 at several depths",
+    "--machine m3-ultra --shape pro   of Pro q2",
+    "--gbs 500 --int8 30000 --f32 15000 --recipe q4",
+    "--machine here -m model.gguf",
+)
 
 
-def parser() -> Parser:
+def model_parser() -> Parser:
     """Return the parser of ``ds4-bench model``."""
-    options = Parser(
-        PROG,
-        usage="ds4-bench model [options]",
-        description="Tokens per second that a machine could reach at best with a full model.",
-        epilog=EPILOG,
-    )
-    options.add_argument("--machine", metavar="NAME", type=choice(*MACHINES, "here"), help="a known machine")
+    about = "Tokens per second that a machine could reach at best with a full model."
+    options = parser(PROG, about, "[options]", *EXAMPLES)
+    named = f'a known machine: {", ".join(MACHINES)}; "here" is this one, measured'
+    options.add_argument("--machine", metavar="NAME", type=choice(*MACHINES, "here"), help=named)
     options.add_argument("--gbs", metavar="X", type=number(1e-3, 1e9), help="read bandwidth, GB/s")
     options.add_argument("--int8", metavar="X", type=number(1e-3, 1e12), help="int8 peak, GOP/s (not limiting)")
     options.add_argument("--f32", metavar="X", type=number(1e-3, 1e12), help="float32 peak, GFLOP/s (not limiting)")
@@ -52,23 +48,23 @@ def parser() -> Parser:
     add(options, "--depths", type=integers(1, INT_MAX), default=integers()(DEPTHS), help=f"comma list ({DEPTHS})")
     add(options, "--store", help="run store that knows this machine's peaks (the user's own)")
     add(options, "--json")
-    add(options, "--help")
     return options
 
 
 def model_command(argv: Sequence[str]) -> int:
     """Run ``ds4-bench model``; return the exit code."""
-    args = parsed(parser(), argv)
+    args = parsed(model_parser(), argv)
     if args is None:
         return 0
     if args.machine is None and args.gbs is None:
         raise UsageError("a machine is needed: --machine NAME or --gbs X")
-    rows = predict(args, args.depths)
-    if args.json:
-        print(json.dumps(rows))
-        return 0
-    cells = [[_cell(row[name], form) for name, (_, form) in COLUMNS.items()] for row in rows]
-    print(fitted([Column(heading, right=bool(form)) for heading, form in COLUMNS.values()], cells, UNBOUNDED))
+    bounds = predict(args, args.depths)
+    cells = [
+        [f"{b['depth']:,}", f"{b['decode_bytes'] / 1e9:.2f}", f"{b['decode_tps']:.2f}", b["decode_binds"],
+         f"{b['prefill_tps']:.1f}", b["prefill_binds"]]
+        for b in bounds
+    ]  # fmt: skip
+    print(json.dumps(bounds) if args.json else rows(HEADINGS, cells))
     return 0
 
 
@@ -90,18 +86,18 @@ def predict(args: Namespace, depths: Sequence[int]) -> list[dict[str, Any]]:
     else:
         costs = Costs.of_recipe(PUBLISHED[args.shape], args.recipe, not args.float)
     limits = Peaks(peaks["read_gbs"], peaks["int8_gops"] or UNLIMITED, peaks["f32_gflops"] or UNLIMITED)
-    rows = []
+    bounds = []
     for depth in depths:
         work, first = costs.decode(depth), max(0, depth - 2048)
         decode, prefill = work.bound(limits), costs.prefill(first, depth, 2048).bound(limits)
-        rows.append(
+        bounds.append(
             {
                 "machine": peaks["name"], "depth": depth, "decode_bytes": round(work.bytes),
                 "decode_tps": 1 / decode.seconds, "decode_binds": decode.binds,
                 "prefill_tps": (depth - first) / prefill.seconds, "prefill_binds": prefill.binds,
             }
         )  # fmt: skip
-    return rows
+    return bounds
 
 
 def _peaks(args: Namespace) -> dict[str, Any]:
@@ -118,15 +114,3 @@ def _peaks(args: Namespace) -> dict[str, Any]:
         return {"name": machine()["cpu"], **measured}
     name, read_gbs = MACHINES.get(args.machine or "", ("described", args.gbs))
     return {"name": name, "read_gbs": read_gbs, "int8_gops": args.int8, "f32_gflops": args.f32}
-
-
-COLUMNS = {
-    "depth": ("context", ","), "decode_bytes": ("GB a token", "gb"), "decode_tps": ("decode t/s", ".2f"),
-    "decode_binds": ("bound by", ""), "prefill_tps": ("prefill t/s", ".1f"), "prefill_binds": ("bound by", ""),
-}  # fmt: skip
-
-
-def _cell(value: Any, form: str) -> str:
-    if value is None:
-        return ""
-    return f"{value / 1e9:.2f}" if form == "gb" else format(value, form)

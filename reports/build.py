@@ -24,8 +24,7 @@ from ds4ref.runs.statements import Comparison
 from ds4ref.runs.store import Measured
 from ds4ref.runs.words import SPEEDS
 
-from . import figures
-from .figures import finite
+from .figures import finite, speed_picture
 from .graded import graded_section, graded_sentences
 from .sources import model_name
 
@@ -131,7 +130,7 @@ def _speed_pictures(bench: Sequence[Measured], file: str) -> list[Picture]:
     curves = speed_curves(bench)
     if not curves["prefill"] and not curves["decode"]:
         return []
-    return [figures.speed_picture(curves["prefill"], curves["decode"], file)]
+    return [speed_picture(curves["prefill"], curves["decode"], file)]
 
 
 def _speed_table(measured: Measured, alone: bool) -> Section:
@@ -206,7 +205,7 @@ def _comparison_sentence(c: Comparison) -> str:
 def _comparison_part(c: Comparison) -> Section:
     blocks: list[Any] = [Listing(c.says(c.a, c.b))]
     if c.depths:
-        blocks.append(figures.ratio_picture(f"{c.b} against {c.a}", c.depths))
+        blocks.append(Table(*c.ratios()))
     if c.findings:
         tone = {f.verdict: TONES.get(f.verdict, "") for f in c.findings}
         cells = [[Toned(text, tone[text]) if text in tone else text for text in f.cells()] for f in c.findings]

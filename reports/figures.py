@@ -12,12 +12,10 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
-from zlib import crc32
 
-from ds4ref.console.curves import SERIES, Curve, context_axis, heading, line, new_figure, shorten, speed_figure
+from ds4ref.console.curves import SERIES, Curve, heading, new_figure, shorten, speed_figure
 from ds4ref.console.page import Picture
 from ds4ref.console.plots import GRID, INK
-from ds4ref.runs.statements import LIMITS
 from ds4ref.runs.stats import Interval
 
 if TYPE_CHECKING:
@@ -46,32 +44,6 @@ def speed_picture(prefill: Sequence[Curve], decode: Sequence[Curve], file: str =
         svg = _inline(speed_figure(prefill, decode, (WIDTH, HEIGHT), 1, 2), "speed")
     alt = f"Prefill and decode speed against context depth of {names}"
     return Picture(svg, alt, "Median over repetitions; the tables name the band.", file)
-
-
-def ratio_picture(name: str, ratios: Sequence[tuple[int, str, float]]) -> Picture:
-    """Draw the change of speed from A to B in per cent at each depth, and the margin within which runs are the same.
-
-    ``ratios``: (depth, metric, B / A).
-    """
-    margin = LIMITS["bench"].margin
-    curves: dict[str, list[tuple[int, float]]] = {}
-    for depth, metric, ratio in ratios:
-        curves.setdefault(metric, []).append((depth, 100 * (ratio - 1)))
-    with _style():
-        figure, (axes,) = new_figure((WIDTH, 260), 1, 1)
-        axes.axhspan(-margin, margin, color=GRID, linewidth=0)
-        axes.axhline(0, color=INK, linewidth=0.8)
-        for index, (metric, points) in enumerate(curves.items()):
-            line(axes, [depth for depth, _ in points], [change for _, change in points], index, metric)
-        context_axis(axes, [depth for depth, _, _ in ratios])
-        heading(axes, f"change of speed, %: {shorten(name, 70)}")
-        low, high = axes.get_ylim()
-        axes.set_ylim(min(low, -2 * margin), max(high, 2 * margin))
-        axes.legend(frameon=False, labelcolor="linecolor")
-        svg = _inline(figure, f"ratio{crc32(name.encode())}")
-    return Picture(
-        svg, f"Change of speed against context depth: {name}", "Grey: the margin within which speeds are the same."
-    )
 
 
 def score_picture(

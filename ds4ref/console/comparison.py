@@ -50,12 +50,8 @@ def text(c: Comparison, width: int, answers: Callable[[Change], Sequence[str]] |
     elif c.findings:
         parts.append(fitted(FINDINGS, [finding.cells() for finding in c.findings], width))
     if c.depths:
-        metrics = list(dict.fromkeys(metric for _, metric, _ in c.depths))
-        ratios = {(depth, metric): f"{ratio:.4f}" for depth, metric, ratio in c.depths}
-        columns = [Column("context", right=True), *(Column(f"{m} B/A", i, right=True) for i, m in enumerate(metrics))]
-        rows = [
-            [f"{depth:,}", *(ratios.get((depth, m), "") for m in metrics)] for depth in sorted({d for d, _ in ratios})
-        ]
+        headings, rows = c.ratios()
+        columns = [Column(heading, max(0, rank - 1), right=True) for rank, heading in enumerate(headings)]
         parts.append(fitted(columns, rows, width))
     if c.pairs is not None and (costs := c.pairs.costs()):
         parts.append(filled(*costs))

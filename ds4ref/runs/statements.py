@@ -118,6 +118,15 @@ class Comparison:
         """Return the verdict as sentences, one a finding; ``a``, ``b``: names of the runs."""
         return [finding.sentence(a, b) for finding in self.findings] or [f"not comparable: {'; '.join(self.notes)}"]
 
+    def ratios(self) -> tuple[list[str], list[list[str]]]:
+        """Return headings and rows of a table of speeds: depth, then B / A of each metric."""
+        metrics = list(dict.fromkeys(metric for _, metric, _ in self.depths))
+        known = {(depth, metric): f"{ratio:.4f}" for depth, metric, ratio in self.depths}
+        rows = [
+            [f"{depth:,}", *(known.get((depth, m), "") for m in metrics)] for depth in sorted({d for d, _ in known})
+        ]
+        return ["context", *(f"{metric} B/A" for metric in metrics)], rows
+
     def as_json(self) -> dict[str, Any]:
         """Return the comparison as JSON values."""
         return {

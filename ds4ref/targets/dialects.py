@@ -21,7 +21,6 @@ from typing import Any
 
 from ..errors import UsageError
 from ..text.chat import MODES, Message
-from ..text.dsml import ToolCall
 from .answer import CallDelta, Finish, Usage
 from .wire import raw_bytes
 
@@ -255,11 +254,6 @@ def calls_of(message: Json) -> tuple[CallDelta, ...]:
         texts = (x if isinstance(x, str) else "" for x in (function.get("name"), arguments, entry.get("id")))
         deltas.append(CallDelta(index if isinstance(index, int) else at, *texts))
     return tuple(deltas)
-
-
-def called(message: Json) -> tuple[ToolCall, ...]:
-    """Return the complete tool calls of a finished message."""
-    return tuple(ToolCall(call.name, call.arguments, call.id) for call in calls_of(message))
 
 
 def usage_of(answer: Json) -> Usage:

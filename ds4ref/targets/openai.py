@@ -10,16 +10,16 @@ from __future__ import annotations
 import codecs
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, TypeVar
 
 from ..errors import Cancelled, TargetError, UsageError
-from .answer import Completion, Delta, Finish, Step, Token
+from .answer import Completion, Delta, Finish, Step, Token, collect
 from .base import Ability, Prompt, Request, Target
-from .dialects import Dialect, called, calls_of, finish_of, likely, reasoning_of, usage_of
+from .dialects import Dialect, calls_of, finish_of, likely, reasoning_of, usage_of
 from .transport import Refused, Transport
 from .wire import printable, raw_bytes
 
@@ -85,59 +85,50 @@ class HttpTarget(Target):
 
         A cancelled request returns an empty completion.
         """
-        try:
-            start, reply = self._sent(request, self.transport.post, stream=False)
-        except Cancelled:
-            return Completion("", finish=Finish.CANCELLED)
-        answer = _dict(reply)
-        self._check_model(answer)
-        choice = self._choice(answer)
-        steps = self._steps(choice, request.top_logprobs, None)
-        message = _message(choice, "message")
-        text, reasoning = _text(message.get("content")), reasoning_of(message).decode("utf-8", "replace")
-        if request.top_logprobs and text and not steps:
+        done = collect(self._deltas(request, False))
+        if request.top_logprobs and done.text and not done.steps:
             raise TargetError(
                 f"{self.name} returned no log probabilities although {request.top_logprobs} were asked for"
             )
-        reason = _text(choice.get("finish_reason"))
-        if not reason:
-            raise TargetError(f"{self.name}: the answer has no finish reason")
-        finish, error = finish_of(reason)
-        return Completion(
-            text, tuple(steps), finish, usage_of(answer), _text(answer.get("model")), (),
-            time.perf_counter() - start, reasoning, called(message), error,
-        )  # fmt: skip
+        return replace(done, arrivals=(), sizes=())
 
     def stream(self, request: Request) -> Iterator[Delta]:
         """Send a request and yield deltas from server-sent events, each with its arrival time."""
+        return self._deltas(request, True)
+
+    def _deltas(self, request: Request, stream: bool) -> Iterator[Delta]:
+        """Yield the deltas of an answer; one that is not streamed is a single event."""
         start, reason, usage, model = time.perf_counter(), "", None, ""
         # a character cut in two comes in two events: each half alone would be shown as a hole
         whole = [codecs.getincrementaldecoder("utf-8")("replace") for _ in range(2)]
         try:
             with ExitStack() as stack:
-                opened = lambda *asked: stack.enter_context(self.transport.events(*asked))  # noqa: E731
-                start, events = self._sent(request, opened, stream=True)
+
+                def answered(*asked: Any) -> Iterable[Any]:
+                    if stream:
+                        return stack.enter_context(self.transport.events(*asked))
+                    return [self.transport.post(*asked)]
+
+                start, events = self._sent(request, answered, stream)
                 for event in events:
                     now, event = time.perf_counter() - start, _dict(event)
-                    if "error" in event:
-                        raise TargetError(f"{self.name}: {self._error(event['error'])}")
-                    self._check_model(event)
+                    self._check(event)
                     model = _text(event.get("model")) or model
                     if isinstance(event.get("usage"), dict):
                         usage = usage_of(event)
-                    if not event.get("choices"):
+                    if stream and not event.get("choices"):
                         continue
                     choice = self._choice(event)
                     reason = _text(choice.get("finish_reason")) or reason
-                    piece = _message(choice, "delta")
+                    piece = _message(choice, "delta" if stream else "message")
                     texts = _bytes(piece.get("content")), reasoning_of(piece)
                     text, reasoning = (decoder.decode(data) for decoder, data in zip(whole, texts, strict=True))
-                    steps = tuple(self._steps(choice, request.top_logprobs, now))
+                    steps = tuple(self._steps(choice, request.top_logprobs, now if stream else None))
                     delta = Delta(text, steps, now, reasoning=reasoning, calls=calls_of(piece))
                     if delta.brings:
                         yield delta
             if not reason:
-                raise TargetError(f"{self.name}: the stream ended without a finish reason")
+                raise TargetError(f"{self.name}: the {'stream' if stream else 'answer'} ended without a finish reason")
             finish, error = finish_of(reason)
         except Cancelled:
             finish, error = Finish.CANCELLED, ""
@@ -191,7 +182,7 @@ class HttpTarget(Target):
             "logprobs": max(1, top_logprobs), **self.extra,
         }  # fmt: skip
         answer = _dict(self.transport.post("/completions", body))
-        self._check_model(answer)
+        self._check(answer)
         steps = self._steps(self._choice(answer), top_logprobs or 1, None)
         # Counting from the end is no use: servers disagree on how many generated tokens they list. The prompt is over
         # where its text is complete; a BOS of the server's own comes first, with or without text.
@@ -289,9 +280,14 @@ class HttpTarget(Target):
             body |= more
         return body | self.dialect.switch(prompt.thinking)
 
-    def _check_model(self, answer: dict[str, Any]) -> None:
+    def _check(self, answer: dict[str, Any]) -> None:
+        """Raise TargetError for an error, and for an answer of another model than the one asked."""
+        if "error" in answer:
+            error = answer["error"]
+            message = error.get("message") if isinstance(error, dict) else error
+            raise TargetError(f"{self.name}: {self.transport.clean(raw_bytes(str(message)))}")
         served = answer.get("model")
-        if served is None or served == "":
+        if not served:
             return
         if served != self.model and served not in self.accept:
             name = self.transport.clean(raw_bytes(str(served)), 80)
@@ -301,16 +297,10 @@ class HttpTarget(Target):
         self.served.add(str(served))
 
     def _choice(self, answer: dict[str, Any]) -> dict[str, Any]:
-        if "error" in answer:
-            raise TargetError(f"{self.name}: {self._error(answer['error'])}")
         choices = _list(answer.get("choices"))
         if not choices:
             raise TargetError(f"{self.name}: the answer has no choices")
         return choices[0]
-
-    def _error(self, error: Any) -> str:
-        message = error.get("message") if isinstance(error, dict) else error
-        return self.transport.clean(raw_bytes(str(message)))
 
     def _steps(self, choice: dict[str, Any], top: int, at: float | None) -> list[Step]:
         logprobs = choice.get("logprobs")

@@ -9,12 +9,12 @@ from __future__ import annotations
 import csv
 import io
 import json
-import math
 from collections.abc import Sequence
 from typing import Any
 
 from ds4ref.console.common import atomic_output
 from ds4ref.runs.store import Measured
+from ds4ref.runs.store.runs import plain
 
 from .sources import model_name
 
@@ -36,18 +36,7 @@ def table(runs: Sequence[Measured]) -> list[dict[str, Any]]:
         about = {f"run_{name}": value for name, value in about.items()}
         lines += [about | row for row in measured.rows] or [about]
     empty = dict.fromkeys(name for line in lines for name in line)
-    return [empty | {name: _finite(value) for name, value in line.items()} for line in lines]
-
-
-def _finite(value: Any) -> Any:
-    """Return a value without NaN and infinities, which JSON does not have."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    return value
+    return [empty | {name: plain(value) for name, value in line.items()} for line in lines]
 
 
 def export(runs: Sequence[Measured], path: str) -> int:

@@ -31,9 +31,6 @@ from .plan import Load, RequestShape
 from .sweep import Progress, with_warnings
 from .waiting import Lag
 
-NAP = 0.05
-"""Maximum sleep in seconds between two checks for cancellation."""
-
 Ask = Callable[[RequestShape, Cancellation], StreamedAnswer]
 
 
@@ -170,10 +167,7 @@ def _send(
         """Start a thread per request, each at its time (open loop)."""
         assert rate is not None
         for shape, moment in waiting:
-            due = begin + moment / rate
-            while not stop() and (seconds_left := due - time.perf_counter()) > 0:
-                time.sleep(min(seconds_left, NAP))
-            if stop():
+            if stop.wait(begin + moment / rate - time.perf_counter()):
                 return
             threading.Thread(target=one, args=(shape,), name="request", daemon=True).start()
 
@@ -193,11 +187,12 @@ def _send(
                 answers.append(result)
             elif isinstance(result, TargetError):
                 failures.append(result)
-            if isinstance(result, BaseException) and not (tolerant and isinstance(result, TargetError)):
+            else:
                 stop.press()
-                if result in failures:
-                    break
                 raise result
+            if failures and not tolerant:
+                stop.press()
+                break
             report(len(answers) + len(failures))
     return sorted(answers, key=lambda answer: answer.begin), failures
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ds4ref.console.curves import Curve, panels_figure, speed_figure
-from ds4ref.console.plots import GRID, INK, tick
+from ds4ref.console.plots import INK
 from ds4ref.errors import DataError, UsageError
 from ds4ref.runs.columns import Row
 from ds4ref.runs.results import read_rows
@@ -27,14 +27,11 @@ from ds4ref.targets.wire import printable
 from .machines import MACHINES
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 SUFFIXES = (".svg", ".png", ".pdf")
-TITLE = 60
-"""Characters of a title, above which it counts files instead of naming them."""
-NAMES = {word.lower(): word for word in ("AMD", "CPU", "DGX", "EPYC", "GPU", "GTX", "L40S", "MI300X", "NVIDIA", "RTX")}
-"""Spelling of words in machines' names that have their own."""
+MOST_NAMES = 3
+"""Files that a title names; it counts the others."""
 SIZE = 720, 405
 """Size in points: 960 by 540 pixels, and in PNGs, for sharp screens, twice as many."""
 LATENCIES = {"ttft_ms": "median", "ttft_p95_ms": "95th percentile"}
@@ -50,23 +47,20 @@ def check_suffix(path: str | os.PathLike[str]) -> None:
 
 def default_title(paths: Paths) -> str:
     """Return a plot's title from file names: ``m3_max.csv`` -> ``M3 Max t/s``; several are joined by commas."""
-    names, more = [words(Path(path).stem) for path in paths], 0
-    while len(", ".join(names)) > TITLE and len(names) > 1:
-        names, more = names[:-1], more + 1
-    return ", ".join(names) + (f" and {more} more" if more else "") + " t/s"
+    names = [words(Path(path).stem) for path in paths]
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return f"{', '.join(names[:MOST_NAMES])}{more} t/s"
 
 
 def words(stem: str) -> str:
     """Return a file name without suffix as a machine's name, or as words of a title: ``m3_max`` -> ``M3 Max``."""
     parts = [part for part in re.split(r"[ _-]+", printable(stem)) if part]
     known = MACHINES.get("-".join(parts).lower())
-    return known[0] if known is not None else " ".join(map(_word, parts))
-
-
-def _word(text: str) -> str:
-    if re.fullmatch(r"[a-z]{1,2}[0-9]+", text):
-        return text.upper()
-    return NAMES.get(text.lower(), text if re.search("[A-Z]", text) else text.capitalize())
+    if known is not None:
+        return known[0]
+    return " ".join(
+        part.upper() if re.fullmatch(r"[a-z]{1,2}[0-9]+", part) else part[0].upper() + part[1:] for part in parts
+    )
 
 
 def plot(sources: Paths, outputs: Paths = (), title: str | None = None, load: bool = False) -> list[Path]:
@@ -137,19 +131,9 @@ def draw_load(rows: Sequence[Row], title: str) -> Figure:
         ("time to first token, ms", latencies),
     ]
 
-    def axis(axes: Axes, values: Sequence[float]) -> None:
-        from matplotlib.ticker import FuncFormatter, MaxNLocator
-
-        axes.set_xlim(0, 1.05 * max(values))
-        axes.xaxis.set_major_locator(MaxNLocator(8, integer=x == "streams", steps=[1, 2, 4, 5, 10]))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: tick(value)))
-        axes.set_xlabel("streams at once" if x == "streams" else "requests per second", color=INK)
-        axes.spines[["top", "left", "right"]].set_visible(False)
-        axes.tick_params(colors=INK, length=0)
-        axes.grid(axis="y", color=GRID, linewidth=0.8)
-
     with _style():
-        return panels_figure(panels, SIZE, 1, 2, printable(title), axis)
+        label = "streams at once" if x == "streams" else "requests per second"
+        return panels_figure(panels, SIZE, 1, 2, printable(title), label)
 
 
 def _style() -> Any:

@@ -8,7 +8,7 @@ Points with warnings (``runs.warnings``) are crosses, and a line below says what
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -70,11 +70,11 @@ def panels_figure(
     rows: int,
     columns: int,
     title: str = "",
-    axis: Callable[[Axes, Sequence[float]], None] | None = None,
+    label: str = "",
 ) -> Figure:
     """Return a figure of ``size`` points with a panel of curves under each heading.
 
-    ``axis`` makes the x axis for all its values; one of context depths by default.
+    ``label``: what the x axis has; context depths by default.
     """
     if len(panels) < 2:
         rows = columns = 1
@@ -83,7 +83,7 @@ def panels_figure(
     # a run has the same style in both panels, even if one lacks another run
     styles = {name: index for index, name in enumerate(dict.fromkeys(curve.name for curve in every))}
     for axes, (text, curves) in zip(all_axes, panels, strict=True):
-        _panel(axes, text, curves, styles, axis or context_axis)
+        _panel(axes, text, curves, styles, label)
     if title:
         figure.suptitle(title, x=0.01, ha="left", fontsize=15, fontweight="bold", color=INK)
     note_warnings(figure, dict.fromkeys(code for curve in every for _, text in curve.warnings for code in text.split()))
@@ -95,7 +95,7 @@ def _panel(
     text: str,
     curves: Sequence[Curve],
     styles: dict[str, int],
-    axis: Callable[[Axes, Sequence[float]], None],
+    label: str,
 ) -> None:
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
@@ -109,7 +109,7 @@ def _panel(
             axes.fill_between(depths, low, high, color=SERIES[index % len(SERIES)], alpha=0.2, linewidth=0)
         crossed = {depth for depth, _ in curve.warnings}
         cross(axes, [(depth, value) for depth, value, _, _ in curve.points if depth in crossed])
-    axis(axes, [point[0] for curve in curves for point in curve.points])
+    x_axis(axes, [point[0] for curve in curves for point in curve.points], label)
     axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: tick(value)))
     heading(axes, text)
@@ -142,12 +142,12 @@ def note_warnings(figure: Figure, codes: Iterable[str]) -> None:
         figure.supxlabel(text, x=0.01, ha="left", fontsize=10, color=INK)
 
 
-def context_axis(axes: Axes, depths: Sequence[float]) -> None:
-    """Make the x axis one of context depths, logarithmic if ``depths`` span decades."""
+def x_axis(axes: Axes, depths: Sequence[float], label: str = "") -> None:
+    """Make the x axis one of context depths, logarithmic if they span decades, or a linear one with ``label``."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
     first, last = min(depths), max(depths)
-    if logarithmic(depths):
+    if not label and logarithmic(depths):
         axes.set_xscale("log", base=2)
         axes.set_xlim(first / 1.1, 1.1 * last)
         powers = range(math.ceil(math.log2(first)), math.floor(math.log2(last)) + 1)
@@ -159,7 +159,7 @@ def context_axis(axes: Axes, depths: Sequence[float]) -> None:
         axes.set_xlim(0, 1.02 * last)
         axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 4, 5, 8, 10]))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: tick(value)))
-        axes.set_xlabel("context (tokens)", color=INK)
+        axes.set_xlabel(label or "context (tokens)", color=INK)
     axes.spines[["top", "left", "right"]].set_visible(False)
     axes.tick_params(colors=INK, length=0)
     axes.grid(axis="y", color=GRID, linewidth=0.8)

@@ -12,6 +12,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from .columns import place
+
 SPEEDS = (("prefill", "prefill_tps"), ("decode", "gen_tps"))
 DRIFT_P = 0.01
 SLOW_START = 0.05
@@ -45,10 +47,10 @@ def drift(rows: Sequence[Mapping[str, Any]], column: str) -> tuple[float, float]
         return 1.0, 0.0
     places: dict[tuple[int, str], list[float]] = {}
     for row in measured:
-        places.setdefault(_place(row), []).append(math.log(row[column]))
+        places.setdefault(place(row), []).append(math.log(row[column]))
     means = {place: statistics.fmean(values) for place, values in places.items()}
     ordered = sorted(measured, key=_moment)
-    series = [math.log(row[column]) - means[_place(row)] for row in ordered]
+    series = [math.log(row[column]) - means[place(row)] for row in ordered]
     half = len(series) // 2
     return trend(series), 100 * math.expm1(statistics.fmean(series[half:]) - statistics.fmean(series[:half]))
 
@@ -61,7 +63,7 @@ def slow_start(rows: Sequence[Mapping[str, Any]], column: str) -> float:
     reps: dict[int, dict[tuple[int, str], float]] = {}
     for entry in rows:
         if (entry.get(column) or 0) > 0:
-            reps.setdefault(int(entry.get("rep") or 0), {})[_place(entry)] = math.log(entry[column])
+            reps.setdefault(int(entry.get("rep") or 0), {})[place(entry)] = math.log(entry[column])
     first = reps.pop(0, {})
     if not first or len(reps) < 3:
         return 0.0
@@ -87,7 +89,3 @@ def trend(series: Sequence[float]) -> float:
 def _moment(row: Mapping[str, Any]) -> tuple[int, float]:
     at = row.get("at")
     return int(row.get("rep") or 0), row["ctx_tokens"] if at is None else at
-
-
-def _place(row: Mapping[str, Any]) -> tuple[int, str]:
-    return int(row["ctx_tokens"]), str(row.get("test") or "")

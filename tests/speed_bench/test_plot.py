@@ -23,9 +23,9 @@ def csv(tmp_path):
 
 @pytest.mark.parametrize("names, title", [
     (["m3_max"], "M3 Max t/s"), (["dir/m2-ultra"], "M2 Ultra t/s"), (["gb10 spark"], "GB10 Spark t/s"),
-    (["gb10"], "DGX Spark GB10 t/s"), (["rtx_pro_6000"], "RTX PRO 6000 t/s"), (["epyc_h200-q4"], "EPYC H200 Q4 t/s"),
+    (["gb10"], "DGX Spark GB10 t/s"), (["rtx_pro_6000"], "RTX PRO 6000 t/s"), (["epyc_h200-q4"], "Epyc H200 Q4 t/s"),
     (["run2_nightly"], "Run2 Nightly t/s"), (["m4x_max"], "M4x Max t/s"), (["m3_max", "m4_max"], "M3 Max, M4 Max t/s"),
-    ([f"machine_number_{n}" for n in range(9)], "Machine Number 0, Machine Number 1, Machine Number 2 and 6 more t/s"),
+    ([f"machine_{n}" for n in range(9)], "Machine 0, Machine 1, Machine 2 and 6 more t/s"),
 ])  # fmt: skip
 def test_titles(names, title):
     assert default_title([f"{name}.csv" for name in names]) == title

@@ -323,15 +323,15 @@ def _text(text: str) -> str:
 
 
 def _dump(value: Mapping[str, Any]) -> str:
-    return json.dumps(_finite(value), allow_nan=False, separators=(",", ":"))
+    return json.dumps(plain(value), allow_nan=False, separators=(",", ":"))
 
 
-def _finite(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Return plain JSON data: NaN and infinity become null, NumPy scalars numbers."""
     if isinstance(value, Mapping):
-        return {str(key): _finite(entry) for key, entry in value.items()}
+        return {str(key): plain(entry) for key, entry in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_finite(entry) for entry in value]
+        return [plain(entry) for entry in value]
     if hasattr(value, "item") and not isinstance(value, (str, bytes)):
         value = value.item()
     return None if isinstance(value, float) and not math.isfinite(value) else value

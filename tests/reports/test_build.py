@@ -2,13 +2,12 @@
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from ds4ref.console.page import Picture, Section, Table, pictures
+from ds4ref.console.page import Section, Table, pictures
 from ds4ref.errors import DataError
 from ds4ref.reports.build import assemble, build_report, series, speed_curves
 from ds4ref.reports.cli import main
@@ -267,20 +266,6 @@ def test_rows_of_other_graders_have_scores_only():
     assert [row["score"] for row in scores] == ["50.0%"] and answers["right"] == answers["cut or closed"] == ""
     with pytest.raises(DataError, match="no questions with a grade"):
         assemble([run("x", [{"id": "q", "status": "failed"}], kind="eval")])
-
-
-def test_every_run_has_its_place_in_every_group(monkeypatch):
-    """A dot for each run in each group of the picture, from top to bottom."""
-    from ds4ref.reports import graded as module
-
-    drawn = []
-    monkeypatch.setattr(module, "score_picture", lambda *given: drawn.append(given) or Picture("<svg></svg>", ""))
-    one, other = evaluation("one"), evaluation("other", 2)
-    assemble([one, replace(other, rows=[row for row in other.rows if row["source"] != "science"])])
-    groups, names, guesses = drawn[0]
-    assert list(groups) == ["all", "maths", "science", "security"] and names == ["one", "other"] and not guesses
-    assert groups["science"][1] is None and None not in (*groups["all"], *groups["maths"], *groups["security"])
-    assert groups["all"][0] == scored.share(scored.answered(one.rows).values())
 
 
 # --- logs of ds4-eval as files

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 import time
@@ -65,6 +66,74 @@ class Endpoint:
     def counted(self, count, count_generated):
         cached = {} if self.cached is None else {"prompt_tokens_details": {"cached_tokens": int(self.cached * count)}}
         return {"prompt_tokens": count, "completion_tokens": count_generated, **cached}
+
+
+PREFILL, STEP = 1e-3, 2.45e-3
+"""Seconds that a token of the prompt and one of the answer take."""
+WORDS = ("The", " old", " mill", " stood", " by", " a", " river", " and", " ground", " its", " corn", ",", " slow", ".")
+
+
+class Server(Endpoint):
+    """A chat server that makes as many tokens as it is asked for, and tells the truth.
+
+    prefill   seconds a prompt token takes
+    before    seconds before anything else
+    steps     seconds before each token, in turn
+    group     tokens in a piece
+    stops     tokens after which it stops by itself
+    cap       most tokens that it makes; it calls that the limit
+    pieces    function of the prompt's tokens and true pieces (seconds before it, text) to those that it sends: their
+              texts, or the fields of their deltas; of None it sends nothing
+    says      function of the tokens of prompt, answer and request to other fields of its usage, None for no usage
+    streams   says it of streams alone
+    """
+
+    depths = "300,900"
+
+    def __init__(self, prefill=PREFILL, before=0.0, steps=(STEP,), group=1, stops=None, cap=None, words=WORDS,
+                 pieces=lambda prompt, whole: whole, says=lambda *counts: {}, streams=False, depths=depths):  # fmt: skip
+        super().__init__()
+        self.prefill, self.before, self.steps, self.group, self.stops, self.cap = (
+            prefill,
+            before,
+            steps,
+            group,
+            stops,
+            cap,
+        )
+        self.words, self.pieces, self.says, self.streams, self.depths = words, pieces, says, streams, depths
+
+    def told(self, body):
+        """Return the tokens that it makes and its usage."""
+        prompt, asked = self.tokens(body), body["max_tokens"]
+        made = min(asked, self.stops or asked, self.cap or asked)
+        more = {} if self.streams and not body["stream"] else self.says(prompt, made, asked)
+        return made, None if more is None else {"prompt_tokens": prompt, "completion_tokens": made, **more}
+
+    def events(self, path, body, sleep):
+        with self.lock:
+            self.bodies.append((path, body))
+        prompt, (made, usage) = self.tokens(body), self.told(body)
+        sleep(self.before + self.prefill * prompt)
+        tokens = [pair for pair, _ in zip(zip(itertools.cycle(self.steps), itertools.cycle(self.words)), range(made))]
+        groups = [tokens[start : start + self.group] for start in range(0, made, self.group)]
+        whole = [(sum(step for step, _ in group), "".join(word for _, word in group)) for group in groups]
+        for seconds, fields in self.pieces(prompt, whole):
+            sleep(seconds)
+            if fields is not None:
+                delta = {"content": fields} if isinstance(fields, str) else fields
+                yield {"model": "fake", "choices": [{"delta": delta, "text": delta.get("content")}]}
+        finish = "stop" if made == self.stops != body["max_tokens"] else "length"
+        yield {"model": "fake", "choices": [{"delta": {}, "text": "", "finish_reason": finish}]}
+        if usage is not None:
+            yield {"model": "fake", "choices": [], "usage": usage}
+
+    def whole(self, path, body, sleep):
+        for _ in self.events(path, body, sleep):
+            pass
+        usage = self.told(body)[1] or {"prompt_tokens": self.tokens(body), "completion_tokens": 1}
+        choice = {"message": {"content": "The"}, "text": "The", "finish_reason": "length"}
+        return {"model": "fake", "choices": [choice], "usage": usage}
 
 
 DONE = b"data: [DONE]\n\n"

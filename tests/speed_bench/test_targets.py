@@ -18,7 +18,7 @@ from ds4ref.runs.store import Measured, Store
 from ds4ref.speed_bench import cli
 from ds4ref.speed_bench import endpoint as module
 from ds4ref.speed_bench.endpoint import StreamedAnswer
-from ds4ref.speed_bench.load import depths, jain, measured
+from ds4ref.speed_bench.load import depths
 from ds4ref.targets import Completion, Usage
 from ds4ref.targets.openai import HttpTarget
 
@@ -32,30 +32,6 @@ WALK = ["--ctx-start", "64", "--ctx-max", "256", "--step-mul", "2", "-n", "5"]
 def folder(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def answer(begin, arrivals, seconds, prompt=100, cached=0, completion=None, sizes=()):
-    usage = Usage(prompt, len(arrivals) if completion is None else completion, cached)
-    return StreamedAnswer(begin, Completion("", usage=usage, arrivals=arrivals, seconds=seconds, sizes=sizes), prompt)
-
-
-def test_what_the_answers_of_streams_say():
-    found = measured([answer(10.0, (0.5, 0.6, 0.8), 1.0, cached=20)], 96)
-    assert found["at"] == 10 and found["ctx_tokens"] == found["prefill_tokens"] == 96 and found["cached_tokens"] == 20
-    assert found["ttft_ms"] == 500 and found["e2e_ms"] == 1000 and found["steps_s"] == pytest.approx([0.1, 0.2])
-    assert found["prefill_tps"] == pytest.approx(80 / 0.5), "cached tokens were not prefilled"
-    assert found["gen_tps"] == pytest.approx(2 / 0.3), "the first token belongs to the prefill"
-    alone = measured([answer(0.0, (0.5,), 1.0)], 96)
-    assert alone["gen_tps"] == 0 and alone["steps_s"] == [], "one piece has no gaps"
-    both = measured([answer(0.0, (1.0, 2.0), 2.0), answer(0.5, (1.0, 2.0, 3.0), 3.5, cached=None)], 96)
-    assert both["total_tps"] == pytest.approx(5 / 4.0) and both["cached_tokens"] is None
-    assert jain([3.0, 3.0, 3.0]) == pytest.approx(1) and jain([1.0, 0.0, 0.0, 0.0]) == pytest.approx(0.25)
-
-
-def test_several_tokens_may_share_a_piece():
-    for sizes, first in (((3, 24), 1), ((9, 18), 3), ((1, 90), 1), ((90, 1), 8), ((), 4.5)):
-        found = measured([answer(0.0, (0.5, 1.0), 1.0, completion=9, sizes=sizes)], 96)
-        assert found["gen_tokens"] == 9 and found["gen_tps"] == pytest.approx((9 - first) / 0.5)
 
 
 def test_a_server_that_does_not_count_has_made_what_it_was_asked_for():

@@ -4,7 +4,7 @@ move. The truth is computed here, from the script alone."""
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pytest
 
@@ -12,11 +12,7 @@ from ds4ref.runs.results import read_rows
 from ds4ref.speed_bench import cli
 from ds4ref.speed_bench import endpoint as bench
 
-from .server import Endpoint, scripted
-
-PREFILL = 1e-3
-"""Seconds a token of the prompt takes."""
-WORDS = ("The", " old", " mill", " stood", " by", " a", " river", " and", " ground", " its", " corn", ",", " slow", ".")
+from .server import PREFILL, WORDS, Server, scripted
 
 
 @dataclass
@@ -29,43 +25,25 @@ class Piece:
     unseen: int = 0
 
 
-@dataclass
-class Script(Endpoint):
-    """Answers with ``pieces`` of ``words``, whatever it is asked; the first one comes after the prefill and its own
-    seconds."""
+def script(sent, names=("reasoning",), tells=True, words=WORDS):
+    """A server that answers with ``sent`` of ``words``, whatever it is asked; the first comes after the prefill and its
+    own seconds."""
 
-    pieces: list[Piece] = field(default_factory=list)
-    names: tuple[str, ...] = ("reasoning",)
-    tells: bool = True
-    words: tuple[str, ...] = WORDS
+    def pieces(prompt, whole):
+        texts = itertools.cycle(words)
+        yield 0.0, {"role": "assistant", "content": ""}
+        for number, piece in enumerate(sent):
+            text = "".join(itertools.islice(texts, piece.tokens))
+            call = {"index": 0, "function": {"arguments": text} | ({} if number else {"name": "write"})}
+            of = {"reasoning": dict.fromkeys(names, text), "call": {"tool_calls": [call]}, "content": {"content": text}}
+            yield piece.seconds, of[piece.kind] if piece.tokens else None
 
-    def __init__(self, pieces, names=("reasoning",), tells=True, words=WORDS):
-        super().__init__()
-        self.pieces, self.names, self.tells, self.words = pieces, names, tells, words
+    def says(prompt, made, asked):
+        thought = sum(piece.unseen + piece.tokens for piece in sent if piece.kind == "reasoning")
+        details = {"completion_tokens_details": {"reasoning_tokens": thought}} if tells else {}
+        return {"completion_tokens": sum(piece.tokens + piece.unseen for piece in sent), **details}
 
-    def events(self, path, body, sleep):
-        self.bodies.append((path, body))
-        count, words = self.tokens(body), itertools.cycle(self.words)
-        sleep(PREFILL * count)
-        yield {"model": "fake", "choices": [{"delta": {"role": "assistant", "content": ""}}]}
-        for number, piece in enumerate(self.pieces):
-            sleep(piece.seconds)
-            text = "".join(itertools.islice(words, piece.tokens))
-            if piece.tokens:
-                yield {"model": "fake", "choices": [{"text": text, "delta": self.delta(piece.kind, text, number)}]}
-        yield {"model": "fake", "choices": [{"text": "", "delta": {}, "finish_reason": "length"}]}
-        made = sum(piece.tokens + piece.unseen for piece in self.pieces)
-        thought = sum(piece.unseen + piece.tokens for piece in self.pieces if piece.kind == "reasoning")
-        details = {"completion_tokens_details": {"reasoning_tokens": thought}} if self.tells else {}
-        yield {"model": "fake", "choices": [], "usage": self.counted(count, made) | details}
-
-    def delta(self, kind, text, number):
-        if kind == "reasoning":
-            return dict.fromkeys(self.names, text)
-        if kind == "call":
-            named = {"name": "write", "arguments": text} if number == 0 else {"arguments": text}
-            return {"tool_calls": [{"index": 0, "function": named}]}
-        return {"content": text}
+    return Server(pieces=pieces, says=says, streams=True)
 
 
 def pieces(count, kind="content", tokens=1, seconds=0.02):
@@ -118,10 +96,9 @@ def swept(monkeypatch, tmp_path, endpoint, api="chat"):
     ("reasoning, then an answer", {"names": ("reasoning", "reasoning_content")}, "chat"),
 ])  # fmt: skip
 def test_every_figure_is_within_two_per_cent_of_the_truth(name, more, api, monkeypatch, tmp_path):
-    script = SCRIPTS[name]
-    assert swept(monkeypatch, tmp_path, Script(script, **more), api) == 0
+    assert swept(monkeypatch, tmp_path, script(SCRIPTS[name], **more), api) == 0
     for row in read_rows(tmp_path / "s.csv"):
-        expected = truth(script, row["prompt_tokens"])
+        expected = truth(SCRIPTS[name], row["prompt_tokens"])
         assert {column: row[column] for column in expected} == pytest.approx(expected, rel=0.02)
 
 
@@ -129,25 +106,25 @@ HIDDEN = [Piece("reasoning", 0, 0.8, unseen=40), *pieces(12)]
 """A second of thoughts that nobody sees: 50 t/s look like 230."""
 
 
-@pytest.mark.parametrize("script, tells, says", [
+@pytest.mark.parametrize("sent, tells, says", [
     (HIDDEN, True, "counts 40 tokens of reasoning that it does not stream"),
     (HIDDEN, False, "counts 52 tokens"),
     ([Piece("content", 0, 0.8, unseen=30), *pieces(24)], False, "counts 54 tokens"),
     # too quick to have been decoded like the others, but a token has a character at least
     ([Piece("content", 0, 0.05, unseen=60), *pieces(12)], False, "counts 72 tokens"),
 ])  # fmt: skip
-def test_a_rate_that_its_own_pieces_contradict_is_refused(script, tells, says, monkeypatch, tmp_path, capsys):
-    assert swept(monkeypatch, tmp_path, Script(script, tells=tells)) == 1
+def test_a_rate_that_its_own_pieces_contradict_is_refused(sent, tells, says, monkeypatch, tmp_path, capsys):
+    assert swept(monkeypatch, tmp_path, script(sent, tells=tells)) == 1
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.startswith("ds4-bench: http://fake/v1 " + says) and "cannot be measured" in last
 
 
 def test_tags_of_thinking_that_closed_at_once_are_no_contradiction(monkeypatch, tmp_path):
     """Four tokens of reasoning that show nothing; of five it could not be said."""
-    script = [Piece("reasoning", 0, 0.08, unseen=4), *pieces(48)]
-    assert swept(monkeypatch, tmp_path, Script(script)) == 0
-    script[0] = Piece("reasoning", 0, 0.1, unseen=5)
-    assert swept(monkeypatch, tmp_path, Script(script)) == 1
+    sent = [Piece("reasoning", 0, 0.08, unseen=4), *pieces(48)]
+    assert swept(monkeypatch, tmp_path, script(sent)) == 0
+    sent[0] = Piece("reasoning", 0, 0.1, unseen=5)
+    assert swept(monkeypatch, tmp_path, script(sent)) == 1
 
 
 @pytest.mark.parametrize(
@@ -165,7 +142,7 @@ def test_the_length_of_a_prompt_does_not_hang_on_the_tokens_of_nonces(points, ch
     assert endpoint._characters(516) == characters
 
 
-@pytest.mark.parametrize("script, words", [
+@pytest.mark.parametrize("sent, words", [
     # a token inside a character brings no text: gaps get longer, and the rate is right
     ([Piece("content", i % 2, 0.02, unseen=1 - i % 2) for i in range(1, 65)], WORDS),
     # several in a row: whether the first piece held one token cannot be seen then, its share by length is a guess
@@ -173,6 +150,6 @@ def test_the_length_of_a_prompt_does_not_hang_on_the_tokens_of_nonces(points, ch
     # rare characters are spelled byte by byte: four tokens, one character
     ([Piece("content", 1, 0.08, unseen=3) for _ in range(32)], ("\U0001f9ff",)),
 ])  # fmt: skip
-def test_tokens_without_text_are_no_contradiction(script, words, monkeypatch, tmp_path):
-    assert swept(monkeypatch, tmp_path, Script(script, words=words)) == 0
+def test_tokens_without_text_are_no_contradiction(sent, words, monkeypatch, tmp_path):
+    assert swept(monkeypatch, tmp_path, script(sent, words=words)) == 0
     assert [row["gen_tps"] for row in read_rows(tmp_path / "s.csv")] == pytest.approx([50, 50], rel=0.05)

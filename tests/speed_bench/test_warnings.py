@@ -21,226 +21,94 @@ from ds4ref.speed_bench.sweep import with_warnings
 from ds4ref.speed_bench.waiting import Lag
 
 from .fake import EVAL_S, PICK_S, PREFILL_S, Clock, FakeSession
-from .server import Endpoint, scripted
-
-PREFILL, STEP = 1e-3, 2.45e-3
-WORDS = ("The", " old", " mill", " stood", " by", " a", " river", " and", " ground", " its", " corn", ",", " slow", ".")
+from .server import PREFILL, STEP, Server, scripted
 
 
-class Server(Endpoint):
-    """A server that makes as many tokens as it is asked for, and tells the truth.
-
-    prefill   seconds a prompt token takes
-    before    seconds before anything else
-    steps     seconds before each token, in turn
-    group     tokens in a piece
-    stops     tokens after which it stops by itself
-    """
-
-    depths = "300,900"
-
-    def __init__(self, prefill=PREFILL, before=0.0, steps=(STEP,), group=1, stops=None, words=WORDS):
-        super().__init__()
-        self.prefill, self.before, self.steps, self.group = prefill, before, steps, group
-        self.stops, self.words = stops, words
-
-    def says(self, prompt, made, body):
-        """Return what it says about an answer."""
-        return {"prompt_tokens": prompt, "completion_tokens": made}
-
-    def pieces(self, prompt, made):
-        """Yield (seconds before a piece, its fields)."""
-        words = itertools.islice(itertools.cycle(self.words), made)
-        steps = itertools.islice(itertools.cycle(self.steps), made)
-        tokens = list(zip(steps, words, strict=True))
-        for start in range(0, made, self.group):
-            group = tokens[start : start + self.group]
-            yield sum(step for step, _ in group), {"content": "".join(word for _, word in group)}
-
-    def events(self, path, body, sleep):
-        with self.lock:
-            self.bodies.append((path, body))
-        prompt, asked = self.tokens(body), body["max_tokens"]
-        made = asked if self.stops is None else min(asked, self.stops)
-        sleep(self.before + self.prefill * prompt)
-        for seconds, fields in self.pieces(prompt, made):
-            sleep(seconds)
-            yield {"model": "fake", "choices": [{"delta": fields}]}
-        finish = "length" if made == asked else "stop"
-        yield {"model": "fake", "choices": [{"delta": {}, "finish_reason": finish}]}
-        if (usage := self.says(prompt, made, body)) is not None:
-            yield {"model": "fake", "choices": [], "usage": usage}
-
-    def whole(self, path, body, sleep):
-        for _ in self.events(path, body, sleep):
-            pass
-        prompt = self.tokens(body)
-        usage = self.says(prompt, 1, body) or {"prompt_tokens": prompt, "completion_tokens": 1}
-        choice = {"message": {"content": "The"}, "finish_reason": "length"}
-        return {"model": "fake", "choices": [choice], "usage": usage}
+def counting(count, streams=False, **options):
+    """A server that says ``count(prompt, made, asked)`` of its answer's tokens."""
+    return Server(says=lambda *counts: {"completion_tokens": count(*counts)}, streams=streams, **options)
 
 
-class Miscounts(Server):
-    """Counts with ``count(prompt, made, asked)``, which returns other fields; ``streams``: in streams alone."""
-
-    def __init__(self, count, streams=False, **options):
-        super().__init__(**options)
-        self.count, self.streams = count, streams
-
-    def says(self, prompt, made, body):
-        usage = super().says(prompt, made, body)
-        return usage if self.streams and not body["stream"] else usage | self.count(prompt, made, body["max_tokens"])
+def prompts(count, streams=False, **options):
+    """A server that says ``count(prompt)`` of its prompt's tokens."""
+    return Server(says=lambda prompt, made, asked: {"prompt_tokens": count(prompt)}, streams=streams, **options)
 
 
-class Capped(Server):
-    """Makes at most ``cap`` tokens, whatever it was asked for, and calls that the limit."""
+def cached(count, **options):
+    def says(prompt, made, asked):
+        return {"prompt_tokens_details": {"cached_tokens": count(prompt)}}
 
-    def __init__(self, cap, **options):
-        super().__init__(**options)
-        self.cap = cap
-
-    def events(self, path, body, sleep):
-        yield from super().events(path, body | {"max_tokens": min(self.cap, body["max_tokens"])}, sleep)
+    return Server(says=says, streams=True, **options)
 
 
-class Splits(Server):
-    """Sends every token in three events, and counts tokens if ``tells``."""
+def reasoning(count, **options):
+    def says(prompt, made, asked):
+        return {"completion_tokens_details": {"reasoning_tokens": count(made)}}
 
-    def __init__(self, tells=True, **options):
-        super().__init__(**options)
-        self.tells = tells
-
-    def pieces(self, prompt, made):
-        for seconds, fields in super().pieces(prompt, made):
-            text = (fields["content"] + "  ")[:3]
-            yield from (
-                (seconds * (number == 0) + 2e-4 * (number > 0), {"content": text[number]}) for number in range(3)
-            )
-
-    def says(self, prompt, made, body):
-        return super().says(prompt, made, body) if self.tells or not body["stream"] else None
+    return Server(says=says, streams=True, **options)
 
 
-class Adds(Server):
-    """Its count never starts again."""
-
-    total = 0
-
-    def says(self, prompt, made, body):
-        self.total += made
-        return {"prompt_tokens": prompt, "completion_tokens": self.total}
+def adding():
+    """A count that never starts again."""
+    counts = []
+    return counting(lambda prompt, made, asked: counts.append(made) or sum(counts))
 
 
-class Hides(Server):
-    """Makes ``hidden`` tokens that it counts and does not stream, as reasoning if ``thinks``."""
-
-    def __init__(self, hidden, thinks=False):
-        super().__init__()
-        self.hidden, self.thinks = hidden, thinks
-
-    def pieces(self, prompt, made):
-        for number, (seconds, fields) in enumerate(super().pieces(prompt, made)):
-            if number >= self.hidden * (made > 1):
-                yield seconds + (self.hidden * seconds if number == self.hidden else 0), fields
-
-    def says(self, prompt, made, body):
-        details = {"completion_tokens_details": {"reasoning_tokens": self.hidden}} if self.thinks else {}
-        return super().says(prompt, made, body) | (details if body["stream"] else {})
+def in_threes(prompt, whole):
+    for seconds, text in whole:
+        yield from ((seconds * (n == 0) + 2e-4 * (n > 0), (text + "  ")[n]) for n in range(3))
 
 
-class Trails(Server):
-    """Makes ``last`` tokens at the end that it counts and does not stream, as those behind the end of a text."""
-
-    def __init__(self, last):
-        super().__init__()
-        self.last = last
-
-    def events(self, path, body, sleep):
-        for event in super().events(path, body, sleep):
-            if (event["choices"] or [{}])[0].get("finish_reason") and body["max_tokens"] > 1:
-                sleep(STEP * self.last)
-            yield event
-
-    def pieces(self, prompt, made):
-        return itertools.islice(super().pieces(prompt, made), made - self.last if made > 1 else made)
+def padded(prompt, whole):
+    for seconds, text in whole:
+        yield from ((seconds / 2, text), (seconds / 2, " "))
 
 
-class Early(Server):
-    """Its first piece comes before the prefill."""
-
-    def pieces(self, prompt, made):
-        for number, (seconds, fields) in enumerate(super().pieces(prompt, made)):
-            yield seconds + (PREFILL * prompt if number == 1 else 0), fields
+def hiding(count):
+    """So many tokens at first are made and not streamed, but not of a single one."""
+    return lambda prompt, whole: [(s, None if n < count and len(whole) > 1 else t) for n, (s, t) in enumerate(whole)]
 
 
-class Buffered(Server):
-    """Something on the way keeps the answer until it is complete, then hands it out every ``seconds``."""
-
-    def __init__(self, seconds, **options):
-        super().__init__(**options)
-        self.seconds = seconds
-
-    def pieces(self, prompt, made):
-        made_in, pieces = STEP * made, list(super().pieces(prompt, made))
-        yield made_in, pieces[0][1]
-        for _, fields in pieces[1:]:
-            yield self.seconds, fields
+def trailing(count):
+    return lambda prompt, whole: [
+        (s, None if len(whole) - n <= count and len(whole) > 1 else t) for n, (s, t) in enumerate(whole)
+    ]
 
 
-class Pads(Server):
-    """Sends a blank after every token."""
-
-    def pieces(self, prompt, made):
-        for seconds, fields in super().pieces(prompt, made):
-            yield seconds / 2, fields
-            yield seconds / 2, {"content": " "}
+def before_its_prefill(prompt, whole):
+    return [(s + PREFILL * prompt * (n == 1), t) for n, (s, t) in enumerate(whole)]
 
 
-def completion(count, streams=False, **options):
-    return Miscounts(lambda prompt, made, asked: {"completion_tokens": count(prompt, made, asked)}, streams, **options)
-
-
-def prompts(count, streams=False, depths=Server.depths):
-    server = Miscounts(lambda prompt, made, asked: {"prompt_tokens": count(prompt)}, streams)
-    server.depths = depths
-    return server
-
-
-def cached(count, depths=Server.depths):
-    server = Miscounts(lambda prompt, made, asked: {"prompt_tokens_details": {"cached_tokens": count(prompt)}}, True)
-    server.depths = depths
-    return server
+def kept_back(prompt, whole):
+    """Something on the way keeps the answer until it is complete, then hands it out every 20 microseconds."""
+    return [(2e-5 if n else STEP * len(whole), t) for n, (_, t) in enumerate(whole)]
 
 
 REFUSED = "refused"
 FALSE = {
-    "twice as many tokens": (completion(lambda p, n, asked: 2 * n), "count"),
+    "twice as many tokens": (counting(lambda p, n, asked: 2 * n), "count"),
     "three times as many, in streams alone, and stops early": (
-        completion(lambda p, n, asked: 3 * n, True, stops=20, words=(" one", " two", " six")), REFUSED),
-    "half as many": (completion(lambda p, n, asked: n // 2), "count"),
-    "no tokens": (completion(lambda p, n, asked: 0), "count"),
-    "one more than was asked for": (completion(lambda p, n, asked: asked + 1), "count"),
-    "the prompt's tokens among the answer's": (completion(lambda p, n, asked: p + n), REFUSED),
-    "all tokens since it was started": (Adds(), REFUSED),
-    "as many as were asked for, after a tenth": (completion(lambda p, n, asked: asked, stops=6), REFUSED),
-    "a blank behind every token": (Pads(), "split"),
-    "ten tokens, and calls it the limit": (Capped(10), "count"),
-    "all tokens but one, and calls it the limit": (Capped(63), "count"),
-    "a token for every pass of four": (completion(lambda p, n, asked: (n + 3) // 4, group=4), "count"),
-    "three events a token": (Splits(), "split"),
-    "three events a token, not counted": (Splits(tells=False), "count"),
-    "stops early, not counted": (
-        Miscounts(lambda p, n, asked: {"completion_tokens": None}, True, stops=40), "count"),
-    "a quarter of the tokens hidden before the others": (Hides(16), "count"),
-    "a quarter of the tokens hidden behind the others": (Trails(16), "count"),
-    "three tokens of an answer": (Server(stops=3), "short"),
+        counting(lambda p, n, asked: 3 * n, True, stops=20, words=(" one", " two", " six")), REFUSED),
+    "half as many": (counting(lambda p, n, asked: n // 2), "count"),
+    "no tokens": (counting(lambda p, n, asked: 0), "count"),
+    "one more than was asked for": (counting(lambda p, n, asked: asked + 1), "count"),
+    "the prompt's tokens among the answer's": (counting(lambda p, n, asked: p + n), REFUSED),
+    "all tokens since it was started": (adding(), REFUSED),
+    "as many as were asked for, after a tenth": (counting(lambda p, n, asked: asked, stops=6), REFUSED),
+    "a blank behind every token": (Server(pieces=padded), "split"),
+    "all tokens but one, and calls it the limit": (Server(cap=63), "count"),
+    "a token for every pass of four": (counting(lambda p, n, asked: (n + 3) // 4, group=4), "count"),
+    "three events a token": (Server(pieces=in_threes), "split"),
+    "three events a token, not counted": (Server(pieces=in_threes, says=lambda *_: None, streams=True), "count"),
+    "stops early, not counted": (counting(lambda p, n, asked: None, True, stops=40), "count"),
+    "a quarter of the tokens hidden before the others": (Server(pieces=hiding(16)), "count"),
+    "a quarter of the tokens hidden behind the others": (Server(pieces=trailing(16)), "count"),
     "half an answer but one token": (Server(stops=31), "short"),
     "stops early, four tokens a piece": (Server(stops=22, group=4), "short"),
-    "more cached tokens than the prompt has": (cached(lambda p: p + 20, "20,40"), "prompt"),
-    "more reasoning than tokens": (
-        Miscounts(lambda p, n, asked: {"completion_tokens_details": {"reasoning_tokens": 9 * n}}, True), REFUSED),
-    "reasoning that is not streamed": (Hides(30, thinks=True), REFUSED),
-    "tokens that are not streamed": (Hides(40), REFUSED),
+    "more cached tokens than the prompt has": (cached(lambda p: p + 20, depths="20,40"), "prompt"),
+    "more reasoning than tokens": (reasoning(lambda n: 9 * n), REFUSED),
+    "reasoning that is not streamed": (reasoning(lambda n: 30, pieces=hiding(30)), REFUSED),
+    "tokens that are not streamed": (Server(pieces=hiding(40)), REFUSED),
     "a prompt without tokens": (prompts(lambda p: 0, True), "prompt"),
     "twice the prompt, in streams alone": (prompts(lambda p: 2 * p, True), REFUSED),
     "half the prompt, in streams alone": (prompts(lambda p: p // 2, True), REFUSED),
@@ -250,8 +118,8 @@ FALSE = {
     "a prompt that is less than not cached": (cached(lambda p: -p), "prompt"),
     "a prompt from a cache": (cached(lambda p: p * 9 // 10), REFUSED),
     "no prefill": (Server(prefill=0.0), "prefill"),
-    "a first piece before the prefill": (Early(prefill=0.0), "prefill"),
-    "an answer kept until it is complete": (Buffered(2e-5), "burst"),
+    "a first piece before the prefill": (Server(prefill=0.0, pieces=before_its_prefill), "prefill"),
+    "an answer kept until it is complete": (Server(pieces=kept_back), "burst"),
     "an answer in one piece": (Server(group=64), "burst"),
 }  # fmt: skip
 TRUE = {
@@ -263,9 +131,9 @@ TRUE = {
     "a far server": Server(prefill=1e-4, before=0.15),
     "20,000 tokens/s of prefill": Server(prefill=5e-5, before=0.004, steps=(0.005,)),
     "3,000 tokens/s": Server(prefill=2e-4, steps=(1 / 3000,)),
-    "no count in streams": Miscounts(lambda p, n, asked: {"prompt_tokens": None, "completion_tokens": None}, True),
-    "counts that are no numbers": completion(lambda p, n, asked: str(n)),
-    "counts beyond all bounds": completion(lambda p, n, asked: 10**400),
+    "no count in streams": Server(says=lambda *_: {"prompt_tokens": None, "completion_tokens": None}, streams=True),
+    "counts that are no numbers": counting(lambda p, n, asked: str(n)),
+    "counts beyond all bounds": counting(lambda p, n, asked: 10**400),
     "spelled byte by byte": Server(group=4, words=("\U0001f9ff", "", "", "")),
 }  # fmt: skip
 
@@ -308,18 +176,18 @@ def test_a_true_figure_has_no_warning(name, swept, capsys):
 def test_too_low_a_count_is_replaced_by_what_came(swept):
     """Too high a one cannot be: which of the two is wrong is unknown."""
     for count, tokens in ((lambda p, n, asked: 0, 64), (lambda p, n, asked: n // 2, 64), (lambda p, n, asked: 99, 99)):
-        _, rows = swept(completion(count))
+        _, rows = swept(counting(count))
         assert {row["gen_tokens"] for row in rows} == {tokens}
         assert {round(row["gen_tps"] * STEP, 2) for row in rows} == {
             1.0 if tokens == 64 else round((99 - 1.55) / 63, 2)
         }
 
 
-@pytest.mark.parametrize("server", [Splits(), Splits(tells=False), Capped(10), Server(stops=3), Server(stops=63)])
+@pytest.mark.parametrize("server", [Server(pieces=in_threes), Server(cap=10), Server(stops=3), Server(stops=63)])
 def test_tokens_are_shown_where_they_are_not_those_asked_for(server, swept, capsys):
     """The number of events is no number of tokens where the length asked for is a better one."""
     code, rows = swept(server)
-    tokens = server.stops or getattr(server, "cap", 64)
+    tokens = server.stops or server.cap or 64
     assert code == 0 and {(row["gen_tokens"], row["asked_tokens"]) for row in rows} == {(tokens, 64)}
     assert {round(row["gen_tps"] * STEP, 1) for row in rows} == ({1.0} if tokens != 64 else {0.9})
     said = capsys.readouterr()
@@ -357,7 +225,7 @@ def test_a_late_client_and_few_pieces():
 def test_a_load_is_judged_as_well(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     argv = ["--target", "http://fake/v1", "--api", "chat", "--requests", "6", "--mix", "300:16,900:24", "-r", "1"]
-    for server, expected in ((completion(lambda p, n, asked: 2 * n), "count"), (Server(prefill=0.0), "prefill"),
+    for server, expected in ((counting(lambda p, n, asked: 2 * n), "count"), (Server(prefill=0.0), "prefill"),
                              (Server(), None)):  # fmt: skip
         scripted(monkeypatch, fake=server)
         assert cli.main([*argv, "--csv", "l.csv", "--no-store"]) == 0
@@ -369,7 +237,7 @@ def test_a_load_is_judged_as_well(monkeypatch, tmp_path, capsys):
 
 def test_a_warning_is_in_row_table_plot_and_report(swept, capsys):
     code = "count"
-    assert swept(completion(lambda p, n, asked: 2 * n), "--plot", "s.svg")[0] == 0
+    assert swept(counting(lambda p, n, asked: 2 * n), "--plot", "s.svg")[0] == 0
     facts = json.loads(Path("s.json").read_text())
     assert all(list(entry["warnings"]) == [code] for entry in facts["samples"])
     reason = facts["samples"][0]["warnings"][code]

@@ -59,12 +59,6 @@ def test_what_a_server_refuses_is_left_out_and_remembered(stream: bool) -> None:
     assert target.notes() == [f"{target.name} rejects thinking: not sent"]
 
 
-def test_several_refusals_are_learnt_one_by_one() -> None:
-    server = Strict("body.{}: Extra inputs are not permitted", Strict.KNOWN - {"stream_options"})
-    assert collect(server.target().stream(HI)).text == "a"
-    assert len(server.requests) == 3 and set(server.body()) == Strict.KNOWN - {"stream_options"}
-
-
 @pytest.mark.parametrize("says", ["Unknown parameter in the request", "invalid body", ""])
 @pytest.mark.parametrize("prompt", [Prompt.chat("Hi"), Prompt.plain("Hi")], ids=["chat", "text"])
 def test_a_refusal_that_names_no_field(says: str, prompt: Prompt) -> None:

@@ -15,7 +15,6 @@ from ds4ref.errors import TargetError
 from ds4ref.targets import Prompt, Request, collect
 from ds4ref.targets.openai import HttpTarget
 from ds4ref.targets.wire import decoded, events, printable, raw_bytes
-from ds4ref.test_vectors import cli
 
 EURO = "€".encode()
 PIECES = [b"a", EURO[:1], EURO[1:], b"b", b"\xff", EURO[:2]]
@@ -82,19 +81,6 @@ def test_characters_cut_in_two(server: str, stream: bool) -> None:
         assert target.transport.undecodable == (3 * 6 if stream else 2 * 6 + 3)
         (note,) = target.notes()
         assert f"{target.transport.undecodable} bytes were not UTF-8" in note
-
-
-def test_a_capture_keeps_the_bytes_and_says_so(server: str, tmp_path, capsys) -> None:
-    prompts, folder = tmp_path / "p.jsonl", tmp_path / "v"
-    prompts.write_text('{"id": "one", "prompt": "Hi"}\n')
-    argv = ["capture", str(folder), "--prompts", str(prompts), "-n", "6", "--repeat", "1", "--top-logprobs", "1"]
-    assert cli.main([*argv, "--json", "--target", server, "--model-name", "m"]) == 0
-    out, err = capsys.readouterr()
-    found = json.loads(out.splitlines()[-1])
-    assert found["steps_without_bytes"] == 0 and "15 bytes were not UTF-8" in found["notes"][0]
-    assert "15 bytes were not UTF-8" in err
-    case = json.loads((folder / "cases" / "one.json").read_text())
-    assert [bytes(s["token"]["bytes"]) for s in case["repetitions"][0]["steps"]] == PIECES
 
 
 @given(st.binary(max_size=30))

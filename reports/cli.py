@@ -146,17 +146,16 @@ def export_(args: Namespace) -> int:
 def compare_(args: Namespace) -> int:
     """Run ``ds4-report compare``; return 0, 1 if the gate fails, or 4 if runs are not comparable or have warnings."""
     from ds4ref.console.comparison import text
+    from ds4ref.console.tables import stdout_width
     from ds4ref.runs.compare import compare
     from ds4ref.runs.statements import INCOMPARABLE, LIMITS
     from ds4ref.runs.stats import REFUSED
-
-    from .tables import width
 
     a, b = _load(args)
     given = {"margin": args.margin, "fail": args.fail_on}
     limits = replace(LIMITS.get(a.run.kind, LIMITS["bench"]), **{k: v for k, v in given.items() if v is not None})
     comparison = compare(a, b, limits, args.differ)
-    print(json.dumps(comparison.as_json()) if args.json else text(comparison, width()))
+    print(json.dumps(comparison.as_json()) if args.json else text(comparison, stdout_width()))
     if comparison.verdict in (INCOMPARABLE, REFUSED):
         return EXIT_INCOMPARABLE
     return 0 if comparison.passes else EXIT_WORSE

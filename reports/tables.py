@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ds4ref.console.common import columns as terminal_columns
 from ds4ref.console.page import printable
-from ds4ref.console.tables import Column, fitted
+from ds4ref.console.tables import Column, fitted, stdout_width
 from ds4ref.runs import scored, thinking
 from ds4ref.runs.store import Run
 
 from .sources import model_name
-
-PIPE_WIDTH = 400
-"""Width in characters of text written to a pipe, large enough to cut or wrap nothing."""
 
 
 def print_runs(runs: Sequence[Run]) -> None:
@@ -36,7 +31,7 @@ def print_runs(runs: Sequence[Run]) -> None:
         )
         for run in runs
     ]
-    print(fitted(RUNS, body, width()))
+    print(fitted(RUNS, body, stdout_width()))
 
 
 RUNS = (
@@ -76,7 +71,7 @@ def print_run(run: Run, rows: Sequence[dict[str, Any]]) -> None:
         return
     print()
     table_columns = [Column(name, rank, right=True) for rank, name in enumerate(columns)]
-    print(fitted(table_columns, [[_cell(row.get(name)) for name in columns] for row in rows], width()))
+    print(fitted(table_columns, [[_cell(row.get(name)) for name in columns] for row in rows], stdout_width()))
 
 
 GRADED = (
@@ -97,10 +92,10 @@ def _print_graded(rows: Sequence[dict[str, Any]]) -> None:
             [printable(name), f"{100 * i.estimate:.1f}", f"{100 * i.low:.1f} to {100 * i.high:.1f}", str(i.n)]
             for name, i in groups.items()
         ]
-        print(f"\n{fitted(columns, lines if len(lines) > 2 else lines[:1], width())}")
+        print(f"\n{fitted(columns, lines if len(lines) > 2 else lines[:1], stdout_width())}")
     cells = [{**row, "outcome": row.get("outcome") or row.get("status") or _cell(row.get("score"))} for row in rows]
     lines = [[_cell(row.get(column.heading)) for column in GRADED] for row in cells]
-    print(f"\n{fitted(GRADED, lines, width())}")
+    print(f"\n{fitted(GRADED, lines, stdout_width())}")
 
 
 def _flat(facts: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -120,7 +115,3 @@ def _cell(value: Any) -> str:
         return f"{value:.6g}"
     text = printable(" ".join(value) if isinstance(value, dict) else str(value))
     return text if len(text) <= 40 else text[:37] + "..."
-
-
-def width() -> int:
-    return terminal_columns(sys.stdout) if sys.stdout.isatty() else PIPE_WIDTH

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ds4ref.console.common import columns, is_tty
 from ds4ref.console.page import line
-from ds4ref.console.tables import Column, choose, fitted
+from ds4ref.console.tables import Column, choose, fitted, stdout_width
 from ds4ref.runs import warnings
 from ds4ref.runs.columns import shown
 
@@ -24,8 +22,7 @@ def table(
 
     Columns without values are omitted; columns that do not fit the terminal are listed below the table.
     """
-    if width is None:
-        width = columns(sys.stdout) if is_tty(sys.stdout) else PIPE_WIDTH
+    width = width or stdout_width(PIPE_WIDTH)
     ordered = sorted(shown(entries), key=lambda column: column.rank)
     headings = [Column(column.heading, column.rank, right=True) for column in ordered]
     rows = [[column.display(entry) for column in ordered] for entry in entries]

@@ -6,7 +6,9 @@ import itertools
 import json
 import threading
 import time
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 
@@ -73,6 +75,7 @@ PREFILL, STEP = 1e-3, 2.45e-3
 WORDS = ("The", " old", " mill", " stood", " by", " a", " river", " and", " ground", " its", " corn", ",", " slow", ".")
 
 
+@dataclass
 class Server(Endpoint):
     """A chat server that makes as many tokens as it is asked for, and tells the truth.
 
@@ -88,20 +91,20 @@ class Server(Endpoint):
     streams   says it of streams alone
     """
 
-    depths = "300,900"
+    prefill: float = PREFILL
+    before: float = 0.0
+    steps: Sequence[float] = (STEP,)
+    group: int = 1
+    stops: int | None = None
+    cap: int | None = None
+    words: Sequence[str] = WORDS
+    pieces: Callable = lambda prompt, whole: whole
+    says: Callable = lambda *counts: {}
+    streams: bool = False
+    depths: str = "300,900"
 
-    def __init__(self, prefill=PREFILL, before=0.0, steps=(STEP,), group=1, stops=None, cap=None, words=WORDS,
-                 pieces=lambda prompt, whole: whole, says=lambda *counts: {}, streams=False, depths=depths):  # fmt: skip
+    def __post_init__(self):
         super().__init__()
-        self.prefill, self.before, self.steps, self.group, self.stops, self.cap = (
-            prefill,
-            before,
-            steps,
-            group,
-            stops,
-            cap,
-        )
-        self.words, self.pieces, self.says, self.streams, self.depths = words, pieces, says, streams, depths
 
     def told(self, body):
         """Return the tokens that it makes and its usage."""
@@ -115,7 +118,8 @@ class Server(Endpoint):
             self.bodies.append((path, body))
         prompt, (made, usage) = self.tokens(body), self.told(body)
         sleep(self.before + self.prefill * prompt)
-        tokens = [pair for pair, _ in zip(zip(itertools.cycle(self.steps), itertools.cycle(self.words)), range(made))]
+        steps, words = itertools.cycle(self.steps), itertools.cycle(self.words)
+        tokens = [(next(steps), next(words)) for _ in range(made)]
         groups = [tokens[start : start + self.group] for start in range(0, made, self.group)]
         whole = [(sum(step for step, _ in group), "".join(word for _, word in group)) for group in groups]
         for seconds, fields in self.pieces(prompt, whole):

@@ -7,36 +7,24 @@ server.md and what follows from it) and ``TOLERATED`` (strange, and answered).
 
 from __future__ import annotations
 
-import gzip
 import json
-import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
-
-MiB = 1 << 20
-
-Pieces = Callable[[], Iterable[bytes]]
 
 
 @dataclass(frozen=True)
 class Case:
     """What is sent, in ``pieces``; ``shut``: and then no more."""
 
-    pieces: Pieces
+    pieces: tuple[bytes, ...]
     wanted: frozenset[int]
     shut: bool = False
 
 
 def case(*pieces: bytes, wanted: int | tuple[int, ...] = 400, shut: bool = False) -> Case:
-    """One whose bytes are at hand."""
-    return Case(lambda: pieces, frozenset([wanted] if isinstance(wanted, int) else wanted), shut)
-
-
-def made(pieces: Pieces, *wanted: int) -> Case:
-    """One that is long: its bytes are made when they are sent."""
-    return Case(pieces, frozenset(wanted))
+    """What comes back is one of the statuses ``wanted``."""
+    return Case(pieces, frozenset([wanted] if isinstance(wanted, int) else wanted), shut)
 
 
 def get(path: bytes, *headers: bytes, method: bytes = b"GET", close: bool = True) -> bytes:
@@ -114,7 +102,7 @@ LINES = {
     "a chunk that goes on": case(CHUNKED + b"1\r\nabc\r\n"),
     "a chunk with a long extension": case(CHUNKED + b"1;" + b"x" * 100_000, wanted=431),
     "chunks without an end": case(CHUNKED + b"2\r\n{}\r\n", shut=True),
-    "a body in crumbs": made(lambda: [CHUNKED, *[b"1\r\nx\r\n" * 1000] * 100], 400),
+    "a body in crumbs": case(CHUNKED, *[b"1\r\nx\r\n" * 1000] * 100),
 }
 
 # ------------------------------------------------------------------------------------------------------- strange paths
@@ -142,66 +130,6 @@ STRANGE = {
 }
 
 # -------------------------------------------------------------------------------------------------------------- bodies
-
-
-def chunks(body: Iterable[bytes]) -> Iterator[bytes]:
-    """Chunked."""
-    for piece in body:
-        yield b"%x\r\n%s\r\n" % (len(piece), piece)
-    yield b"0\r\n\r\n"
-
-
-def sized(path: str, size: int, coding: str = "") -> Pieces:
-    """A body of so many bytes: one string in a field that nobody knows."""
-
-    def pieces() -> Iterator[bytes]:
-        start = asked(path)[:-1] + b',"x":"'
-        yield head(path, f"Content-Length: {size}", *([f"Content-Encoding: {coding}"] if coding else [])) + start
-        left, piece = size - len(start) - 2, bytes(b"x" * MiB)
-        while left > 0:
-            yield piece[:left]
-            left -= len(piece)
-        yield b'"}'
-
-    return pieces
-
-
-@cache
-def bomb(coding: str, size: int) -> bytes:
-    """So many zeros in few bytes."""
-    pack = zlib.compressobj(9, wbits={"gzip": 31, "deflate": 15}[coding])
-    zeros = bytes(MiB)
-    return b"".join([*(pack.compress(zeros) for _ in range(size // MiB)), pack.flush()])
-
-
-def packed(path: str, body: Callable[[], bytes], coding: str) -> Pieces:
-    """A compressed body."""
-    return lambda: [post(path, body(), f"Content-Encoding: {coding}")]
-
-
-def sent_in_chunks(path: str, size: int) -> Pieces:
-    """So many bytes, of which nobody knows before how many they are."""
-    return lambda: [head(path, "Transfer-Encoding: chunked"), *chunks([bytes(MiB)] * (size // MiB))]
-
-
-def doubled(path: str) -> Pieces:
-    """Compressed twice, said once."""
-    return packed(path, lambda: gzip.compress(gzip.compress(asked(path))), "gzip")
-
-
-LARGE = {
-    "100 MB, announced": case(head(CHAT, "Content-Length: 100000000", "Expect: 100-continue"), wanted=413),
-    "100 MB, sent": made(lambda: [head(CHAT, "Content-Length: 100000000"), *[bytes(MiB)] * 95], 413),
-    "100 MB in chunks": made(sent_in_chunks(CHAT, 100 * MiB), 413),
-    "100 MB of zeros in gzip": made(packed(CHAT, lambda: bomb("gzip", 100 * MiB), "gzip"), 413),
-    "1 GB of zeros in deflate": made(packed(CHAT, lambda: bomb("deflate", 1000 * MiB), "deflate"), 413),
-    "60 MB of zeros in gzip": made(packed(CHAT, lambda: bomb("gzip", 60 * MiB), "gzip"), 400),
-    "60 MB, mostly in a field that nobody knows": made(sized(CHAT, 60 * MiB), 200, 400),
-    "60 MB of a coding that it is not": made(sized(CHAT, 60 * MiB, "gzip"), 400),
-    "gzip in gzip": made(doubled(CHAT), 400),
-    "an unknown coding": made(packed(CHAT, lambda: asked(CHAT), "br"), 415),
-    "codings one upon the other": made(packed(CHAT, lambda: asked(CHAT), "gzip, gzip, gzip, gzip"), 415),
-}
 
 
 def nested(opening: bytes, inside: bytes, closing: bytes, depth: int) -> bytes:

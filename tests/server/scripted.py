@@ -12,13 +12,16 @@ tokens. ``hold()`` stops the engine before its next step, a token or a chunk of 
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 
 import numpy as np
 
 from ds4ref import sampling
 from ds4ref.errors import Cancelled, ContextError, SessionError
+from ds4ref.server.mailbox import is_last
 from ds4ref.server.worker import Worker
+from ds4ref.targets.answer import Delta
 
 DEFAULT = "Hello there, friend."
 CHUNK = 64
@@ -196,6 +199,37 @@ class ScriptedSession:
 
     def restore(self, snapshot):
         self._tokens = list(snapshot.tokens)
+
+
+class Asked:
+    """A turn that was submitted: its job, and what was told of it, with the seconds since then."""
+
+    def __init__(self, worker, turn, listen=lambda event: None):
+        self.told, self.listen, self.ended = [], listen, threading.Event()
+        self.begun = time.perf_counter()
+        self.job = worker.submit(turn, self._told)
+
+    def _told(self, event):
+        self.told.append((time.perf_counter() - self.begun, event))
+        self.listen(event)
+        if is_last(event):
+            self.ended.set()
+
+    def wait(self):
+        assert self.ended.wait(300)
+        return self
+
+    @property
+    def events(self):
+        return [event for _, event in self.told]
+
+    @property
+    def deltas(self):
+        return [event for event in self.events if isinstance(event, Delta)]
+
+    @property
+    def tokens(self):
+        return [step.token.id for delta in self.deltas for step in delta.steps]
 
 
 class ScriptedWorker(Worker):

@@ -14,8 +14,6 @@ from ds4ref.server.service import Settings
 
 from .conftest import QUICK, post, read_all, read_one
 
-LONG = "word " * 400
-
 
 def events(text):
     """The data of server-sent events; comments as text."""
@@ -139,28 +137,6 @@ def test_a_full_queue_says_when_to_come_back(serving):
     for thread in (running, waiting):
         thread.join()
         assert thread.answer.status_code == 200
-
-
-def test_signs_of_life_while_waiting_and_in_prefill(serving):
-    server = serving(limits=replace(QUICK, alive_seconds=0.05))
-    server.engine.hold()
-    running = begin(server)
-    server.engine.held()
-    first = server.worker.running
-    with server.client.stream("POST", "/v1/echo", json={"say": LONG, "stream": True}) as answer:
-        assert answer.status_code == 200  # although it has not had its turn yet
-        lines = answer.iter_lines()
-        for _ in range(3):
-            assert next(lines) == ": keep-alive" and next(lines) == ""
-        while server.worker.running in (first, ()):
-            server.engine.step()
-        server.engine.step(2)  # chunks of this one's prefill
-        while (line := next(lines)) != 'data: {"begin": true}':
-            assert line in ("", ": keep-alive")
-        assert [next(lines) for _ in range(5)] == ["", ": keep-alive", "", ": keep-alive", ""]
-        server.engine.release()
-        assert [line for line in lines if line][-1] == "data: [DONE]"
-    running.join()
 
 
 def test_what_goes_wrong_in_the_answer(scripted):

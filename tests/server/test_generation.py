@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import queue
 import threading
 from collections import Counter
 from typing import Any
@@ -16,9 +15,10 @@ from ds4ref.generate import Timing, prefill
 from ds4ref.sampling import token_logprob, top_logprobs
 from ds4ref.server.turn import Prefill
 from ds4ref.server.worker import Overflow
-from ds4ref.targets.answer import Delta, Finish
+from ds4ref.targets.answer import Finish
 
 from .answers import data_of, read
+from .scripted import Asked
 from .understood import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 
 ASKS: dict[str, dict[str, Any]] = {
@@ -179,13 +179,6 @@ def test_logprobs_of_a_default_request_are_where_its_text_is(server, monkeypatch
 # --- completions
 
 
-def events_until_the_last(events: queue.SimpleQueue[Any]) -> list[Any]:
-    found = [events.get(timeout=120)]
-    while not (isinstance(found[-1], Delta) and found[-1].finish):
-        found.append(events.get(timeout=120))
-    return found
-
-
 SCORE = {"max_tokens": 1, "logprobs": 3, "echo": True}
 
 
@@ -231,17 +224,14 @@ def test_prompts_that_cannot_be_scored_and_scoring_that_is_stopped(server):
     for ids, error in (([1, 10**9], TokenError), ([1] * 5000, Overflow)):
         with pytest.raises(error):
             server.worker.submit(read(COMPLETIONS, {"prompt": ids})[0], print)
-    events: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    jobs, known = [], threading.Event()
+    known = threading.Event()
 
     def listen(event: Any) -> None:
-        events.put(event)
         if isinstance(event, Prefill) and event.done:
             assert known.wait(60)
-            jobs[0].cancel.press()
+            asked.job.cancel.press()
 
-    jobs.append(server.worker.submit(read(COMPLETIONS, {**SCORE, "prompt": [[1] * 500]})[0], listen))
+    asked = Asked(server.worker, read(COMPLETIONS, {**SCORE, "prompt": [[1] * 500]})[0], listen)
     known.set()
-    found = events_until_the_last(events)
-    assert found[-1].finish == Finish.CANCELLED
-    assert max(event.done for event in found if isinstance(event, Prefill)) < 500
+    assert asked.wait().events[-1].finish == Finish.CANCELLED
+    assert max(event.done for event in asked.events if isinstance(event, Prefill)) < 500

@@ -6,6 +6,7 @@ import gzip
 import json
 import signal
 import socket
+import threading
 import time
 from dataclasses import replace
 from typing import Any
@@ -17,8 +18,8 @@ from tests.marking import sampled
 from tests.system import open_files
 
 from .conftest import QUICK, post, read_all, read_one
-from .hostile import ASKS, CHAT, LARGE, LINES, MALFORMED, STRANGE, TOLERATED, Case, asked, demands, get
-from .process import Process, process
+from .hostile import ASKS, CHAT, LINES, MALFORMED, STRANGE, TOLERATED, Case, demands, get
+from .process import process
 
 GET = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 OK = b'{"say":"hi"}'
@@ -34,7 +35,7 @@ def answered(server: Any, case: Case) -> bytes:
     """All that comes back; the server may have hung up before all is sent."""
     with server.connect() as sock:
         try:
-            for piece in case.pieces():
+            for piece in case.pieces:
                 sock.sendall(piece)
             if case.shut:
                 sock.shutdown(socket.SHUT_WR)
@@ -57,13 +58,6 @@ def test_what_is_no_request_of_ours(scripted, name):
     case = {**LINES, **STRANGE}[name]
     check(answered(scripted, case), case.wanted)
     assert scripted.ask().status_code == 200
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", LARGE)
-def test_bodies_beyond_measure(scripted, name):
-    check(answered(scripted, LARGE[name]), LARGE[name].wanted)
-    scripted.until(lambda: scripted.service.body_budget.bytes == 0)
 
 
 @pytest.mark.parametrize("path", sampled(sorted({path for path, *_ in MALFORMED}), 3))
@@ -254,10 +248,10 @@ def test_pipelining(serving):
 def test_nothing_is_left_behind(scripted):
     """Open files, held bytes and turns are what they were, after all kinds of connections and resets."""
     assert scripted.ask().status_code == 200
-    before = open_files()
+    before, threads = open_files(), threading.active_count()
     for case in [
         *LINES.values(),
-        *(Case(lambda data=data: [data], frozenset(), True) for data in (GET, SAY, SAY[:-1])),
+        *(Case((data,), frozenset(), True) for data in (GET, SAY, SAY[:-1])),
     ]:
         answered(scripted, case)
     for _ in range(20):
@@ -267,39 +261,26 @@ def test_nothing_is_left_behind(scripted):
         sock.close()
     for sock in scripted.sockets:
         sock.close()
-    scripted.until(lambda: open_files() <= before)
+    scripted.until(lambda: open_files() <= before and threading.active_count() <= threads + 3)
     scripted.until(lambda: not scripted.seen.live)
     scripted.until(lambda: scripted.service.body_budget.bytes == 0)
     assert scripted.ask().status_code == 200
 
 
-def test_who_vanishes_leaves_nothing_and_a_restarted_server_goes_on_from_disk(nano_path, tmp_path):
-    """As a process of its own: open files and threads are what they were; the same answer after a restart."""
+def test_a_restarted_server_goes_on_from_disk(nano_path, tmp_path):
+    """As a process of its own: the same answer after a restart."""
     flags = ("-c", "2048", "--kv-disk-dir", str(tmp_path), "--kv-cache-min-tokens", "32")
     history = [
         {"role": "system", "content": "Keep to the rules of the house. " * 30},
         {"role": "user", "content": "Hi"},
     ]
-
-    def answer(server: Process) -> Any:
-        body = {"messages": history, "max_tokens": 8, "temperature": 0}
-        found = httpx2.post(server.url + CHAT, json=body, trust_env=False, timeout=60).json()
-        cached = found["usage"]["prompt_tokens_details"]["cached_tokens"]
-        return cached, found["choices"][0]["message"]
-
-    with process(nano_path, *flags) as first:
-        cached, said = answer(first)
-        assert cached == 0
-        before = first.held
-        for _ in range(8):
-            with first.connect() as sock:
-                sock.sendall(post(CHAT, asked(CHAT, messages=history, max_tokens=1000, stream=True, temperature=0)))
-                assert sock.recv(20).startswith(b"HTTP/1.1 200")
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")
-        held = first.settled(before.files)
-        assert held.threads <= before.threads + 3 and held.memory < before.memory + (64 << 20)
-        first.process.send_signal(signal.SIGTERM)
-        assert first.ends() == 0
-    with process(nano_path, *flags) as second:
-        cached, again = answer(second)
-        assert cached > 32 and again == said
+    answers = []
+    for _ in range(2):
+        with process(nano_path, *flags) as server:
+            body = {"messages": history, "max_tokens": 8, "temperature": 0}
+            found = httpx2.post(server.url + CHAT, json=body, trust_env=False, timeout=60).json()
+            answers.append((found["usage"]["prompt_tokens_details"]["cached_tokens"], found["choices"][0]["message"]))
+            server.process.send_signal(signal.SIGTERM)
+            assert server.ends() == 0
+    (cold, said), (cached, again) = answers
+    assert cold == 0 and cached > 32 and again == said

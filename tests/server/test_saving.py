@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 
 from ds4ref.engine import Engine
 from ds4ref.server.sequences import Sequences
-from ds4ref.server.turn import Delta, Failed, Prefill, Sampling, Turn
+from ds4ref.server.turn import Failed, Prefill, Sampling, Turn
 from ds4ref.server.worker import Job, Worker
 from ds4ref.session.boundaries import Policy
 from ds4ref.session.session import Session
@@ -22,7 +21,7 @@ from ds4ref.text.chat import Message
 from ds4ref.text.dsml import ToolCall, render_calls
 from ds4ref.text.schemas import Schema
 
-from .scripted import ScriptedEngine, ScriptedWorker
+from .scripted import Asked, ScriptedEngine, ScriptedWorker
 
 CTX = 4096
 SMALL = Policy(min_tokens=32, cold_max=3000, interval=0, trim=8, align=32)
@@ -82,19 +81,9 @@ class Running:
 
     def ask(self, one: Turn) -> tuple[Job, list[int], list[Any]]:
         """The job, the tokens of its answer, and everything that was told."""
-        events: list[Any] = []
-        ended = threading.Event()
-
-        def listen(event: Any) -> None:
-            events.append(event)
-            if isinstance(event, Failed) or (isinstance(event, Delta) and event.finish):
-                ended.set()
-
-        job = self.worker.submit(one, listen)
-        assert ended.wait(300)
-        assert not any(isinstance(event, Failed) for event in events), events
-        tokens = [step.token.id for event in events if isinstance(event, Delta) for step in event.steps]
-        return job, tokens, events
+        asked = Asked(self.worker, one).wait()
+        assert not any(isinstance(event, Failed) for event in asked.events), asked.events
+        return asked.job, asked.tokens, asked.events
 
 
 def anchor(engine: Engine, one: Turn) -> int:
@@ -153,10 +142,8 @@ def test_none_inside_a_call_and_one_right_after_it(nano: Engine) -> None:
     block = "".join(part.text for part in render_calls([ToolCall("f", '{"a":"one two three four five six"}')]))
     engine.say(script := nano.tokenizer.encode_rendered("Let me see what there is." + block))
     worker = ScriptedWorker(engine, ctx=CTX, sequences=Sequences(nano.tokenizer, disk=disk))  # type: ignore[arg-type]
-    ended = threading.Event()
-    asked = turn("What is it?", n=500, tools=(Schema('{"name":"f","parameters":{}}', "f"),))
-    job = worker.submit(asked, lambda event: ended.set() if getattr(event, "finish", "") else None)
-    assert ended.wait(60)
+    tools = (Schema('{"name":"f","parameters":{}}', "f"),)
+    job = Asked(worker, turn("What is it?", n=500, tools=tools)).wait().job
     worker.sequences.disk = None
     worker.shut_down()
     first, end = len(job.ids), len(job.ids) + len(script)

@@ -11,14 +11,13 @@ from ds4ref.engine import Engine
 from ds4ref.errors import BackendError
 from ds4ref.nano import random_path
 from ds4ref.server import worker as module
-from ds4ref.server.job import Job
 from ds4ref.server.queue import Busy
 from ds4ref.server.turn import Failed, Sampling, Turn
 from ds4ref.server.worker import Worker
 from ds4ref.targets.answer import Delta, Finish
 from ds4ref.text.chat import Message
 
-from .scripted import ScriptedEngine, ScriptedWorker
+from .scripted import Asked, ScriptedEngine, ScriptedWorker
 
 CTX = 4096
 
@@ -33,34 +32,6 @@ def turn(text, n=20, client="x", seed=None, system="You are brief.", **more):
     drawn = Sampling(0.0) if seed is None else Sampling(1.0, seed=seed)
     messages = (Message("system", system), Message("user", text))
     return Turn("chat", messages=messages, thinking="none", sampling=drawn, max_tokens=n, client=client, **more)
-
-
-class Asked:
-    """A turn that was submitted: what was told of it, and when."""
-
-    def __init__(self, worker, asked):
-        self.told: list = []
-        self.ended = threading.Event()
-        self.begun = time.perf_counter()
-        self.job: Job = worker.submit(asked, self.listen)
-
-    def listen(self, event):
-        self.told.append((time.perf_counter() - self.begun, event))
-        if isinstance(event, Failed) or (isinstance(event, Delta) and event.finish):
-            self.ended.set()
-
-    def wait(self):
-        assert self.ended.wait(300)
-        return self
-
-    @property
-    def tokens(self):
-        return [step.token.id for _, event in self.told if isinstance(event, Delta) for step in event.steps]
-
-    @property
-    def first(self):
-        """Seconds to the first token."""
-        return next(at for at, event in self.told if isinstance(event, Delta) and event.steps)
 
 
 def alone(engine, asked):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 from types import SimpleNamespace
 
 import pytest
@@ -12,13 +11,9 @@ from ds4ref.server.turn import Failed, Prefill, Queued, Sampling, Turn
 from ds4ref.server.worker import Stream
 from ds4ref.targets.answer import Delta, Finish, Usage
 from ds4ref.text.chat import Message
-from ds4ref.text.dsml import ToolCall, render_calls
-from ds4ref.text.schemas import Schema
+from ds4ref.text.protocol import ASSISTANT, BOS, USER
 
-from .scripted import ScriptedEngine, ScriptedWorker
-
-BLOCK = "".join(part.text for part in render_calls([ToolCall("bash", '{"a":1}')]))
-BASH = Schema('{"name":"bash","parameters":{"type":"object"}}', "bash")
+from .scripted import Asked, ScriptedEngine, ScriptedWorker
 
 
 @pytest.fixture
@@ -33,38 +28,25 @@ def asked(text, *more, **options):
     return Turn("chat", messages=(Message("user", text), *more), thinking="none", sampling=Sampling(0.0), **options)
 
 
-def events_of(worker, turn, meanwhile=lambda job: None, **options):
-    """The job, and all its events."""
-    box: queue.SimpleQueue = queue.SimpleQueue()
-    job = worker.submit(turn, box.put, **options)
-    meanwhile(job)
-    events = [box.get(timeout=60)]
-    while not (isinstance(events[-1], Failed) or (isinstance(events[-1], Delta) and events[-1].finish)):
-        events.append(box.get(timeout=60))
-    return job, events
-
-
 def test_a_prefill_that_is_broken_off_says_what_was_cached_and_keeps_what_it_did(worker):
     """Not that tokens were generated; and the same prompt again goes on where it ended."""
     text = "word " * 40
-
-    def leave(job):
-        worker.engine.held()
-        worker.engine.step(2)
-        job.cancel.press()
-        worker.engine.release()
-
     worker.engine.hold()
-    job, events = events_of(worker, asked(text), leave)
-    total = len(job.ids)
-    assert events == [
+    first = Asked(worker, asked(text))
+    worker.engine.held()
+    worker.engine.step(2)
+    job, total = first.job, len(first.job.ids)
+    job.cancel.press()
+    worker.engine.release()
+    assert first.wait().events == [
         Queued(0), Prefill(0, total, 0, "none"), Prefill(16, total, 0, "none"), Prefill(32, total, 0, "none"),
         Delta(finish=Finish.CANCELLED, usage=Usage(total, 0, 0, 0)),
     ]  # fmt: skip
     assert (job.finish, job.decoding) == ("cancelled", None) and job.began <= job.ended
-    again, events = events_of(worker, asked(text))
-    assert events[1:3] == [Prefill(32, total, 32, "memory-token"), Prefill(48, total, 32, "memory-token")]
-    assert events[-1].usage == Usage(total, again.timing.tokens, 32, 0) and again.timing.reused_tokens == 32
+    again = Asked(worker, asked(text)).wait()
+    assert again.events[1:3] == [Prefill(32, total, 32, "memory-token"), Prefill(48, total, 32, "memory-token")]
+    assert again.events[-1].usage == Usage(total, again.job.timing.tokens, 32, 0)
+    assert again.job.timing.reused_tokens == 32
 
 
 @pytest.mark.parametrize(
@@ -76,10 +58,10 @@ def test_after_a_bug_the_next_turn_has_a_session_of_its_own(worker, error, said)
     """What a bug leaves in the caches nobody knows; an error that the engine tells of leaves it as it says."""
     session = worker._idle[-1]
     worker.engine.fail = error
-    job, events = events_of(worker, asked("hello"))
-    assert events[-1] == Failed("engine", said) and job.finish == "error"
+    first = Asked(worker, asked("hello")).wait()
+    assert first.events[-1] == Failed("engine", said) and first.job.finish == "error"
     assert (worker._idle == [session]) == isinstance(error, BackendError)
-    assert events_of(worker, asked("hello"))[1][-1].finish == Finish.STOP
+    assert Asked(worker, asked("hello")).wait().events[-1].finish == Finish.STOP
 
 
 def test_a_failure_of_the_thread_itself_ends_the_answers_under_way_and_no_more(worker, monkeypatch):
@@ -90,8 +72,8 @@ def test_a_failure_of_the_thread_itself_ends_the_answers_under_way_and_no_more(w
         raise BaseException("a panic in Rust")
 
     monkeypatch.setattr(worker, "_group", fails_once)
-    assert events_of(worker, asked("hello"))[1][-1] == Failed("engine", "internal error")
-    assert events_of(worker, asked("hello"))[1][-1].finish == Finish.STOP and worker.alive
+    assert Asked(worker, asked("hello")).wait().events[-1] == Failed("engine", "internal error")
+    assert Asked(worker, asked("hello")).wait().events[-1].finish == Finish.STOP and worker.alive
 
 
 def test_a_panic_in_the_steps_of_an_answer_ends_that_one_alone(worker):
@@ -103,3 +85,39 @@ def test_a_panic_in_the_steps_of_an_answer_ends_that_one_alone(worker):
     stream = Stream(SimpleNamespace(listen=events.append), None, steps())
     assert worker._slice(stream, 0.0) and not worker._slice(stream, 0.0)
     assert events == [Failed("engine", "internal error")]
+
+
+# --- control tokens that a model generates are no text in any API, wherever in an answer they come
+
+
+HI = (Message("user", "hi"),)
+
+
+def answered(worker: ScriptedWorker, script: list[int], turn: Turn) -> list[Delta]:
+    """The deltas of an answer."""
+    worker.engine.say(script)
+    return Asked(worker, turn).wait().deltas
+
+
+@pytest.mark.parametrize("turn", [
+    Turn("chat", messages=HI, thinking="none"), Turn("messages", messages=HI),
+    Turn("completions", text="hi", thinking="none"),
+    Turn("chat", messages=HI, thinking="none", stop=("<", USER)),
+])  # fmt: skip
+@pytest.mark.parametrize("name", [BOS, USER, ASSISTANT])
+def test_a_control_token_has_no_text(worker, turn: Turn, name: str) -> None:
+    tokenizer = worker.engine.tokenizer
+    control = next(i for i in range(len(tokenizer)) if tokenizer.token_string(i) == name)
+    half, rest = tokenizer.encode("a") + tokenizer.encode("\u00e9"), tokenizer.encode("b")
+    script = [control, *half, control, control, *rest, control]
+    deltas = answered(worker, script, Turn(**{**turn.__dict__, "sampling": Sampling(0.0)}))
+    assert "".join(delta.text + delta.reasoning for delta in deltas) == "a\u00e9b"
+    assert isinstance(deltas[-1].usage, Usage) and deltas[-1].usage.completion == len(script)
+
+
+def test_what_only_looks_like_one_is_text_and_bytes_before_one_are_not_lost(worker) -> None:
+    tokenizer = worker.engine.tokenizer
+    spelled, byte = tokenizer.encode(USER), next(i for i in range(300) if tokenizer.token_bytes(i) == b"\xc3")
+    turn = Turn("chat", messages=HI, thinking="none", sampling=Sampling(0.0))
+    deltas = answered(worker, [*spelled, byte, tokenizer.user, *tokenizer.encode("c")], turn)
+    assert "".join(delta.text for delta in deltas) == USER + "\ufffdc"

@@ -6,7 +6,6 @@ result = differences(a, b)          per position: max, rms, KL, top-1, top-k ove
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,75 +23,56 @@ from .tables import BROKEN, padding, refused
 TOP_K = 5
 
 
-@dataclass(frozen=True)
-class Differences:
-    """Comparison of B with A at R positions; arrays are (R,).
+def differences(a: np.ndarray, b: np.ndarray) -> dict[str, np.ndarray]:
+    """Compare logits a and b (R, V) position by position; DataError unless the shapes agree. Arrays are (R,):
 
-    rows        positions in the token list
     max, rms    of logit differences, or of log probability differences where only those are known
     kl          KL(A || B) in nats over the known support
-    same_top    whether the best token agrees; False where either row holds a NaN
+    top1        whether the best token agrees; False where either row holds a NaN
     overlap     share of A's TOP_K best tokens that are among B's TOP_K
     """
-
-    rows: np.ndarray
-    max: np.ndarray
-    rms: np.ndarray
-    kl: np.ndarray
-    same_top: np.ndarray
-    overlap: np.ndarray
-
-    def first_bad(self, atol: float) -> int | None:
-        """Return the first position whose largest difference exceeds ``atol`` or is NaN; None if there is none."""
-        bad = np.flatnonzero(~(self.max <= atol))
-        return int(self.rows[bad[0]]) if len(bad) else None
-
-    def summary(self, atol: float) -> dict[str, Any]:
-        """Return the summary over all positions; None for values that were not compared or are not finite.
-
-        ``non_finite``: number of positions whose difference is not finite; ``atol``: tolerance for ``first_bad``.
-        """
-        finite = bool(np.isfinite(self.max).all())
-        return {
-            "positions": len(self.rows),
-            "non_finite": int((~np.isfinite(self.max)).sum()),
-            "max": float(self.max.max()) if finite else None,
-            "rms": float(np.sqrt(np.mean(self.rms**2))) if finite else None,
-            "kl": float(self.kl.mean()) if finite else None,
-            "top1": float(self.same_top.mean()),
-            "overlap": float(self.overlap.mean()),
-            "worst_position": int(self.rows[int(np.argmax(np.where(np.isfinite(self.max), self.max, np.inf)))]),
-            "first_bad": self.first_bad(atol),
-            "atol": atol,
-        }
-
-
-def differences(a: np.ndarray, b: np.ndarray, rows: Ids | None = None) -> Differences:
-    """Compare logits a and b (R, V); DataError unless the shapes agree."""
     if a.shape != b.shape or a.ndim != 2:
         raise DataError(f"logits of shapes {a.shape} and {b.shape} cannot be compared")
     a, b = a.astype(np.float64), b.astype(np.float64)
-    at = np.arange(len(a)) if rows is None else np.asarray(rows)
     with np.errstate(invalid="ignore", divide="ignore"):
         # equal infinities (a token masked on both sides) are no difference
         difference = np.where(a == b, 0.0, np.abs(a - b))
         p, q = log_softmax(a), log_softmax(b)
         weight = np.exp(p)
         kl = np.where(weight > 0, weight * (p - q), 0.0).sum(axis=1)
-    k = min(TOP_K, a.shape[1]) if a.size else 0
-    best_a, best_b = _best(a, k), _best(b, k)
-    overlap = (best_a[:, :, None] == best_b[:, None, :]).any(axis=2).mean(axis=1) if k else np.zeros(len(a))
-    same = (best_a[:, 0] == best_b[:, 0]) if k else np.zeros(len(a), bool)
-    same &= ~(np.isnan(a).any(axis=1) | np.isnan(b).any(axis=1))
-    return Differences(
-        at, difference.max(axis=1, initial=0.0), np.sqrt((difference**2).mean(axis=1)) if k else np.zeros(len(a)),
-        np.maximum(kl, 0.0), same, overlap,
-    )  # fmt: skip
+    best_a, best_b = _best(a), _best(b)
+    known = ~(np.isnan(a).any(axis=1) | np.isnan(b).any(axis=1))
+    return {
+        "max": difference.max(axis=1), "rms": np.sqrt((difference**2).mean(axis=1)), "kl": np.maximum(kl, 0.0),
+        "top1": (best_a[:, 0] == best_b[:, 0]) & known,
+        "overlap": (best_a[:, :, None] == best_b[:, None, :]).any(axis=2).mean(axis=1),
+    }  # fmt: skip
 
 
-def _best(x: np.ndarray, k: int) -> np.ndarray:
-    """Return the ids of the k best tokens of each row, ties to the lower id; NaN counts as worst."""
-    return np.argsort(-np.where(np.isnan(x), -np.inf, x), axis=1, kind="stable")[:, :k]
+def summary(each: dict[str, np.ndarray], rows: np.ndarray, atol: float) -> dict[str, Any]:
+    """Summarise differences at the positions ``rows``; None for values that are not finite.
+
+    ``non_finite``: number of positions whose difference is not finite; ``first_bad``: first position whose largest
+    difference exceeds ``atol`` or is not finite.
+    """
+    finite = np.isfinite(each["max"])
+    bad = np.flatnonzero(~(each["max"] <= atol))
+    means = {"max": each["max"].max(), "rms": np.sqrt(np.mean(each["rms"] ** 2)), "kl": each["kl"].mean()}
+    return {
+        "positions": len(rows),
+        "non_finite": int((~finite).sum()),
+        **{name: float(value) if finite.all() else None for name, value in means.items()},
+        "top1": float(each["top1"].mean()),
+        "overlap": float(each["overlap"].mean()),
+        "worst_position": int(rows[int(np.argmax(np.where(finite, each["max"], np.inf)))]),
+        "first_bad": int(rows[bad[0]]) if len(bad) else None,
+        "atol": atol,
+    }
+
+
+def _best(x: np.ndarray) -> np.ndarray:
+    """Return the ids of the TOP_K best tokens of each row, ties to the lower id; NaN counts as worst."""
+    return np.argsort(-np.where(np.isnan(x), -np.inf, x), axis=1, kind="stable")[:, :TOP_K]
 
 
 # ------------------------------------------------------------------------------------------------------- the command
@@ -162,7 +142,7 @@ def run(argv: Sequence[str]) -> int:
             notes.append(f"{name}: {tables[i].shape[1] - width} padding columns ignored")
             tables[i] = tables[i][:, :width]
     result: dict[str, Any] = {"a": args.sides[0], "b": args.sides[1], **only}
-    result |= differences(tables[0], tables[1], shared).summary(args.atol)
+    result |= summary(differences(*tables), shared, args.atol)
     if result["non_finite"]:
         places = f"{result['non_finite']} of {result['positions']} positions"
         notes.append(f"NaN or infinite difference at {places}, first at {result['worst_position']}")

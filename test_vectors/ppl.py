@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -38,27 +38,6 @@ WARM = 32
 """Number of tokens at the start that are context only, as in ds4's perplexity (docs/reference/ds4.md)."""
 
 
-@dataclass(frozen=True)
-class DepthScore:
-    """Mean NLL of the tokens in (depth - window, depth].
-
-    depth   in tokens
-    tokens  number of scored tokens
-    nll     mean negative log likelihood, nats per token
-    stderr  standard error of ``nll``
-    """
-
-    depth: int
-    tokens: int
-    nll: float
-    stderr: float
-
-    @property
-    def ppl(self) -> float:
-        """Return exp(nll); infinite where that overflows."""
-        return math.exp(self.nll) if self.nll < 700 else math.inf
-
-
 def block_error(values: np.ndarray, block: int = BLOCK) -> float:
     """Return the standard error of the mean of a correlated series, from means of blocks; NaN with fewer than two."""
     count = len(values) // block
@@ -71,8 +50,9 @@ def block_error(values: np.ndarray, block: int = BLOCK) -> float:
     return float(means.std(ddof=1) / math.sqrt(count))
 
 
-def by_depth(nll: np.ndarray, depths: Sequence[int], window: int) -> list[DepthScore]:
-    """Average ``nll`` over the window before every depth that the text reaches.
+def by_depth(nll: np.ndarray, depths: Sequence[int], window: int) -> list[dict[str, Any]]:
+    """Average ``nll`` over the window before every depth that the text reaches; return depth, number of tokens, their
+    mean nll with its standard error, and their perplexity (infinite where that overflows) with its own.
 
     ``nll`` (n,): nats of token i + 1 given the tokens up to i; depths and ``window`` are in tokens. TargetError if a
     token in a window has no finite value, as leaving it out would flatter the engine.
@@ -86,7 +66,10 @@ def by_depth(nll: np.ndarray, depths: Sequence[int], window: int) -> list[DepthS
         if lost:
             raise TargetError(f"{lost} of the {len(part)} tokens before depth {depth} have no log probability")
         if len(part):
-            scores.append(DepthScore(depth, len(part), float(part.mean()), block_error(part)))
+            mean, error = float(part.mean()), block_error(part)
+            ppl = math.exp(mean) if mean < 700 else math.inf
+            scores.append({"depth": depth, "tokens": len(part), "nll": mean, "nll_stderr": error, "ppl": ppl,
+                           "ppl_stderr": ppl * error})  # fmt: skip
     return scores
 
 
@@ -165,14 +148,13 @@ def run(argv: Sequence[str]) -> int:
         if not scores and not stopped:
             raise UsageError(f"{why}, fewer than the smallest depth {depths[0]}")
         if scores:
-            kept = [{"id": f"depth {d.depth}", "verdict": f"ppl {d.ppl:.4f}", "passed": True, "tokens": d.tokens,
-                     "nll": d.nll * d.tokens} for d in scores]  # fmt: skip
+            kept = [{"id": f"depth {d['depth']}", "verdict": f"ppl {d['ppl']:.4f}", "passed": True,
+                     "tokens": d["tokens"], "nll": d["nll"] * d["tokens"]} for d in scores]  # fmt: skip
             keep(store, ["ppl", *argv], describe(target, store), kept, prompt_sha256=text_digest([text]),
                  label=args.label or "ppl", status="stopped" if stopped else "complete")  # fmt: skip
-    table = [(str(d.depth), str(d.tokens), f"{d.nll:.4f}", f"{d.stderr:.4f}", f"{d.ppl:.4f}") for d in scores]
-    found = [{"depth": d.depth, "tokens": d.tokens, "nll": d.nll, "nll_stderr": d.stderr, "ppl": d.ppl,
-              "ppl_stderr": d.ppl * d.stderr} for d in scores]  # fmt: skip
-    finish({"target": identity, "depths": found, "tokens": reached, "not_reached": missing, "stopped": stopped,
+    table = [(str(d["depth"]), str(d["tokens"]), *(f"{d[name]:.4f}" for name in ("nll", "nll_stderr", "ppl")))
+             for d in scores]  # fmt: skip
+    finish({"target": identity, "depths": scores, "tokens": reached, "not_reached": missing, "stopped": stopped,
             "echo_agrees": agrees}, args.json,
            rows(("depth", "tokens", "nll", "+-", "ppl"), table) + (ECHO_NOTE if agrees is False else ""))  # fmt: skip
     return EXIT_INTERRUPTED if stopped else 0

@@ -198,9 +198,12 @@ class Posterior:
         A mistake of the size of float noise turns other roundings in each engine that makes it; one such run can lie
         near the data as any other draw of noise can.
         """
-        right = self.clean(c.mode).rows
-        usual = np.array([projection(run, right, c.rows, 1 / ref.expected) for run in self.case.runs(c)])
+        usual = self._places(c, self.clean(c.mode).rows, 1 / ref.expected)
         return float(usual.mean()) > LIMIT * max(float(usual.std(ddof=1)), 0.01)
+
+    def _places(self, c: Candidate, base: np.ndarray, weight: np.ndarray) -> np.ndarray:
+        """Where a candidate's own engines lie on the line from ``base`` (0) to its prediction (1)."""
+        return np.array([projection(run, base, c.rows, weight) for run in self.case.runs(c)])
 
     def _narrower(self, mode: str, ref: Reference) -> bool:
         """Whether a set's noise is less than half of another's."""
@@ -209,7 +212,7 @@ class Posterior:
     def _lies_at(self, c: Candidate, ref: Reference, narrower: np.ndarray, limit: float) -> bool:
         """Whether the data's place on the line from ``narrower`` to this candidate is that of its own engines."""
         weight = 1 / ref.expected
-        usual = np.array([projection(run, narrower, c.rows, weight) for run in self.case.runs(c)])
+        usual = self._places(c, narrower, weight)
         here = projection(self.case.values, narrower, c.rows, weight)
         spread = max(float(usual.std(ddof=1)), 0.01) * np.sqrt(1 + 1 / len(usual))
         mean = float(usual.mean())

@@ -20,7 +20,7 @@ ROOMS = {
     "diagnosis": (
         "test_vectors/diagnosis",
         "tests/test_vectors/test_diagnose.py tests/test_vectors/test_posterior.py tests/test_vectors/test_evidence.py "
-        "tests/test_vectors/test_families.py tests/test_vectors/test_along.py tests/test_vectors/test_signatures.py "
+        "tests/test_vectors/test_families.py tests/test_vectors/test_signatures.py "
         "tests/test_vectors/test_reading.py tests/benchmarks/test_diagnosis.py",
     ),
     "doctor": (

@@ -150,11 +150,11 @@ def test_a_check_that_compared_nothing_is_not_passed(official, tmp_path, capsys,
 def test_windows_end_at_their_depth_and_leave_the_start_out() -> None:
     nats = np.zeros(999)
     nats[99:199] = 1.0  # tokens 100 to 199
-    assert [d.nll for d in by_depth(nats, [100, 200, 300, 1001], 100)] == [0.0, 1.0, 0.0]
-    assert by_depth(nats, [32, 33, 40], 256)[-1].tokens == 8  # the first 32 are context only
+    assert [d["nll"] for d in by_depth(nats, [100, 200, 300, 1001], 100)] == [0.0, 1.0, 0.0]
+    assert by_depth(nats, [32, 33, 40], 256)[-1]["tokens"] == 8  # the first 32 are context only
     (uniform,) = by_depth(np.full(1999, math.log(512)), [2000], 256)
-    assert uniform.ppl == pytest.approx(512) and uniform.stderr == pytest.approx(0, abs=1e-9)
-    assert by_depth(np.full(99, 800.0), [100], 10)[0].ppl == math.inf
+    assert uniform["ppl"] == pytest.approx(512) and uniform["nll_stderr"] == pytest.approx(0, abs=1e-9)
+    assert by_depth(np.full(99, 800.0), [100], 10)[0]["ppl"] == math.inf
     nats[450] = math.nan
     with pytest.raises(TargetError, match="1 of the 256 tokens before depth 512 have no log probability"):
         by_depth(nats, [512], 256)

@@ -5,10 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ds4ref.test_vectors.diagnosis.evidence import (
-    FOREIGN,
-    Reference,
-)
+from ds4ref.test_vectors.diagnosis.evidence import FOREIGN, Reference
 
 RNG = np.random.default_rng(5)
 

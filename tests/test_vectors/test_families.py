@@ -68,6 +68,29 @@ def test_a_size_in_a_set_that_flips_steps(library) -> None:
     assert p is not None and p["value"] == pytest.approx(1.4, rel=0.1) and p["low"] < 1.4 < p["high"]
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize("family, value", [("attention_scale", 1.02), ("routed_scale", 0.98), ("swiglu_limit", 9.6),
+                                           ("sink_offset", 0.05), ("compress_rope_base", 165000.0)])  # fmt: skip
+def test_a_small_error_is_found_along_its_slope(engine, family, value) -> None:
+    """In a model that turns little into much."""
+    library = Signatures(engine, PROMPTS["mixed"]()[:100])
+    logits = library.run("exact", [FAMILIES[family].fault(value)], seed=5)
+    made = Case(library, from_logits(library.ids, logits), 0)
+    right = FAMILIES[family].neutral(engine.shape)
+    start = fitting.along(made, "exact", FAMILIES[family])
+    assert start is not None and abs(start - value) < 0.5 * abs(value - right)
+    best = max(fitting.nearest(made, "exact", [FAMILIES[family]]), key=fitting.closeness)
+    fitted = fitting.refined(made, "exact", FAMILIES[family], fitting.value_of(best))
+    assert abs(fitted.parameter["value"] - value) < 0.02 * abs(value - right)
+
+
+def test_of_a_clean_engine_no_slope_makes_more_than_noise(engine, library) -> None:
+    made = Case(library, from_logits(library.ids, library.run("exact", [], seed=5)), 0)
+    for family in FAMILIES.values():
+        start = None if family.whole or not family.log else fitting.along(made, "exact", family)
+        assert start is None or abs(np.log(start / family.neutral(engine.shape))) < 1e-3
+
+
 # ------------------------------------------------------------------------------------------------------------- scoped
 
 

@@ -28,8 +28,9 @@ def fit(score: float = 0.0, misfit: float = 0.0) -> Fit:
     return Fit(np.zeros(4), 0.0, misfit, 0.0, 0.0, score, 0.1, 0.0)
 
 
-def candidate(kind: str, mode: str = "exact", name: str = "", score: float = 0.0, misfit: float = 0.0) -> Candidate:
-    return Candidate(kind=kind, mode=mode, name=name, says="", rows=np.zeros((4, 2)), fit=fit(score, misfit))
+def candidate(kind: str, mode: str = "exact", name: str = "", score: float = 0.0, misfit: float = 0.0, at: float = 0.0):
+    """A candidate whose prediction is ``at`` everywhere."""
+    return Candidate(kind=kind, mode=mode, name=name, says="", rows=np.full((4, 2), at), fit=fit(score, misfit))
 
 
 @pytest.fixture
@@ -132,7 +133,7 @@ def test_a_wide_set_may_miss_one_of_many_narrower_ones(posterior, monkeypatch) -
     posterior.case.reference = lambda mode: SimpleNamespace(coarse=True, expected=np.full(4, noise[mode]))
     places = 1 + np.linspace(-0.05, 0.05, 8)
     posterior.case.runs = lambda c: [np.full((4, 2), place) for place in places]
-    wide = Candidate(kind="rounding", mode="bf16", name="", says="", rows=np.ones((4, 2)), fit=fit())
+    wide = candidate("rounding", "bf16", at=1.0)
     spread = float(places.std(ddof=1)) * math.sqrt(1 + 1 / 8)
     posterior.case.values = np.full((4, 2), 1 - 0.1 - 4 * spread)
     assert LIMIT == limit_of(1) < 4 < limit_of(5)
@@ -153,10 +154,7 @@ def test_a_constant_in_a_wide_set_is_held_against_itself_in_narrower_ones(poster
     posterior.case.values = np.full((4, 2), place)
     posterior.case.member = lambda mode, family, value: asked.append((mode, family.name, value))
     posterior.case.computed = lambda ideas: [candidate("family", "exact", "shared_scale=1.5") for _ in ideas]
-    right = Candidate(kind="rounding", mode="bf16", name="", says="", rows=np.full((4, 2), -1.0), fit=fit())
-    wide = Candidate(
-        kind="family", mode="bf16", name="shared_scale=1.5", says="", rows=np.ones((4, 2)), fit=fit()
-    )  # fmt: skip
+    right, wide = candidate("rounding", "bf16", at=-1.0), candidate("family", "bf16", "shared_scale=1.5", at=1.0)
     posterior.extend([candidate("mode", "exact"), right, wide])
     assert posterior.told_apart(wide) is apart and asked == [("exact", "shared_scale", 1.5)]
 
@@ -168,7 +166,6 @@ def test_a_mistake_must_move_all_of_its_engines(posterior, spread, apart) -> Non
     places = np.array([1 - spread, 1, 1 + spread])
     posterior.case.runs = lambda c: [np.full((4, 2), place) for place in places]
     posterior.case.values = np.ones((4, 2))
-    right = Candidate(kind="mode", mode="qat", name="", says="", rows=np.zeros((4, 2)), fit=fit())
-    wrong = Candidate(kind="part", mode="qat", name="x [in layer 1]", says="", rows=np.ones((4, 2)), fit=fit())
+    right, wrong = candidate("mode", "qat"), candidate("part", "qat", "x [in layer 1]", at=1.0)
     posterior.extend([right, wrong])
     assert posterior.told_apart(wrong) is apart

@@ -50,13 +50,6 @@ def test_perplexities_are_kept(nano_path, private_data):
 
 
 @pytest.mark.thorough
-def test_another_store_is_named(vectors, nano_path, tmp_path, private_data, capsys):
-    argv = ["check", vectors, "--target", f"local:{nano_path}", "--numerics", "exact", *ENGINE]
-    assert main([*argv, "--store", str(tmp_path / "mine.sqlite")]) == 0
-    assert f"ds4-report show 1 --store {tmp_path}/mine.sqlite\n" in capsys.readouterr().err
-
-
-@pytest.mark.thorough
 def test_no_record_if_unwanted(vectors, nano_path, private_data, capsys):
     argv = ["check", vectors, "--target", f"local:{nano_path}", "--numerics", "exact", *ENGINE]
     assert main([*argv, "--no-store"]) == 0

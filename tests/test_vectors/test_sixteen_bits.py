@@ -14,26 +14,7 @@ from ds4ref.test_vectors.observation import from_logits
 from ds4ref.variants import LIBRARY, Fault
 from tests.marking import sampled
 
-
-class Computes:
-    """Hooks of a session: an engine that rounds every point to a 16-bit type, and may have a mistake."""
-
-    def __init__(self, kind: str, fault: Fault | None = None):
-        self.kind, self.parts = kind, [] if fault is None else [fault.hooks()]
-
-    def begin(self, chunk) -> None:
-        for part in self.parts:
-            part.begin(chunk)
-
-    def tap(self, name, layer, value, chunk):
-        for part in self.parts:
-            value = part.tap(name, layer, value, chunk)
-        parts = value if isinstance(value, tuple) else (value,)
-        parts = tuple(
-            kept_as(part.clip(-65504, 65504), self.kind) if getattr(part, "dtype", None) == np.float32 else part
-            for part in parts
-        )
-        return parts if isinstance(value, tuple) else parts[0]
+from .tracing import Bent, rounding
 
 
 def late(factor: float, since: int) -> Fault:
@@ -72,7 +53,8 @@ def test_an_engine_that_computes_in_16_bits(trained, computes, fault, clean) -> 
     no rounding."""
     engine, signatures = trained
     session = engine.session(len(signatures.ids) + 1)
-    session.hooks = Computes(computes, LIBRARY[fault] if isinstance(fault, str) else fault)
+    faults = [LIBRARY[fault] if isinstance(fault, str) else fault] if fault else []
+    session.hooks = Bent([*faults, rounding(computes)], set())
     logits = kept_as(np.asarray(session.extend(signatures.ids.tolist())), computes)
     found = diagnose(signatures, from_logits(signatures.ids, logits))
     assert found.clean is clean, (found.verdict, found.notes)

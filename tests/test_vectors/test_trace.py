@@ -9,13 +9,12 @@ import pytest
 
 from ds4ref.engine import Engine
 from ds4ref.nano import embedded_path
-from ds4ref.test_vectors.trace.ops import OPS
 from ds4ref.test_vectors.trace.record import record
 from ds4ref.test_vectors.trace.report import page
 from ds4ref.variants import Fault
 from tests.marking import sampled
 
-from .tracing import IDS, Bent, as_dump, examined, names, recorded
+from .tracing import IDS, Bent, as_dump, examined, names, recorded, rounding, stored
 
 
 @pytest.mark.parametrize(
@@ -146,18 +145,6 @@ def one_row(point: str, row: int, share: float) -> Fault:
     return Fault("one_row", "a row of its own", edits={point: bent})
 
 
-def rounding(kind) -> Fault:
-    """Return an engine that computes in a 16-bit type: all points but choices rounded (weights are its file's)."""
-
-    def rounded(value, layer, chunk, taps):
-        parts = value if isinstance(value, tuple) else (value,)
-        parts = tuple(_stored({"": part}, kind)[""].astype(part.dtype) for part in parts)
-        return parts if isinstance(value, tuple) else parts[0]
-
-    keep = {"raw_window", "comp_count", "indexer_rows", "attn_sinks", "ffn_moe_topk", "indexer_topk"}
-    return Fault("computes_in", kind, edits=dict.fromkeys(set(OPS) - keep, rounded))
-
-
 @pytest.mark.parametrize("kind", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize(
     ("point", "row", "layers"),
@@ -179,7 +166,7 @@ def test_one_row_is_not_hidden_by_the_others(point, row, layers, kind):
 def in_type(weights, kind):
     """Return weights with their vectors in a 16-bit type."""
     vectors = {name: v for name, v in vars(weights).items() if isinstance(v, np.ndarray) and v.dtype == np.float32}
-    return replace(weights, **{name: v.astype(np.float32) for name, v in _stored(vectors, kind).items()})
+    return replace(weights, **{name: v.astype(np.float32) for name, v in stored(vectors, kind).items()})
 
 
 @pytest.mark.parametrize("kind", ["bfloat16", "float16"])
@@ -201,46 +188,23 @@ def test_an_engine_that_computes_in_16_bits_is_right(kind):
 # --- storage, positions
 
 
-def _stored(tensors, kind):
-    def bits(values):
-        raw = values.view(np.uint32)
-        return ((raw + 0x7FFF + ((raw >> 16) & 1)) & 0xFFFF0000).view(np.float32)
-
-    def one(values):
-        if values.dtype.kind != "f":
-            return values
-        with np.errstate(over="ignore"):
-            return values.astype(np.float16) if kind == "float16" else bits(values)
-
-    return {name: one(values) for name, values in tensors.items()}
-
-
 @pytest.mark.parametrize("kind", sampled(["float16", "bfloat16"], ["bfloat16"]))
 def test_coarse_storage_is_no_mistake(kind):
-    result = examined(as_dump(_stored(recorded("exact"), kind)), [1, 2, 3])
+    result = examined(as_dump(stored(recorded("exact"), kind)), [1, 2, 3])
     assert not result.wrong, [wrong.key for wrong in result.wrong]
-
-
-LAYER = 4
 
 
 @pytest.mark.parametrize(
     ("fault", "kind"),
     sampled(
-        [
-            (fault, kind)
-            for fault in ("no_kv_norm", "router_softmax", "no_ape", "gelu", "hc_post_half")
-            for kind in ("float16", "bfloat16")
-        ],
+        [(fault, kind) for fault in ("no_kv_norm", "router_softmax", "no_ape", "gelu", "hc_post_half")
+         for kind in ("float16", "bfloat16")],
         [("hc_post_half", "float16")],
     ),
-)
+)  # fmt: skip
 def test_faults_show_through_coarse_storage(kind, fault):
-    result = examined(as_dump(_stored(recorded("exact", [fault], ids=SHORT), kind)), [LAYER], ids=SHORT)
-    assert fault in names(result)
-    assert result.wrong[0].key[0] == {"gelu": "ffn_shexp_mid", "router_softmax": "ffn_moe_weights_scaled",
-                                      "no_ape": "attn_comp_score_raw", "no_kv_norm": "KVnorm",
-                                      "hc_post_half": "hc_attn_pre_post_weights"}[fault]  # fmt: skip
+    result = examined(as_dump(stored(recorded("exact", [fault], ids=SHORT), kind)), [4], ids=SHORT)
+    assert fault in names(result) and result.wrong[0].key[0] == FAULTS[fault][0]
 
 
 def test_some_positions_only():

@@ -15,6 +15,7 @@ from ds4ref.test_vectors.trace.blame import BlameResult, Blaming, blame
 from ds4ref.test_vectors.trace.causes import explain
 from ds4ref.test_vectors.trace.dumps import Dump, DumpChunk
 from ds4ref.test_vectors.trace.names import guess
+from ds4ref.test_vectors.trace.ops import OPS
 from ds4ref.test_vectors.trace.record import record
 from ds4ref.test_vectors.trace.theirs import Theirs
 from ds4ref.variants import LIBRARY, Fault
@@ -37,6 +38,34 @@ class Bent(Recorder):
         for part in self.bent:
             value = part.tap(name, layer, value, chunk)
         return super().tap(name, layer, value, chunk)
+
+
+def stored(tensors: dict[str, np.ndarray], kind: str) -> dict[str, np.ndarray]:
+    """Return tensors whose numbers were stored in a 16-bit type: float16, or float32 of bfloat16's values."""
+
+    def bits(values: np.ndarray) -> np.ndarray:
+        raw = values.view(np.uint32)
+        return ((raw + 0x7FFF + ((raw >> 16) & 1)) & 0xFFFF0000).view(np.float32)
+
+    def one(values: np.ndarray) -> np.ndarray:
+        if values.dtype.kind != "f":
+            return values
+        with np.errstate(over="ignore"):
+            return values.astype(np.float16) if kind == "float16" else bits(values)
+
+    return {name: one(values) for name, values in tensors.items()}
+
+
+def rounding(kind: str) -> Fault:
+    """Return an engine that computes in a 16-bit type: all points but choices rounded (weights are its file's)."""
+
+    def rounded(value: Any, layer: int, chunk: Any, taps: Any) -> Any:
+        parts = value if isinstance(value, tuple) else (value,)
+        parts = tuple(None if part is None else stored({"": part}, kind)[""].astype(part.dtype) for part in parts)
+        return parts if isinstance(value, tuple) else parts[0]
+
+    keep = {"raw_window", "comp_count", "indexer_rows", "attn_sinks", "ffn_moe_topk", "indexer_topk"}
+    return Fault("computes_in", kind, edits=dict.fromkeys(set(OPS) - keep, rounded))
 
 
 @cache

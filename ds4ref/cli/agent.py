@@ -13,7 +13,6 @@ import os
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
 
 from ..agent.log import Log
 from ..agent.loop import DEFAULT_SYSTEM, Agent, Outcome, Settings
@@ -24,11 +23,11 @@ from ..agent.workspace import Workspace
 from ..backends import BACKENDS
 from ..console.common import EXIT_INTERRUPTED, Interrupt, read_text, say
 from ..console.flags import add
-from ..console.model import add_engine, engine_options, open_engine, threads
+from ..console.model import add_engine, open_engine, threads
 from ..console.options import SEED_MAX, Parser, integer, parsed, printable
-from ..console.tool import queried
+from ..console.tool import target_of
 from ..errors import UsageError
-from ..targets import Ability, Target, open_target
+from ..targets import Ability, Target
 from ..version import __version__
 from .agent_view import AgentView
 from .prompt import think_mode
@@ -170,15 +169,8 @@ def _target(args: Namespace) -> Iterator[Target]:
         return
     if args.model is not None:
         raise UsageError("-m works only with --target local; use --model-name for a server's model")
-    options: dict[str, Any] = {}
-    if args.target.startswith(("http:", "https:")):
-        options = {"model": args.model_name, "dialect": args.dialect, "key_env": args.key_env, "timeout": args.timeout}
-    spec = args.target
-    if spec.startswith("local"):
-        spec, _, query = spec.partition("?")
-        options = {**engine_options(args), "ctx": args.ctx or CTX, "threads": threads(PROG, args.threads)}
-        options |= engine_options(queried(query))
-    with open_target(spec, **options) as target:
+    args.threads = threads(PROG, args.threads)
+    with target_of(args, args.target, ctx=args.ctx or CTX) as target:
         target.require(Ability.CHAT, Ability.TOOLS, Ability.STREAM, needed_for="an agent")
         yield target
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
@@ -75,22 +76,26 @@ def add_target(parser: Parser, default: str | None = "local") -> None:
     add(parser, "--timeout", help="HTTP, command: seconds to wait for a response (120; 3600)")
 
 
+FLAGS = {
+    "http": ("model_name", "accept_model", "prefill", "id_prompts", "dialect", "key_env", "per_minute", "attempts",
+             "timeout"),
+    "command": ("timeout", "ctx"),
+    "local": ("ctx", "sessions"),
+}  # fmt: skip
+"""Flags that are options of each kind of target."""
+OPTIONS = {"model_name": "model", "accept_model": "accept", "id_prompts": "ids"}
+"""Options that have other names than their flags."""
+
+
 def target_of(args: Namespace, spec: str, **local: Any) -> Target:
     """Open the target ``spec`` with the options that apply to its kind; ``local``: further ones of a local engine."""
-    kind = spec.partition(":")[0].partition("?")[0]
-    options: dict[str, Any] = {}
-    if kind in ("http", "https"):
-        options = {
-            "model": args.model_name, "accept": args.accept_model, "prefill": args.prefill, "ids": args.id_prompts,
-            "dialect": args.dialect, "key_env": args.key_env, "per_minute": args.per_minute, "attempts": args.attempts,
-        }  # fmt: skip
-        if args.timeout is not None:
-            options["timeout"] = args.timeout
-    elif kind == "command":
-        options = {k: v for k, v in (("timeout", args.timeout), ("ctx", args.ctx)) if v is not None}
-    elif kind == "local":
+    kind = re.split("s?[:?]", spec)[0]
+    options = _given(args, kind)
+    if kind == "local":
         spec, _, query = spec.partition("?")
-        options = {**_local_options(args, spec), **local, **_local_options(queried(query), spec)}
+        options |= engine_options(args, is_embedded(spec)) | local
+        asked = queried(query)
+        options |= engine_options(asked, is_embedded(spec)) | _given(asked, kind)
     target = open_target(spec, **options)
     announce("ds4", getattr(target, "engine", None))
     return target
@@ -106,9 +111,10 @@ def queried(query: str) -> Namespace:
     return options.parse([f"--{part}" for part in query.split("&") if part])
 
 
-def _local_options(args: Namespace, spec: str) -> dict[str, Any]:
-    own = {name: getattr(args, name, None) for name in ("ctx", "sessions")}
-    return {**engine_options(args, is_embedded(spec)), **{k: v for k, v in own.items() if v is not None}}
+def _given(args: Namespace, kind: str) -> dict[str, Any]:
+    """Return the options of a kind of target for which the flags have values."""
+    values = {OPTIONS.get(flag, flag): getattr(args, flag, None) for flag in FLAGS.get(kind, ())}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def report_notes(prog: str, target: Target) -> list[str]:

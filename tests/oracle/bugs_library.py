@@ -7,6 +7,7 @@ mean the same is then a fact about the descriptions (test_bugs).
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -42,6 +43,7 @@ from .surgery import (
     masked,
     modeling,
     modules,
+    output,
     rotated,
     weights,
 )
@@ -52,7 +54,7 @@ POOLS = (CSA, INDEXER, HCA)
 
 
 def _cut(size: int) -> Apply:
-    return masked(lambda mask, t, key, _: mask.masked_fill(key // size != t // size, HIDDEN))
+    return masked(lambda mask, t, key: mask.masked_fill(key // size != t // size, HIDDEN))
 
 
 def _threshold(position: str) -> Apply:
@@ -81,6 +83,10 @@ def row_position(late: str) -> Apply:
     return forward(*POOLS, to=[(old, f"{old} + {late}")])
 
 
+def _eps(eps: float) -> Apply:
+    return both(attribute(NORM, "variance_epsilon", lambda _: eps), attribute(PLAIN_NORM, "eps", lambda _: eps))
+
+
 # --- routers, experts
 
 
@@ -95,7 +101,7 @@ BACK = "attn_output = apply_rotary_pos_emb(attn_output.transpose(1, 2), cos, -si
 _APPLY: dict[str, Apply] = {
     # which rows, sinks
     "window_short": configured(sliding_window=lambda n: n - 1),
-    "self_missing": masked(lambda mask, t, key, _: mask.masked_fill(key == t, HIDDEN)),
+    "self_missing": masked(lambda mask, t, key: mask.masked_fill(key == t, HIDDEN)),
     "chunk_64_window_cut": _cut(64),
     "no_sink": weights(lambda o: [a.sinks for a in layers("self_attn")(o)], lambda s: torch.full_like(s, -torch.inf)),
     # rope
@@ -163,8 +169,7 @@ _APPLY: dict[str, Apply] = {
     "no_kv_norm": identity(layers("self_attn.kv_norm")),
     "no_output_norm": identity(lambda o: [o.model.model.norm]),
     "ffn_norm_of_attn": edit(LAYER, "forward", ("self.post_attention_layernorm(", "self.input_layernorm(")),
-    "rms_eps_1e5": both(attribute(NORM, "variance_epsilon", lambda eps: 1e-5),
-                        attribute(PLAIN_NORM, "eps", lambda eps: 1e-5)),
+    "rms_eps_1e5": _eps(1e-5),
     # streams
     "hc_comb_transposed": edit(LAYER, "forward", ("comb.to(dtype).transpose(-1, -2)", "comb.to(dtype)")),
     "hc_post_half": edit(MIXING, "forward", ("post = 2 * torch", "post = torch")),
@@ -177,3 +182,13 @@ _APPLY: dict[str, Apply] = {
 
 
 LIBRARY_BUGS = [Bug(name, LIBRARY[name].says, apply) for name, apply in _APPLY.items()]
+
+
+SIZES: dict[str, tuple[Callable[[float], Apply], tuple[float, float]]] = {
+    "rms_eps": (_eps, (1e-5, 1e-2)),
+    "swiglu_limit": (lambda size: attribute((EXPERTS, SHARED), "limit", lambda _: size), (4, 30)),
+    "shared_scale": (lambda size: output(layers("mlp.shared_experts"), lambda y: y * size), (0.5, 2)),
+    "yarn_factor": (lambda size: rotated(lambda rope: rope["compress"].update(factor=size)), (2, 40)),
+    "compressed_position": (lambda size: row_position(f"({int(size)})"), (-3, 2)),
+}
+"""Families of ``ds4ref.variants.families``: the constant with a value, and the smallest and largest value tried."""

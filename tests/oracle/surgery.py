@@ -47,36 +47,30 @@ class Bug:
     apply: Apply
 
 
-def rewritten(function: Any, changes: Sequence[Change], given: dict[str, Any] | None = None) -> Any:
+def rewritten(function: Any, changes: Sequence[Change]) -> Any:
     """``function`` with fragments of its source replaced; ValueError if one is not there.
 
-    ``given`` names objects that the new text uses; what is read as a global otherwise is looked up in the module when
-    it runs, so that whatever else is patched there is seen. A function that was rewritten is rewritten further, with
-    other names.
+    What it reads as a global is looked up in the module when it runs, so that whatever else is patched there is seen. A
+    function that was rewritten is rewritten further.
     """
     function = inspect.unwrap(function)
-    source, names = getattr(function, "rewritten", None) or (textwrap.dedent(inspect.getsource(function)), {})
-    given = given or {}
-    if taken := names.keys() & given:
-        raise ValueError(f"{function.__qualname__} was already given {taken}")
+    source = getattr(function, "rewritten", None) or textwrap.dedent(inspect.getsource(function))
     for old, new in changes:
         if old not in source:
             raise ValueError(f"{function.__qualname__} of this transformers has no {old!r}")
         source = source.replace(old, new)
-    names = {**names, **given}
-    wrapped = f"def build({', '.join(names)}):\n{textwrap.indent(source, '    ')}\n    return {function.__name__}\n"
     found: dict[str, Any] = {}
-    exec(compile(wrapped, f"<edited {function.__qualname__}>", "exec"), vars(modeling), found)
-    built = found["build"](**names)
-    built.rewritten = source, names
+    exec(compile(source, f"<edited {function.__qualname__}>", "exec"), vars(modeling), found)
+    built = found[function.__name__]
+    built.rewritten = source
     return built
 
 
-def edit(owner: Any, name: str, *changes: Change, given: dict[str, Any] | None = None) -> Apply:
+def edit(owner: Any, name: str, *changes: Change) -> Apply:
     """Method or module function ``name`` of ``owner`` with its text changed (``rewritten``)."""
 
     def apply(_oracle: Oracle) -> AbstractContextManager[None]:
-        return patch.object(owner, name, rewritten(getattr(owner, name), changes, given))
+        return patch.object(owner, name, rewritten(getattr(owner, name), changes))
 
     return apply
 
@@ -208,39 +202,17 @@ def rotated(change: Callable[[dict[str, Any]], None]) -> Apply:
     return apply
 
 
-def rope_changed(kind: str, **changes: Callable[[Any], Any]) -> Apply:
-    """change(value) of entries of one rope kind, "main" or "compress"."""
+def masked(change: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]) -> Apply:
+    """The raw rows' mask (1, 1, T, T) through change(mask, query positions (T, 1), key positions (T,))."""
 
-    def change(rope: dict[str, Any]) -> None:
-        for name, new in changes.items():
-            rope[kind][name] = new(rope[kind][name])
+    def wrong(plain: Any) -> Any:
+        def attend(*args: Any, attention_mask: torch.Tensor, **more: Any) -> Any:
+            at = torch.arange(attention_mask.shape[-1])
+            return plain(*args, attention_mask=change(attention_mask, at[:, None], at), **more)
 
-    return rotated(change)
+        return attend
 
-
-def masked(
-    change: Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Oracle], torch.Tensor],
-    only: Callable[[Any], bool] = lambda _attention: True,
-) -> Apply:
-    """The raw rows' mask (1, 1, T, T) through change(mask, query positions (T, 1), key positions (T,), oracle), in the
-    attention modules that ``only`` accepts."""
-
-    @contextmanager
-    def apply(oracle: Oracle) -> Iterator[None]:
-        def wrong(plain: Any) -> Any:
-            def attend(*args: Any, attention_mask: torch.Tensor, **more: Any) -> Any:
-                at = torch.arange(attention_mask.shape[-1])
-                return plain(*args, attention_mask=change(attention_mask, at[:, None], at, oracle), **more)
-
-            return attend
-
-        def choose(oracle: Oracle) -> list[Any]:
-            return [attention for attention in layers("self_attn")(oracle) if only(attention)]
-
-        with each(choose, "forward", wrong)(oracle):
-            yield
-
-    return apply
+    return each(layers("self_attn"), "forward", wrong)
 
 
 HIDDEN = torch.finfo(torch.float32).min

@@ -1,7 +1,6 @@
 """One description, two authors: the library's faults in our engine, and the same mistakes made in Hugging Face's code.
 
-Where both give the same logits, the line that the library says about a fault is what the fault does. The archives of
-``tests.oracle.bugs`` rest on that.
+Where both give the same logits, the line that the library says about a fault is what the fault does.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ def same(oracle: Any, clean: np.ndarray, runner: Runner, bug: Any, fault: Fault)
 
 def test_library_faults_are_the_same_in_hugging_face(oracle: Any, clean: np.ndarray) -> None:
     """Half of the library: every part of the pass, what it reads, and chunks."""
-    from .bugs import LIBRARY_BUGS
+    from .bugs_library import LIBRARY_BUGS
 
     with Engine.open(diagnostic_path(), threads=1) as engine:
         runner = Runner(engine)
@@ -64,73 +63,14 @@ def test_library_faults_are_the_same_in_hugging_face(oracle: Any, clean: np.ndar
 
 
 def test_families_are_the_same_in_hugging_face(oracle: Any, clean: np.ndarray) -> None:
-    """Those that both have by one name and in one unit: the smallest and the largest size."""
-    from .bugs import FAMILIES
+    """The smallest and the largest value of each that both have."""
+    from .bugs_library import SIZES, Bug
 
-    both = [family for family in FAMILIES if family.name in OURS and family.unit != "rows more"]
-    assert len(both) >= 5
     with Engine.open(diagnostic_path(), threads=1) as engine:
-        runner, wrong = Runner(engine), []
-        for family in both:
-            for bug, size in zip(family.bugs(), family.sizes, strict=True):
-                if size in (min(family.sizes), max(family.sizes)):
-                    wrong.append(same(oracle, clean, runner, bug, OURS[family.name].fault(size)))
+        runner = Runner(engine)
+        wrong = [
+            same(oracle, clean, runner, Bug(f"{name}={value}", "", make(value)), OURS[name].fault(value))
+            for name, (make, values) in SIZES.items()
+            for value in values
+        ]
     assert not any(wrong), "\n".join(filter(None, wrong))
-
-
-def test_a_bug_leaves_the_model_as_it_was(oracle: Any, clean: np.ndarray) -> None:
-    """Archives are made one bug after the other on one model."""
-    from .bugs import DECODE_BUGS, LIBRARY_BUGS, OUTSIDE_BUGS
-
-    before = oracle.logits(IDS[:4])
-    for bug in (*LIBRARY_BUGS, *OUTSIDE_BUGS, *DECODE_BUGS):
-        with bug.apply(oracle):
-            pass
-        assert np.array_equal(oracle.logits(IDS[:4]), before), bug.name
-    assert np.array_equal(oracle.logits(IDS), clean)
-
-
-def test_every_bug_is_wrong(oracle: Any, clean: np.ndarray) -> None:
-    """Outside the library: each with an effect, from hardly above float noise to gross."""
-    from .bugs import OUTSIDE_BUGS, bug_logits
-
-    effects = {bug.name: rms(bug_logits(oracle, bug, IDS) - clean) for bug in OUTSIDE_BUGS}
-    assert len(effects) == len(OUTSIDE_BUGS), "names are unique"
-    assert not set(effects) & set(LIBRARY)
-    found = np.array(list(effects.values()))
-    assert found.min() > 3e-6 and (found < 3e-2).sum() >= 1 and (found > 1).sum() >= 2, effects
-
-
-def test_the_right_size_of_a_family_is_no_mistake(oracle: Any, clean: np.ndarray) -> None:
-    """The right size is no mistake, and the worst one is a gross one."""
-    from .bugs import FAMILIES
-
-    right = {"factor": 1.0, "rows more": 0.0}
-    short = clean[:100]
-    for family in FAMILIES:
-        if family.unit in right:
-            with family.make(right[family.unit])(oracle):
-                assert rms(oracle.logits(IDS) - clean) < 1e-5, family.name
-        effect = {}
-        for size in {min(family.sizes), max(family.sizes)}:
-            with family.make(size)(oracle):
-                effect[size] = rms(oracle.logits(IDS[:100]) - short)
-        assert max(effect.values()) > 1e-2, (family.name, effect)
-
-
-def test_an_edit_that_does_not_fit_is_refused(oracle: Any) -> None:
-    """Another version of transformers must not be patched halfway."""
-    from .surgery import HEAD, edit
-
-    with pytest.raises(ValueError, match="no 'no such text'"), edit(HEAD, "forward", ("no such text", ""))(oracle):
-        pass
-
-
-def test_mistakes_of_decode_leave_the_prefill_right(oracle: Any) -> None:
-    """The rows of the first call are bit for bit those of the right engine; later ones are not."""
-    from .bugs import DECODE_BUGS, PREFILL, bug_logits
-
-    right = oracle.decode(IDS, PREFILL)
-    for bug in DECODE_BUGS:
-        apart = np.abs(bug_logits(oracle, bug, IDS) - right)
-        assert not apart[:PREFILL].any() and rms(apart[PREFILL:]) > 0.02, bug.name

@@ -22,7 +22,7 @@ from ..stored import stored
 IDS = PROMPTS["text"]()[:144]
 BARS = {"float32": 0.95, "float16": 0.95, "bfloat16": 0.9, "csv": 0.9, "top20": 0.8}
 EVERY = 3
-"""Of the bugs, each third: all of them are in vectors.md, by the archives of ``tests.oracle.bugs``."""
+"""Of the bugs, each third; vectors.md has the figures of all."""
 
 
 def diagnosed(capsys: pytest.CaptureFixture[str], path: Path, *more: str) -> tuple[int, dict[str, Any]]:
@@ -40,7 +40,7 @@ def library(_model_cache: Any) -> Any:
 @pytest.fixture(scope="module")
 def bugs(load_oracle: Any) -> dict[str, np.ndarray]:
     """Logits of Hugging Face with one fault of the library at a time, those above float noise."""
-    from .bugs import LIBRARY_BUGS
+    from .bugs_library import LIBRARY_BUGS
 
     oracle = load_oracle(diagnostic_path())
     clean, found = oracle.logits(IDS), {}

@@ -73,13 +73,6 @@ def test_prefill_and_decode(drawn: Drawn) -> None:
         assert found.max <= drawn.bar and found.top1 == 1, found
 
 
-def test_the_reference_backend(drawn: Drawn) -> None:
-    with Engine.open(drawn.path, backend="reference", numerics="exact") as engine:
-        found = difference(engine.session(LENGTH + 1).extend(drawn.ids[:24]), drawn.trace.logits[:24])
-    print(found)
-    assert found.max <= drawn.bar and found.top1 == 1, found
-
-
 @pytest.mark.parametrize(("numerics", "least"), [("qat", 0.999), ("ds4", 0.995)])
 def test_rounding_modes_agree_with_the_reference(drawn: Drawn, numerics: str, least: float) -> None:
     """The compiled kernels of Pro's widths where caches, and int8 inputs, are rounded: by float noise, values fall to

@@ -70,7 +70,7 @@ BUGS = {
 @pytest.mark.parametrize("name", BUGS)
 def test_mistakes_in_its_source(hf: Any, tmp_path: Path, name: str) -> None:
     """The op, or the gap that holds it, and the mistake by name."""
-    from .bugs import LIBRARY_BUGS
+    from .bugs_library import LIBRARY_BUGS
 
     bug = next(bug for bug in LIBRARY_BUGS if bug.name == name)
     with bug.apply(hf):

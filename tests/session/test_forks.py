@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import io
 
 import numpy as np
 import pytest
 
-from ds4ref.archs.deepseek4.shape import CSA, HCA
 from ds4ref.engine import Engine
 from ds4ref.errors import ContextError, PayloadError, SessionError
 from ds4ref.session.session import Session
@@ -76,36 +74,7 @@ def test_a_snapshot_keeps_its_logits(engine: Engine, ids: list[int]) -> None:
         engine.session(CTX).snapshot()
 
 
-# ---- types of rows
-
-
 # ---- who copies
-
-
-@pytest.mark.thorough
-def test_what_nobody_counts_on_is_overwritten(engine: Engine, ids: list[int]) -> None:
-    """Copies are for those that live: sessions and snapshots that are gone claim nothing."""
-    session = engine.session(CTX)
-    session.sync(ids[:100])
-    store, early = session._cache._store, session.snapshot()
-    on(session, ids[100:140])
-    session.restore(early)
-    on(session, ids[200:240])
-    assert session._cache._store is store
-    late = session.snapshot()
-    session.restore(early)
-    on(session, ids[300:303])
-    assert session._cache._store is not store
-    session.restore(early)
-    assert session._cache._store is store
-    del late
-    gc.collect()
-    on(session, ids[300:340])
-    assert session._cache._store is store
-    wanted = engine.session(CTX)
-    wanted.sync(ids[:100])
-    on(wanted, ids[300:340])
-    np.testing.assert_array_equal(on(session, ids[:20]), on(wanted, ids[:20]))
 
 
 def test_caches_count_what_moves(engine: Engine, ids: list[int]) -> None:
@@ -139,40 +108,6 @@ def test_caches_count_what_moves(engine: Engine, ids: list[int]) -> None:
     step(True)  # the late snapshot's rows are in the way
     cache.reset(late)
     step(True)
-
-
-# ---- limits of a cache
-
-
-def test_reported_bytes_are_those_in_use(engine: Engine, ids: list[int]) -> None:
-    session, shape = engine.session(CTX), engine.shape
-    empty = session.cache_bytes
-    rings = sum(4 * (shape.window + 512) * shape.head_dim for _ in shape.ratios)
-    for ratio in shape.ratios:
-        if ratio == CSA:
-            rings += 2 * 4 * (2 * CSA + 32) * 2 * (shape.head_dim + shape.index_dim)
-        elif ratio == HCA:
-            rings += 2 * 4 * (HCA + 32) * shape.head_dim
-    assert empty == rings
-    session.sync(ids[:257], chunk=16)
-    size = session._cache.layers[2].comp.itemsize
-    rows = 0
-    for ratio in shape.ratios:
-        if ratio:
-            rows += 257 // ratio * (shape.head_dim + (shape.index_dim if ratio == CSA else 0))
-    assert session.cache_bytes == empty + size * rows
-    own = 4 * shape.vocab + 8 * 257  # logits, tokens, and copies of what the rings still need
-    for ratio in shape.ratios:
-        own += 4 * shape.window * shape.head_dim
-        if ratio == CSA:
-            own += 2 * 4 * (257 % CSA + CSA) * 2 * (shape.head_dim + shape.index_dim)
-        elif ratio == HCA:
-            own += 2 * 4 * (257 % HCA) * shape.head_dim
-    snapshot = session.snapshot()
-    assert (snapshot.own_bytes, snapshot.shared[1]) == (own, size * rows)
-    other = engine.session(CTX)
-    other.sync(ids[:9])
-    assert snapshot.shared[0] == session.snapshot().shared[0] != other.snapshot().shared[0]
 
 
 # ---- saved sessions

@@ -158,20 +158,6 @@ def test_a_failing_drafter_harms_nothing(engine: Engine, prompts: list, alone: l
 # --- several sessions
 
 
-def test_the_last_outputs_stay_readable_after_a_pass_ahead(engine: Engine, prompts: list, alone: list) -> None:
-    together, sessions = engine.together(), [started(engine, prompt) for prompt in prompts[:2]]
-    for at in range(6):
-        before = [session.streams.copy() if at else None for session in sessions]
-        together.look_ahead([(session, session.argmax()) for session in sessions])
-        for session, found, streams in zip(sessions, alone, before, strict=False):
-            token, logits = found[at]
-            np.testing.assert_array_equal(session.logits, logits)
-            assert session.argmax() == token and session.pos == len(session.tokens)
-            if streams is not None:
-                np.testing.assert_array_equal(session.streams, streams)
-            session.append(token)
-
-
 def test_who_is_not_ready_is_left_out(engine: Engine, prompts: list, alone: list) -> None:
     """Full, empty, asked for nonsense, with rows ahead: these compute, or refuse, by themselves."""
     together = engine.together()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-
 import numpy as np
 import pytest
 
@@ -53,29 +51,6 @@ def test_as_far_back_as_both_windows_that_a_row_is_made_of(
         np.testing.assert_array_equal(session.eval(token), alone[session.pos])
 
 
-def test_no_further_than_a_restored_frontier(engine: Engine, ids: list[int], alone: dict) -> None:
-    first = decoded(engine, ids[:130])
-    stream = io.BytesIO()
-    first.save(stream)
-    stream.seek(0)
-    loaded, restored = engine.session(CTX), engine.session(CTX)
-    loaded.load(stream)
-    restored.restore(first.snapshot())
-    for session in (loaded, restored):
-        with pytest.raises(SessionError, match="too far back"):
-            session.rewind(129)
-        for token in ids[130:140]:
-            session.eval(token)
-        for pos in (130, 126):
-            with pytest.raises(SessionError, match="too far back"):
-                session.rewind(pos)
-        session.rewind(131)
-        np.testing.assert_array_equal(session.logits, alone[131])
-        for token in ids[131:140]:
-            session.eval(token)
-        np.testing.assert_array_equal(session.logits, alone[140])
-
-
 def test_back_after_a_growing_ring(engine: Engine, ids: list[int]) -> None:
     """A chunk too long for the ring of raw rows moves it: what is behind the chunk is out of reach then."""
     count = 3 * engine.shape.window + 10
@@ -117,21 +92,6 @@ def test_streams_are_what_logits_come_from(engine: Engine, ids: list[int]) -> No
         _ = session.streams
 
 
-def test_a_failure_in_a_recorded_token_invalidates(
-    engine: Engine, ids: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    session = decoded(engine, ids[:5])
-    monkeypatch.setattr(type(session._decoder.last), "replay", lambda recording: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        session.eval(ids[5])
-    assert not session.valid and session.tokens == []
-    with pytest.raises(SessionError, match="no tokens"):
-        _ = session.logits
-    monkeypatch.undo()
-    session.sync(ids[:5])
-    assert session.tokens == ids[:5]
-
-
 def test_extend_refuses_what_does_not_fit(engine: Engine, ids: list[int]) -> None:
     session = engine.session(10)
     with pytest.raises(ContextError, match="10 tokens do not fit the context of 10; a prompt must leave one slot free"):
@@ -147,16 +107,3 @@ def test_extend_refuses_what_does_not_fit(engine: Engine, ids: list[int]) -> Non
     assert session.tokens == ids[:9]
     session.extend([0])
     assert session.pos == 10
-
-
-def test_steps_back_add_up(engine: Engine, ids: list[int], alone: dict) -> None:
-    """What was overwritten on the way forward stays lost, also after going back and on again: 30 back, one on and 20
-    back is as far as 49."""
-    session = decoded(engine, ids[:150])
-    session.rewind(120)
-    session.eval(ids[120])
-    with pytest.raises(SessionError, match="too far back"):
-        session.rewind(101)
-    session.rewind(119)
-    np.testing.assert_array_equal(session.logits, alone[119])
-    np.testing.assert_array_equal(session.eval(ids[119]), alone[120])

@@ -149,6 +149,7 @@ class Sequences(RuleBasedStateMachine):
         """A session may take the token that was evaluated ahead, or another one."""
         picks = [self.following(which, 1, int(right[which])) for which in range(3)]
         self.together.look_ahead([(s, pick[0]) for s, pick in zip(self.sessions, picks, strict=True) if pick])
+        self.sessions_are_as_if_alone()
         for which, pick in enumerate(picks):
             if pick:
                 token = pick[0] if taken[which] else pick[0] ^ 1

@@ -168,27 +168,6 @@ def test_bad_input_changes_nothing(engine: Engine, ids: list[int]) -> None:
         engine.session(0)
 
 
-def test_a_failure_inside_the_pass_invalidates(engine: Engine, ids: list[int]) -> None:
-    class Broken:
-        def begin(self, chunk) -> None:
-            pass
-
-        def tap(self, name, layer, value, chunk):
-            if name == "ffn_out" and layer == 3:
-                raise RuntimeError("broken")
-            return value
-
-    session = engine.session(CTX)
-    session.sync(ids[:10])
-    session.hooks = Broken()
-    with pytest.raises(RuntimeError, match="broken"):
-        session.eval(5)
-    assert not session.valid
-    assert session.tokens == []
-    session.hooks = None
-    session.sync(ids[:10])
-
-
 def test_a_failure_is_told_also_where_no_new_cache_can_be_had(
     engine: Engine, ids: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

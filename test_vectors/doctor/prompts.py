@@ -7,10 +7,12 @@ a plain prompt, the number of tokens of a chat. A count can show that something 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
-from ds4ref.errors import Ds4Error
+from ds4ref.errors import Ds4Error, TextError
 from ds4ref.targets import Ability, Prompt
-from ds4ref.text.prompts import encode_chat_prompt
+from ds4ref.text.official import PROFILES
+from ds4ref.text.prompts import encode_chat_prompt, prompt_of
 from ds4ref.text.tokenizer import Tokenizer
 
 from ..diagnosis.prompts import MISTAKES
@@ -40,6 +42,8 @@ CHATS = {
     "system, thinking": ("Answer in one word.", "Name three rivers.", "high"),
 }
 CONTROL = "control strings"
+NAMES = {"may": "May", "0731": "0731", "v4.1": "V4.1"}
+"""Forms of prompts, as people call them."""
 Tokens = Sequence[tuple[bytes, int | None]]
 Counts = dict[str, tuple[int, list[int]]]
 """By prompt: the target's number of tokens, and the right ids."""
@@ -207,8 +211,12 @@ def template(case: ExamContext, stage: Stage) -> None:
                for name, (system, user, thinking) in CHATS.items()}  # fmt: skip
     if counts := _counted(case, stage, prompts):
         wrong = {name: pair for name, pair in counts.items() if pair[0] != len(pair[1])}
+        own = "may" if ours.profile is None else ours.profile.name
+        forms = fitting_forms(ours, counts) if ours.template is None else []
+        about = f": it renders {NAMES[forms[0]]}'s template on a {NAMES[own]} checkpoint" if wrong and forms else ""
         limit = "counts cannot tell <think> from </think> or one marker from another; the logits after a chat can"
-        _judged(case, stage, counts, wrong, "chats", "", limit, notes=_causes(case, ours, counts))
+        _judged(case, stage, counts, wrong, "chats", about, limit, notes=_causes(case, ours, counts))
+        stage.checks[-1].figures["template"] = ", ".join(forms) or "unknown"
     chat(case, stage)
 
 
@@ -226,6 +234,18 @@ def _causes(case: ExamContext, ours: Tokenizer, counts: Counts) -> list[str]:
     if "tokenizer.chat_template" not in case.engine.source.metadata:
         notes.append("the model file has no chat template: a server that reads it from the file falls back to its own")
     return notes + [f"this bug would give the same counts: {mistake}" for mistake in fitting_mistakes(ours, counts)]
+
+
+def fitting_forms(ours: Tokenizer, counts: Counts) -> list[str]:
+    """Return the names of DeepSeek's forms of prompts that give all the observed counts of ``CHATS``."""
+    forms = []
+    for form, profile in {"may": None, **PROFILES}.items():
+        with suppress(TextError):  # a vocabulary without that form's control tokens
+            prompts = {name: prompt_of(profile, Prompt.chat(user, system).messages, (), thinking).encode(ours)
+                       for name, (system, user, thinking) in CHATS.items()}  # fmt: skip
+            if all(got == len(prompts[name]) for name, (got, _) in counts.items()):
+                forms.append(form)
+    return forms
 
 
 def fitting_mistakes(ours: Tokenizer, counts: Counts) -> list[str]:

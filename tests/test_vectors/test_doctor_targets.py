@@ -196,6 +196,21 @@ def test_a_server(engine, wrong, options, only, expected) -> None:
 
 
 @pytest.mark.parametrize(
+    ("server", "checkpoint", "says"),
+    [("may", "0731", "it renders May's template on a 0731 checkpoint"),
+     ("0731", "may", "it renders 0731's template on a May checkpoint"),
+     ("0731", "0731", "5 chats have the right token counts")],
+)  # fmt: skip
+def test_whose_template_a_server_renders(server, checkpoint, says) -> None:
+    """By numbers of tokens alone."""
+    served, asked = (Engine.open(diagnostic_path(), template=name) for name in (server, checkpoint))
+    with served, asked, Endpoint(served) as endpoint, open_target(endpoint.url) as target:
+        found = check(examine(ExamContext(target, asked, quick=True), ["template"]), "template", "counts")
+    assert says in found.says and found.figures["template"] == server
+    assert found.outcome is (OK if server == checkpoint else W)
+
+
+@pytest.mark.parametrize(
     ("wrong", "only", "code", "verdict", "part"),
     [
         ("over", "preflight", 1, "Something is wrong", "add up to more than 1"),

@@ -17,7 +17,7 @@ import numpy as np
 
 from ds4ref.kernels.formats import FORMATS
 from ds4ref.weights.gguf import GGUFFile
-from ds4ref.weights.writer import GGUFWriter, TensorSpec
+from ds4ref.weights.writer import TensorSpec, write_gguf
 
 
 @dataclass
@@ -84,7 +84,7 @@ class Draft:
     def write(self, target: str | os.PathLike[str]) -> None:
         """As a file."""
         specs = [TensorSpec(name, tensor.fmt, tensor.dims) for name, tensor in self.tensors.items()]
-        with GGUFWriter(target, [(key, kind, value) for key, kind, value in self.metadata], specs) as out:
+        with write_gguf(target, [(key, kind, value) for key, kind, value in self.metadata], specs) as out:
             for name, tensor in self.tensors.items():
                 out.write(name, tensor.rows)
 

@@ -17,7 +17,7 @@ from ds4ref.sampling import Sampler
 from ds4ref.targets.base import Prompt, Request
 from ds4ref.targets.local import LocalTarget
 from ds4ref.weights.gguf import GGUFFile
-from ds4ref.weights.writer import GGUFWriter
+from ds4ref.weights.writer import write_gguf
 from tests.weights.modelfile import SMALL, write_model
 
 
@@ -41,8 +41,7 @@ def test_weights_that_are_not_normalised_are_refused(tmp_path: Path) -> None:
 
 def test_an_architecture_that_is_not_known(tmp_path: Path) -> None:
     path = tmp_path / "other.gguf"
-    writer = GGUFWriter(path, [("general.architecture", "string", "gpt2")], [])
-    with writer:
+    with write_gguf(path, [("general.architecture", "string", "gpt2")], []):
         pass
     with pytest.raises(ModelFileError, match="'gpt2' is not one of deepseek4"):
         Engine.open(path, backend="reference")

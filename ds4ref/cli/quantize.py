@@ -155,12 +155,15 @@ def quantize(argv: Sequence[str]) -> int:
     from ..weights.quantize.imatrix import read_imatrix
     from ..weights.quantize.plan import about_imatrix, check_imatrix, make_plan
     from ..weights.quantize.splice import Spliced, splice_plan
+    from ..weights.source import files_of
 
     with ExitStack() as stack:
         source: Any = stack.enter_context(closing(_mtp_block(path) if args.mtp_block else open_source(path)))
         template = stack.enter_context(closing(open_source(args.template))) if args.template else None
+        inputs = [*files_of(source), *filter(None, [args.imatrix])]
         if args.donor is not None:
             donor = stack.enter_context(closing(open_source(args.donor)))
+            inputs += files_of(donor)
             plan, taken = splice_plan(source, donor, args.layers)
             source = Spliced(source, donor, taken)
             plan.notes += [f"{len(taken)} tensors of {args.donor}"]
@@ -181,7 +184,7 @@ def quantize(argv: Sequence[str]) -> int:
         for note in plan.notes if args.json else ():
             say(PROG, note)
         if not args.dry_run:
-            _run(args, plan, source, table, plan.digest(list(filter(None, (path, args.imatrix, args.donor)))))
+            _run(args, plan, source, table, plan.digest(inputs))
     return 0
 
 

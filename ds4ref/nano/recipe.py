@@ -20,7 +20,7 @@ from ..archs.deepseek4.shape import FLASH, PREFIX, PUBLISHED, ModelShape
 from ..archs.deepseek4.tensors import RECIPES, Recipe, expected_tensors
 from ..errors import UsageError, did_you_mean
 from ..weights.container import TensorSpec
-from ..weights.writer import GGUFWriter
+from ..weights.writer import write_gguf
 from .fill import Noise, random_experts, random_tensor
 from .vocab import MINIMUM, build_vocabulary
 
@@ -125,7 +125,7 @@ def write_model(
     """
     specs = tensors(shape, recipe)
     total, done = sum(spec.nbytes for spec in specs), 0
-    with GGUFWriter(path, metadata(shape), specs) as out:
+    with write_gguf(path, metadata(shape), specs) as out:
         for spec in specs:
             pieces: Iterable[np.ndarray] = contents(spec, shape, seed, spreads)
             if progress is not None:

@@ -243,11 +243,3 @@ def divergence(a: np.ndarray, b: np.ndarray) -> dict[str, float]:
 def _log_softmax(x: np.ndarray) -> np.ndarray:
     x = x - x.max(axis=1, keepdims=True)
     return x - np.log(np.exp(x).sum(axis=1, keepdims=True))
-
-
-def _tensor_name(attr: str, layer: int) -> str:
-    """Return a tensor's name in the file by field and layer; ``layer`` is negative for tensors of the whole model."""
-    if layer < 0:
-        return f"{attr}.weight"
-    stem = attr.replace("indexer_attn_q_b", "indexer.attn_q_b").replace("indexer_proj", "indexer.proj")
-    return f"blk.{layer}.{stem}.{'bias' if attr == 'exp_probs_b' else 'weight'}"

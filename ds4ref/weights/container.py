@@ -67,9 +67,14 @@ class TensorSpec:
         return prod(self.dims)
 
     @property
+    def rows(self) -> int:
+        """Return the number of rows of all matrices together."""
+        return prod(self.dims[1:])
+
+    @property
     def nbytes(self) -> int:
         """Return the stored size in bytes; raise ValueError if a row is not a whole number of the format's blocks."""
-        return FORMATS[self.fmt].row_bytes(self.dims[0]) * prod(self.dims[1:])
+        return FORMATS[self.fmt].row_bytes(self.dims[0]) * self.rows
 
 
 def part_paths(path: str, count: int) -> list[str]:

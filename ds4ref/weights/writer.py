@@ -3,7 +3,7 @@
 All tensors are declared first, so the tensor table is complete before any data; the data then arrives in order, tensor
 by tensor, in pieces of any size. The file appears under its name only when everything was written and synced.
 
-    with GGUFWriter(path, [("general.architecture", "string", "deepseek4")], [TensorSpec("a", "F32", (4,))]) as out:
+    with write_gguf(path, [("general.architecture", "string", "deepseek4")], [TensorSpec("a", "F32", (4,))]) as out:
         out.write("a", np.zeros(4, np.float32))
 """
 
@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
-from typing import Any, BinaryIO, Self
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -35,113 +36,71 @@ from .container import (
     require_posix,
 )
 
-__all__ = ["GGUFWriter", "TensorSpec"]
+__all__ = ["TensorSpec", "write_gguf"]
 
 Metadata = Sequence[tuple[str, str, Any]]
 Piece = bytes | bytearray | memoryview | np.ndarray
 
 
-class GGUFWriter:
-    """A GGUF file being written.
+class GGUFTensors:
+    """The tensors of a file being written, in declared order; ``left``: those to come, with their offsets."""
+
+    def __init__(self, out: BinaryIO, places: Iterable[tuple[TensorSpec, int]]):
+        self._out, self.left = out, deque(places)
+
+    def write(self, name: str, data: Piece | Iterable[Piece]) -> None:
+        """Write the bytes of the next tensor, ``name``: one array or buffer, or an iterable of pieces."""
+        spec, start = self._next(name)
+        pieces = [data] if isinstance(data, (bytes, bytearray, memoryview, np.ndarray)) else data
+        self._out.seek(start)
+        written = 0
+        for piece in pieces:
+            if isinstance(piece, np.ndarray):
+                piece = np.ascontiguousarray(piece).reshape(-1).view(np.uint8).data
+            written += self._out.write(piece)
+        if written != spec.nbytes:
+            raise ValueError(f"{name} takes {spec.nbytes} bytes, got {written}")
+
+    def hole(self, name: str) -> None:
+        """Leave the next tensor, ``name``, as zeros, which occupy no disk space on file systems with sparse files."""
+        self._next(name)
+
+    def _next(self, name: str) -> tuple[TensorSpec, int]:
+        spec, start = self.left.popleft()
+        if spec.name != name:
+            raise ValueError(f"tensors come in declared order: expected {spec.name}, got {name}")
+        return spec, start
+
+
+@contextmanager
+def write_gguf(
+    path: str | os.PathLike[str], metadata: Metadata, tensors: Sequence[TensorSpec], alignment: int = DEFAULT_ALIGNMENT
+) -> Iterator[GGUFTensors]:
+    """Write a GGUF file, which appears when the ``with`` block ends; an exception in it leaves nothing.
 
     metadata   (key, type, value) in file order; type as in ``container``: "u32", "string", "f32[]", ...
     tensors    every tensor, in file order
     alignment  of the data section and each tensor, in bytes; recorded as ``general.alignment`` if not the default 32
 
-    Leaving the ``with`` block normally calls ``close``, which raises ValueError if a tensor is missing; leaving it by
-    an exception calls ``abort``, which removes the file. Raise ModelFileError if the system cannot write.
+    Raise ValueError for what no file can hold and for missing bytes, ModelFileError if the system cannot write.
     """
-
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        metadata: Metadata,
-        tensors: Sequence[TensorSpec],
-        alignment: int = DEFAULT_ALIGNMENT,
-    ):
-        require_posix()
-        if alignment < 8 or alignment & (alignment - 1):
-            raise ValueError(f"alignment must be a power of two of at least 8, not {alignment}")
-        self.path, self._tensors, self._next = path, list(tensors), 0
-        if len({spec.name for spec in self._tensors}) != len(self._tensors):
-            raise ValueError("two tensors have the same name")
-        own = next((spec for spec in self._tensors if FORMATS[spec.fmt].ggml_id < 0), None)
-        if own is not None:
-            raise ValueError(f"{own.name}: GGUF has no type {own.fmt}")
-        directory, self._starts, self.size = laid_out(metadata, self._tensors, alignment)
-        self._file = ExitStack()
-        self._out: BinaryIO | None = None
-        try:
-            self._out = self._file.enter_context(atomic_write(path))
-            self._out.write(directory)
-        except OSError as error:
-            raise self._failed(error) from error
-
-    def write(self, name: str, data: Piece | Iterable[Piece]) -> None:
-        """Write the bytes of the next tensor, ``name``: one array or buffer, or an iterable of pieces."""
-        spec = self._advance(name)
-        assert self._out is not None
-        pieces = [data] if isinstance(data, (bytes, bytearray, memoryview, np.ndarray)) else data
-        written = 0
-        try:
-            self._out.seek(self._starts[self._next - 1])
-            for piece in pieces:
-                if isinstance(piece, np.ndarray):
-                    piece = np.ascontiguousarray(piece).reshape(-1).view(np.uint8).data
-                written += memoryview(piece).nbytes
-                if written > spec.nbytes:
-                    break
-                self._out.write(piece)
-        except OSError as error:
-            raise self._failed(error) from error
-        if written != spec.nbytes:
-            self.abort()
-            raise ValueError(f"{name} takes {spec.nbytes} bytes, got {'more' if written > spec.nbytes else written}")
-
-    def hole(self, name: str) -> None:
-        """Leave the next tensor, ``name``, as zeros, which occupy no disk space on file systems with sparse files."""
-        self._advance(name)
-
-    def close(self) -> None:
-        """Complete the file and rename it to its final name; do nothing if already closed or aborted."""
-        if self._out is None:
-            return
-        if self._next < len(self._tensors):
-            missing = self._tensors[self._next].name
-            self.abort()
-            raise ValueError(f"tensor {missing} was never written")
-        try:
-            self._out.truncate(self.size)
-            self._out = None
-            self._file.close()
-        except OSError as error:
-            raise self._failed(error) from error
-
-    def abort(self) -> None:
-        """Remove the unfinished file; do nothing after ``close``."""
-        self._out = None
-        unfinished = InterruptedError()
-        self._file.__exit__(type(unfinished), unfinished, None)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self.close() if kind is None else self.abort()
-
-    def _advance(self, name: str) -> TensorSpec:
-        if self._out is None:
-            raise ValueError(f"{self.path} is already closed")
-        if self._next == len(self._tensors) or self._tensors[self._next].name != name:
-            wanted = self._tensors[self._next].name if self._next < len(self._tensors) else "nothing"
-            self.abort()
-            raise ValueError(f"tensors come in declared order: expected {wanted}, got {name}")
-        self._next += 1
-        return self._tensors[self._next - 1]
-
-    def _failed(self, error: OSError) -> ModelFileError:
-        self.abort()
-        return ModelFileError(self.path, f"cannot write: {error.strerror or error}")
+    require_posix()
+    if len({spec.name for spec in tensors}) != len(tensors):
+        raise ValueError("two tensors have the same name")
+    own = next((spec for spec in tensors if FORMATS[spec.fmt].ggml_id < 0), None)
+    if own is not None:
+        raise ValueError(f"{own.name}: GGUF has no type {own.fmt}")
+    directory, starts, size = laid_out(metadata, tensors, alignment)
+    try:
+        with atomic_write(path) as out:
+            out.write(directory)
+            made = GGUFTensors(out, zip(tensors, starts, strict=True))
+            yield made
+            if made.left:
+                raise ValueError(f"tensor {made.left[0][0].name} was never written")
+            out.truncate(size)
+    except OSError as error:
+        raise ModelFileError(path, f"cannot write: {error.strerror or error}") from error
 
 
 def laid_out(metadata: Metadata, tensors: Sequence[TensorSpec], alignment: int) -> tuple[bytes, list[int], int]:

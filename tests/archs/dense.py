@@ -20,7 +20,7 @@ from ds4ref.archs.dense.weights import slots
 from ds4ref.kernels.formats import FORMATS
 from ds4ref.weights.container import TensorSpec
 from ds4ref.weights.safetensors_writer import PlannedTensor, write_folder
-from ds4ref.weights.writer import GGUFWriter
+from ds4ref.weights.writer import write_gguf
 
 GEMMA = GEMMA3.family
 FAMILIES = {family.family.name: family.family for family in (LLAMA, QWEN2, QWEN3)}
@@ -124,7 +124,7 @@ def write(
     """A GGUF file; vectors are float32."""
     kinds = {name: fmt if values.ndim > 1 else "F32" for name, values in tensors.items()}
     specs = [TensorSpec(name, kinds[name], values.shape[::-1]) for name, values in tensors.items()]
-    with GGUFWriter(path, [*shape.metadata(), *(more or [])], specs) as out:
+    with write_gguf(path, [*shape.metadata(), *(more or [])], specs) as out:
         for name, values in tensors.items():
             out.write(name, stored(values, kinds[name]))
     return path

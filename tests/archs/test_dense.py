@@ -205,11 +205,11 @@ def test_metadata_that_does_not_fit(key: str, value, says: str, tmp_path: Path) 
     tensors = dense.draw_tensors(shape, 2, True)
     path = tmp_path / "bad.gguf"
     entries = [entry for entry in shape.metadata() if entry[0] != f"llama.{key}"]
-    from ds4ref.weights.writer import GGUFWriter, TensorSpec
+    from ds4ref.weights.writer import TensorSpec, write_gguf
 
     entries += [] if value is None else [(f"llama.{key}", *value)]
     specs = [TensorSpec(name, "F32", values.shape[::-1]) for name, values in tensors.items()]
-    with GGUFWriter(path, entries, specs) as out:
+    with write_gguf(path, entries, specs) as out:
         for name, values in tensors.items():
             out.write(name, values)
     with pytest.raises(ShapeError) as found:

@@ -19,7 +19,7 @@ from ds4ref.engine import Engine
 from ds4ref.kernels.formats import FORMATS
 from ds4ref.numerics import MODES
 from ds4ref.weights.container import TensorSpec
-from ds4ref.weights.writer import GGUFWriter
+from ds4ref.weights.writer import write_gguf
 from tests.blocks import set_scales
 from tests.weights.modelfile import SMALL, sane_bytes, write_model
 
@@ -88,7 +88,7 @@ def model_file(path: Path, family: str, role: str, fmt: str) -> Path:
     names = [slot for slot in slots(shape) if slot.name != "rope_freqs.weight"]
     specs = [chosen(TensorSpec(slot.name, "F32", slot.dims)) for slot in names]
     assert any(spec.fmt == fmt for spec in specs)
-    with GGUFWriter(path, shape.metadata(), specs) as out:
+    with write_gguf(path, shape.metadata(), specs) as out:
         for spec in specs:
             vector = len(spec.dims) == 1
             out.write(spec.name, np.ones(spec.elements, "<f4").view(np.uint8) if vector else random_blocks(spec, rng))

@@ -19,7 +19,7 @@ from ds4ref.kernels.formats import FORMATS
 from ds4ref.nano import mtp_path
 from ds4ref.nano.trained import weights_folder
 from ds4ref.weights.gguf import GGUFFile
-from ds4ref.weights.writer import GGUFWriter, TensorSpec
+from ds4ref.weights.writer import TensorSpec, write_gguf
 from tests.marking import sampled
 
 MODES = ["exact", "qat", "ds4"]
@@ -139,7 +139,7 @@ def rewrite(path: Path, change: Callable[[dict[str, tuple[TensorSpec, np.ndarray
             for name, info in file.tensors.items()
         }
         change(tensors)
-        with GGUFWriter(path, [], [spec for spec, _ in tensors.values()]) as out:
+        with write_gguf(path, [], [spec for spec, _ in tensors.values()]) as out:
             for spec, data in tensors.values():
                 out.write(spec.name, data)
     return path

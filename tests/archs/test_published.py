@@ -19,7 +19,7 @@ from ds4ref.weights.container import TensorSpec
 from ds4ref.weights.published import PublishedSource, TensorParts
 from ds4ref.weights.safetensors import SINGLE, Checkpoint
 from ds4ref.weights.safetensors_writer import PlannedTensor, write_file, write_json
-from ds4ref.weights.writer import GGUFWriter
+from ds4ref.weights.writer import write_gguf
 
 TEXT = "The engine reads what a model was published as."
 
@@ -41,7 +41,7 @@ def expanded(folder: Path) -> Path:
         entries = [(key, source.metadata.type_of(key), source.metadata[key]) for key in source.metadata]
         infos = source.tensors.values()
         specs = [TensorSpec(i.name, "I32" if i.fmt.name == "I32" else "F32", i.dims) for i in infos]
-        with GGUFWriter(path, entries, specs) as out:
+        with write_gguf(path, entries, specs) as out:
             for info in infos:
                 raw = source.raw(info.name)
                 out.write(info.name, raw if info.fmt.name == "I32" else info.fmt.dequantize(raw))

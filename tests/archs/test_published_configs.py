@@ -92,11 +92,11 @@ def test_a_gguf_file_as_converters_write_it_is_accounted_for(tmp_path: Path) -> 
     given = {key for key, *_ in KEYS}
     entries = [entry for entry in SHAPE.metadata() if entry[0] not in given]
     from ds4ref.weights.container import TensorSpec
-    from ds4ref.weights.writer import GGUFWriter
+    from ds4ref.weights.writer import write_gguf
 
     tensors["blk.0.attn_rot_embd.weight"] = tensors["output_norm.weight"][:4]
     specs = [TensorSpec(name, "F32", values.shape[::-1]) for name, values in tensors.items()]
-    with GGUFWriter(tmp_path / "m.gguf", [*entries, *KEYS], specs) as out:
+    with write_gguf(tmp_path / "m.gguf", [*entries, *KEYS], specs) as out:
         for name, values in tensors.items():
             out.write(name, values)
     with Engine.open(tmp_path / "m.gguf") as engine:

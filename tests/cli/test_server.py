@@ -21,7 +21,7 @@ from ds4ref.server.turn import Turn
 from ds4ref.text.chat import Message
 from ds4ref.weights import open_source
 from ds4ref.weights.container import TensorSpec
-from ds4ref.weights.writer import GGUFWriter
+from ds4ref.weights.writer import write_gguf
 
 from ..archs import dense
 from ..server.process import process
@@ -127,7 +127,7 @@ def test_the_model_is_called_what_it_is(tmp_path, name, shown):
         path = tmp_path / "small.gguf"
         metadata = [entry for entry in shape.metadata() if entry[0] != "general.name"]
         named = ("general.name", "u32" if name == 7 else "string", name)
-        with GGUFWriter(path, [*metadata, named], [TensorSpec("token_embd.weight", "F32", (2, 2))]) as out:
+        with write_gguf(path, [*metadata, named], [TensorSpec("token_embd.weight", "F32", (2, 2))]) as out:
             out.write("token_embd.weight", np.zeros((2, 2), np.float32))
     with open_source(path) as source:
         how = server.facts(

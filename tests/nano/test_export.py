@@ -19,7 +19,7 @@ from ds4ref.nano.vocab import build_vocabulary
 from ds4ref.weights import open_source
 from ds4ref.weights.container import TensorSpec
 from ds4ref.weights.published import PublishedSource
-from ds4ref.weights.writer import GGUFWriter
+from ds4ref.weights.writer import write_gguf
 
 from .placeholder import tensors, write_placeholder
 
@@ -71,7 +71,7 @@ def test_the_engine_computes_with_the_rounded_weights(folder: Path, tmp_path: Pa
         entries = [(key, source.metadata.type_of(key), source.metadata[key]) for key in source.metadata]
         infos = source.tensors.values()
         specs = [TensorSpec(i.name, "I32" if i.fmt.name == "I32" else "F32", i.dims) for i in infos]
-        with GGUFWriter(path, entries, specs) as out:
+        with write_gguf(path, entries, specs) as out:
             for info in infos:
                 raw = source.raw(info.name)
                 out.write(info.name, raw if info.fmt.name == "I32" else info.fmt.dequantize(raw))

@@ -20,7 +20,7 @@ import numpy as np
 
 from ds4ref.archs.deepseek4.shape import ModelShape
 from ds4ref.archs.deepseek4.tensors import Recipe, expected_tensors
-from ds4ref.weights.writer import GGUFWriter, TensorSpec
+from ds4ref.weights.writer import TensorSpec, write_gguf
 
 # formats of routed experts: gate and up, down; the last layers of some models are Q4_K as in the published mixed file
 RECIPES = [
@@ -111,7 +111,7 @@ def write_model(path: str | os.PathLike[str], shape: ModelShape, seed: int) -> N
     """A GGUF of ``shape`` with weights drawn by ``seed``. It has no vocabulary: oracles speak token ids."""
     rng = np.random.default_rng([seed, 2])
     tensors = expected_tensors(shape, RECIPES[seed % len(RECIPES)])
-    with GGUFWriter(path, shape.metadata(), tensors) as out:
+    with write_gguf(path, shape.metadata(), tensors) as out:
         for spec in tensors:
             out.write(spec.name, random_tensor(rng, spec, shape))
 

@@ -19,7 +19,7 @@ from ds4ref.archs.deepseek4.hooks import Recorder
 from ds4ref.engine import Engine
 from ds4ref.session.session import Session
 from ds4ref.weights.gguf import GGUFFile
-from ds4ref.weights.writer import GGUFWriter, TensorSpec
+from ds4ref.weights.writer import TensorSpec, write_gguf
 
 from .compare import Difference, difference
 from .conftest import missing
@@ -35,7 +35,7 @@ def with_gating_key(source: Path, target: Path) -> None:
     with GGUFFile.open(source) as original:
         metadata = [(key, original.metadata.type_of(key), original.metadata[key]) for key in original.metadata]
         tensors = [TensorSpec(t.name, t.fmt.name, t.dims) for t in original.tensors.values()]
-        with GGUFWriter(target, [*metadata, GATING], tensors) as out:
+        with write_gguf(target, [*metadata, GATING], tensors) as out:
             for spec in tensors:
                 out.write(spec.name, original.raw(spec.name))
 

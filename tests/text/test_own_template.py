@@ -19,7 +19,7 @@ from ds4ref.text.prompts import encode_chat_prompt
 from ds4ref.text.vocabulary import open_tokenizer
 from ds4ref.weights import open_source
 from ds4ref.weights.container import TensorSpec
-from ds4ref.weights.writer import GGUFWriter
+from ds4ref.weights.writer import write_gguf
 from tests.archs.dense import FAMILIES, draw_shape, draw_tensors
 from tests.text.test_library import CONTROL, TEXTS, definition, folder_of  # noqa: F401
 from tests.text.test_template import CHATML
@@ -47,7 +47,7 @@ def write(path: Path, entries: list) -> Path:
     shape = replace(draw_shape(3, FAMILIES["qwen3"]), vocab=len(tokens) + 7)
     tensors = draw_tensors(shape, 3, tied=False)
     specs = [TensorSpec(slot.name, "F32", slot.dims) for slot in slots(shape) if slot.name in tensors]
-    with GGUFWriter(path, [*shape.metadata(), *entries], specs) as out:
+    with write_gguf(path, [*shape.metadata(), *entries], specs) as out:
         for spec in specs:
             out.write(spec.name, tensors[spec.name])
     return path

@@ -9,7 +9,7 @@ import pytest
 
 from ds4ref.cli.quantize import main
 from ds4ref.kernels.cpu.quantize import quantize
-from ds4ref.weights.writer import GGUFWriter
+from ds4ref.weights.writer import write_gguf
 
 from .quantized import EXPERTS, METADATA, SPECS
 
@@ -26,7 +26,7 @@ def fragment():
 def unquantized(tmp_path_factory, fragment) -> Path:
     path = tmp_path_factory.mktemp("quantize") / "f.gguf"
     rng = np.random.default_rng(0)
-    with GGUFWriter(path, METADATA, SPECS) as out:
+    with write_gguf(path, METADATA, SPECS) as out:
         for spec in SPECS:
             if spec.fmt == "I64":
                 out.write(spec.name, rng.integers(0, EXPERTS, spec.elements, dtype="<i8"))

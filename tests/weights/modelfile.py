@@ -13,7 +13,7 @@ from ds4ref.archs.deepseek4.shape import FLASH, ModelShape
 from ds4ref.archs.deepseek4.weights import expected_tensors
 from ds4ref.kernels.formats import FORMATS
 from ds4ref.weights.gguf import GGUFFile
-from ds4ref.weights.writer import GGUFWriter, TensorSpec, encode_string, encode_value
+from ds4ref.weights.writer import TensorSpec, encode_string, encode_value, write_gguf
 from tests.golden import ROOT as GOLDEN
 
 # Every layer kind, every odd dimension different, about 1.5 MB.
@@ -70,7 +70,7 @@ def write_model(path: Path, shape: ModelShape = SMALL, *, recipe="q2", metadata=
     metadata = shape.metadata() + TOKENS if metadata is None else metadata
     specs = expected_tensors(shape, recipe) if specs is None else specs
     rng = np.random.default_rng(7)
-    with GGUFWriter(path, metadata, specs) as out:
+    with write_gguf(path, metadata, specs) as out:
         for spec in specs:
             if data is True:
                 out.hole(spec.name)

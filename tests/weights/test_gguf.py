@@ -10,7 +10,7 @@ import pytest
 
 from ds4ref.errors import ModelFileError
 from ds4ref.weights.gguf import GGUFFile
-from ds4ref.weights.writer import GGUFWriter
+from ds4ref.weights.writer import write_gguf
 
 from .modelfile import golden, write_model
 
@@ -61,7 +61,7 @@ def test_a_real_vocabulary_is_decoded_on_demand(tmp_path):
     tokens = [f"Ġtoken{i}" for i in range(129_280)]
     merges = [f"Ġto ken{i}" for i in range(127_000)]
     path = tmp_path / "m.gguf"
-    with GGUFWriter(path, [("t", "string[]", tokens), ("m", "string[]", merges)], []):
+    with write_gguf(path, [("t", "string[]", tokens), ("m", "string[]", merges)], []):
         pass
     tracemalloc.start()
     with GGUFFile.open(path) as file:

@@ -10,7 +10,7 @@ import pytest
 
 from ds4ref.errors import DataError
 from ds4ref.weights.quantize.imatrix import PRIOR, Imatrix, TensorImportance, read_imatrix, write_imatrix
-from ds4ref.weights.writer import GGUFWriter, TensorSpec
+from ds4ref.weights.writer import TensorSpec, write_gguf
 
 NAME = "blk.0.ffn_gate_exps.weight"
 
@@ -106,7 +106,7 @@ def gguf_bytes(tmp_path: Path, kind="imatrix", sums=(("a.in_sum2", "F32", (4, 1)
                values=1.0) -> bytes:  # fmt: skip
     specs = [TensorSpec(*spec) for spec in sums]
     metadata = [("general.type", "string", kind)] if isinstance(kind, str) else [("general.type", "u32", 3)]
-    with GGUFWriter(tmp_path / "g.gguf", metadata, specs) as out:
+    with write_gguf(tmp_path / "g.gguf", metadata, specs) as out:
         for spec in specs:
             dtype = np.float32 if spec.fmt == "F32" else np.float16
             out.write(spec.name, np.full(spec.elements, values, dtype))

@@ -15,7 +15,7 @@ from ds4ref.weights import open_source
 from ds4ref.weights.quantize.families import FAMILIES, family_of
 from ds4ref.weights.quantize.imatrix import Imatrix, TensorImportance, read_imatrix, write_imatrix
 from ds4ref.weights.quantize.plan import Choices, entries, make_plan
-from ds4ref.weights.writer import GGUFWriter, TensorSpec
+from ds4ref.weights.writer import TensorSpec, write_gguf
 
 from .checkpointfile import write_small
 from .quantized import DIM, EXPERTS, FF, METADATA, SPECS, tensor, values
@@ -63,7 +63,7 @@ def test_orders_come_before_families_before_recipes(unquantized):
 def tied(tmp_path: Path, cols: int, head: bool) -> Path:
     names = ["token_embd.weight", "blk.0.ffn_up.weight", *["output.weight"] * head]
     specs = [TensorSpec(name, "F32", (cols, 8)) for name in names]
-    with GGUFWriter(tmp_path / "tied.gguf", [("general.architecture", "string", "llama")], specs) as out:
+    with write_gguf(tmp_path / "tied.gguf", [("general.architecture", "string", "llama")], specs) as out:
         for spec in specs:
             out.write(spec.name, np.zeros(spec.nbytes, np.uint8))
     return tmp_path / "tied.gguf"
@@ -176,7 +176,7 @@ def test_weights_that_cannot_be_stored_are_named(fragment, tmp_path, capsys):
                              (1e6, "F16", "too large for F16")):  # fmt: skip
         x = np.ones((8, 256), np.float32)
         x[3, 7] = value
-        with GGUFWriter(tmp_path / "bad.gguf", METADATA, [TensorSpec("output.weight", "F32", (256, 8))]) as out:
+        with write_gguf(tmp_path / "bad.gguf", METADATA, [TensorSpec("output.weight", "F32", (256, 8))]) as out:
             out.write("output.weight", x)
         assert main([str(tmp_path / "bad.gguf"), "-o", str(tmp_path / "o.gguf"), "--output-matrix", fmt]) == 1
         err = capsys.readouterr().err
@@ -192,7 +192,7 @@ def test_numbers_of_a_published_config_become_float32(tmp_path):
         kinds = {key: kind for key, kind, _ in entries(source.metadata)}
     assert kinds["deepseek4.rope.freq_base"] == "f32" and kinds["deepseek4.swiglu_clamp_exp"] == "f32[]"
     assert not [key for key, kind in kinds.items() if "f64" in kind]
-    with GGUFWriter(tmp_path / "d.gguf", [*METADATA, ("own.number", "f64", 0.1)], SPECS[1:2]) as out:
+    with write_gguf(tmp_path / "d.gguf", [*METADATA, ("own.number", "f64", 0.1)], SPECS[1:2]) as out:
         out.write(SPECS[1].name, np.ones(DIM, np.float32))
     with open_source(tmp_path / "d.gguf") as source:
         assert ("own.number", "f64", 0.1) in entries(source.metadata)
@@ -261,7 +261,7 @@ def test_llama_cpp_runs_it_and_logits_agree(nano_path, tmp_path, published):
 def test_the_plan_says_sizes_by_kind_and_that_nothing_is_gained(fragment, tmp_path, capsys):
     """Requantizing what is small already; tensors that are treated alike take one line, also in notes."""
     specs = [TensorSpec(f"blk.{i}.ffn_up.weight", "Q4_1", (96, 4096)) for i in range(7)]
-    with GGUFWriter(tmp_path / "s.gguf", METADATA, specs) as out:
+    with write_gguf(tmp_path / "s.gguf", METADATA, specs) as out:
         for spec in specs:
             out.write(spec.name, np.zeros(spec.nbytes, np.uint8))
     assert main([str(tmp_path / "s.gguf"), "--dry-run", "--ffn", "q8_0"]) == 0

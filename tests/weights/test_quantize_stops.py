@@ -23,7 +23,7 @@ from ds4ref.weights.quantize.imatrix import Imatrix, TensorImportance, write_ima
 from ds4ref.weights.quantize.part import PartFile
 from ds4ref.weights.quantize.plan import Choices, make_plan
 from ds4ref.weights.quantize.run import run
-from ds4ref.weights.writer import GGUFWriter
+from ds4ref.weights.writer import write_gguf
 
 from .checkpointfile import write_small
 from .quantized import DIM, EXPERTS, FF, METADATA, ROOT, SPECS, tensor
@@ -157,7 +157,7 @@ def test_a_part_of_another_plan_is_not_resumed(unquantized, quantized, tmp_path,
 
 def test_a_source_that_changed_since_is_another_plan(tmp_path):
     """The same name and size, written again: to resume would join halves of two models."""
-    with GGUFWriter(tmp_path / "f.gguf", METADATA, SPECS[1:2]) as out:
+    with write_gguf(tmp_path / "f.gguf", METADATA, SPECS[1:2]) as out:
         out.write(SPECS[1].name, np.ones(DIM, np.float32))
     with open_source(tmp_path / "f.gguf") as source:
         plan = make_plan(source, Choices("q8"))

@@ -160,7 +160,7 @@ class ModelShape:
         )  # fmt: skip
 
     def metadata(self) -> list[tuple[str, str, Any]]:
-        """Return the (key, type, value) entries that declare this shape, for ``weights.writer.GGUFWriter``."""
+        """Return the (key, type, value) entries that declare this shape, for ``weights.writer.write_gguf``."""
         ints = [(PREFIX + key, "u32", getattr(self, field)) for field, key, _, _ in _INTS]
         floats = [(PREFIX + key, "f32", getattr(self, field)) for field, key, _, _ in _FLOATS]
         return [

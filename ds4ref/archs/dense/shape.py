@@ -185,7 +185,7 @@ class DenseShape:
         return sum(min(tokens, self.window_of(layer) or tokens) for layer in range(self.n_layers))
 
     def metadata(self) -> list[tuple[str, str, Any]]:
-        """Return the (key, type, value) entries that declare this shape, for ``weights.writer.GGUFWriter``."""
+        """Return the (key, type, value) entries that declare this shape, for ``weights.writer.write_gguf``."""
         prefix = self.family.name + "."
         entries: list[tuple[str, str, Any]] = [
             ("general.architecture", "string", self.family.name),

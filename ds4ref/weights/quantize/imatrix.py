@@ -29,7 +29,7 @@ from ..container import MAGIC, TensorSpec
 from ..cursor import Cursor, quote
 from ..gguf import GGUFFile
 from ..mapped import MappedFile
-from ..writer import GGUFWriter
+from ..writer import write_gguf
 
 MAX_NAME_BYTES = 4096
 MAX_ENTRIES = 1 << 20
@@ -289,6 +289,6 @@ def _write_gguf(path: str, table: Imatrix) -> None:
         data.append((entry.means.astype(np.float64) * counts[:, None]).astype("<f4"))
         specs.append(TensorSpec(name + _COUNTS, "F32", (1, len(counts))))
         data.append(counts.astype("<f4"))
-    with GGUFWriter(path, metadata, specs) as out:
+    with write_gguf(path, metadata, specs) as out:
         for spec, values in zip(specs, data, strict=True):
             out.write(spec.name, values)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -58,20 +58,19 @@ class PartFile:
         directory, self._starts, self.size = laid_out(metadata, self._specs, alignment)
         self.tensor = self.row = 0
         self.resumed = False
-        self._fd: int | None = None
+        self._fd = -1
         self._synced = time.monotonic()
         if self.part.is_symlink():
             raise DataError(f"{self.part}: is a symbolic link; refusing to write through it")
         try:
-            self._fd = os.open(self.part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
-            self._lock()
-            self._resume(fresh)
-            if not self.resumed:
-                os.ftruncate(self._fd, 0)
-                self._write_at(0, directory)
-                self.sync()
-        except OSError as error:
-            raise self._failed(error) from error
+            with self._explained():
+                self._fd = os.open(self.part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+                self._lock()
+                self._resume(fresh)
+                if not self.resumed:
+                    os.ftruncate(self._fd, 0)
+                    self._write_at(0, directory)
+                    self.sync()
         except BaseException:
             self._release()
             raise
@@ -79,23 +78,21 @@ class PartFile:
     def write(self, rows: int, data: Any) -> None:
         """Write ``data``, the bytes of the next ``rows`` rows of the current tensor."""
         spec = self._specs[self.tensor]
-        row_bytes = spec.nbytes // self._rows(spec)
+        row_bytes = spec.nbytes // spec.rows
         view = memoryview(data).cast("B")
-        if view.nbytes != rows * row_bytes or self.row + rows > self._rows(spec):
+        if view.nbytes != rows * row_bytes or self.row + rows > spec.rows:
             raise ValueError(f"{rows} rows of {spec.name} are {rows * row_bytes} bytes, not {view.nbytes}")
-        try:
+        with self._explained():
             self._write_at(self._starts[self.tensor] + self.row * row_bytes, view)
             self.row += rows
-            if self.row == self._rows(spec):
+            if self.row == spec.rows:
                 self.tensor, self.row = self.tensor + 1, 0
             if time.monotonic() - self._synced > SYNC_SECONDS:
                 self.sync()
-        except OSError as error:
-            raise self._failed(error) from error
 
     def sync(self) -> None:
         """Sync the written bytes to disk and record the position in the journal."""
-        flush_to_disk(self._descriptor())
+        flush_to_disk(self._fd)
         with atomic_write(self.journal) as out:
             out.write(msgspec.json.encode(_Entry(self._digest, self.tensor, self.row)))
         self._synced = time.monotonic()
@@ -104,50 +101,45 @@ class PartFile:
         """Sync the file and rename it to its final name; raise ValueError if a tensor is missing."""
         if self.tensor < len(self._specs):
             raise ValueError(f"{self._specs[self.tensor].name} was not written")
-        try:
-            os.ftruncate(self._descriptor(), self.size)
-            flush_to_disk(self._descriptor())
+        with self._explained():
+            os.ftruncate(self._fd, self.size)
+            flush_to_disk(self._fd)
             os.replace(self.part, self.path)
-            with suppress(FileNotFoundError):
-                os.unlink(self.journal)
+            self.journal.unlink(missing_ok=True)
             folder = os.open(self.path.parent, os.O_RDONLY)
             with suppress(OSError):
                 flush_to_disk(folder)
             os.close(folder)
-        except OSError as error:
-            raise self._failed(error) from error
-        self._release()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            self.finish()
-            return
-        if self._fd is not None:
-            with suppress(OSError, ModelFileError):
-                self.sync()
-        self._release()
+        try:
+            if kind is None:
+                self.finish()
+            else:
+                with suppress(OSError):
+                    self.sync()
+        finally:
+            self._release()
 
     # --- helpers
 
-    @staticmethod
-    def _rows(spec: TensorSpec) -> int:
-        return spec.elements // spec.dims[0]
-
-    def _descriptor(self) -> int:
-        if self._fd is None:
-            raise ValueError(f"{self.part} is already closed")
-        return self._fd
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Raise ModelFileError where the system cannot write."""
+        try:
+            yield
+        except OSError as error:
+            hint = "; the finished part is saved, run again to resume" if self.part.exists() else ""
+            raise ModelFileError(self.path, f"cannot write: {error.strerror or error}{hint}") from error
 
     def _lock(self) -> None:
-        try:
-            import fcntl
+        import fcntl
 
-            fcntl.flock(self._descriptor(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except ImportError:
-            pass
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise DataError(f"{self.part}: another process is writing it") from None
         except OSError:
@@ -155,8 +147,7 @@ class PartFile:
 
     def _resume(self, fresh: bool) -> None:
         if fresh:
-            with suppress(FileNotFoundError):
-                os.unlink(self.journal)
+            self.journal.unlink(missing_ok=True)
             return
         try:
             entry = msgspec.json.decode(self.journal.read_bytes(), type=_Entry)
@@ -170,33 +161,25 @@ class PartFile:
                 "--restart discards it"
             )
         tensor, row = entry.tensor, entry.row
-        rows = [*map(self._rows, self._specs), 1]
+        rows = [*(spec.rows for spec in self._specs), 1]
         if not (0 <= tensor < len(rows) and 0 <= row < rows[tensor]):
             raise DataError(f"{self.journal}: is damaged; use --restart to start over")
         needed = self._starts[tensor - 1] + self._specs[tensor - 1].nbytes if tensor else 0
         if row:
-            needed = self._starts[tensor] + row * (self._specs[tensor].nbytes // self._rows(self._specs[tensor]))
-        if os.fstat(self._descriptor()).st_size < needed:
+            needed = self._starts[tensor] + row * (self._specs[tensor].nbytes // rows[tensor])
+        if os.fstat(self._fd).st_size < needed:
             raise DataError(f"{self.part}: is shorter than its journal says; use --restart to start over")
         self.tensor, self.row, self.resumed = tensor, row, tensor > 0 or row > 0
         if self.resumed:
-            os.ftruncate(self._descriptor(), needed)  # what lies beyond may never have reached the disk
+            os.ftruncate(self._fd, needed)  # what lies beyond may never have reached the disk
 
     def _write_at(self, position: int, data: Any) -> None:
         view = memoryview(data).cast("B")
         while view:
-            count = os.pwrite(self._descriptor(), view[: 1 << 30], position)
+            count = os.pwrite(self._fd, view[: 1 << 30], position)
             position, view = position + count, view[count:]
 
     def _release(self) -> None:
-        if self._fd is not None:
+        if self._fd >= 0:
             os.close(self._fd)
-            self._fd = None
-
-    def _failed(self, error: OSError) -> ModelFileError:
-        with suppress(OSError):
-            if self._fd is not None:
-                self.sync()
-        self._release()
-        hint = "; the finished part is saved, run again to resume" if self.part.exists() else ""
-        return ModelFileError(self.path, f"cannot write: {error.strerror or error}{hint}")
+            self._fd = -1

@@ -76,11 +76,6 @@ class Item:
         return self.spec.dims[2] if len(self.spec.dims) == 3 else 0
 
     @property
-    def rows(self) -> int:
-        """Return the number of rows of all matrices together."""
-        return self.spec.elements // self.spec.dims[0]
-
-    @property
     def weighed(self) -> bool:
         """Return whether importance affects the quantized bytes."""
         return not self.copied and FORMATS[self.spec.fmt].weighed
@@ -159,11 +154,8 @@ class Plan:
 
 
 def identity(path: str | os.PathLike[str]) -> list[str]:
-    """Return name, size and modification time of the files at or below ``path``; for an index, of all files in its
-    folder."""
+    """Return name, size and modification time of the files at or below ``path``."""
     path = os.fspath(path)
-    if path.endswith(".json"):
-        path = os.path.dirname(os.path.abspath(path))
     files = [path]
     if os.path.isdir(path):
         files = sorted(entry.path for entry in os.scandir(path) if entry.is_file())
@@ -300,15 +292,6 @@ def _notes(items: list[Item], choices: Choices) -> Iterator[str]:
     if lossy:
         formats = ", ".join(sorted({item.source.fmt.name for item in lossy}))
         yield f"{len(lossy)} tensors are requantized from {formats}: better from the unquantized model"
-    by_name = {item.spec.name: item for item in items}
-    unlike = [
-        (item, up) for item in items if item.family == "gate"
-        and (up := by_name.get(item.spec.name.replace("ffn_gate_exps", "ffn_up_exps"))) is not None
-        and up.spec.fmt != item.spec.fmt
-    ]  # fmt: skip
-    for item, up in unlike[:1]:
-        pair = f"{item.spec.name} is {item.spec.fmt}, but {up.spec.name} is {up.spec.fmt}"
-        yield f"{pair}{_more(len(unlike) - 1)}: no engine loads that"
 
 
 def check_imatrix(plan: Plan, table: Imatrix, strict: bool) -> list[str]:

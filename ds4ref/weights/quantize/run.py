@@ -8,7 +8,7 @@ pieces nor on the number of threads.
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
@@ -70,7 +70,7 @@ def run(
     done = sum(item.spec.nbytes for item in plan.items[: out.tensor])
     if out.tensor < len(plan.items):
         item = plan.items[out.tensor]
-        done += out.row * (item.spec.nbytes // item.rows)
+        done += out.row * (item.spec.nbytes // item.spec.rows)
     pieces = _pieces(plan, most, out.tensor, out.row)
     stored = Rows(source)
     waiting: deque[tuple[Piece, Future[np.ndarray]]] = deque()
@@ -119,9 +119,9 @@ def _pieces(plan: Plan, most: int, tensor: int, row: int) -> Iterator[Piece]:
     """Yield the pieces to be written from ``row`` of ``tensor`` on."""
     for number, item in enumerate(plan.items[tensor:], tensor):
         step = max(1, most // item.spec.dims[0])
-        height = item.spec.dims[1] if item.experts else item.rows
+        height = item.spec.dims[1] if item.experts else item.spec.rows
         at = row if number == tensor else 0
-        while at < item.rows:
+        while at < item.spec.rows:
             last = min(at + step, (at // height + 1) * height)
             yield Piece(item, at, last)
             at = last
@@ -164,15 +164,15 @@ class Rows:
     def __init__(self, source: TensorSource):
         self.source = source
         self._lock = threading.Lock()
-        self._matrices: OrderedDict[tuple[str, int], Future[np.ndarray]] = OrderedDict()
+        self._matrices: dict[tuple[str, int], np.ndarray] = {}
 
     def rows(self, item: Item, first: int, last: int) -> np.ndarray:
         """Return rows ``first`` .. ``last`` - 1 of one matrix, uint8 (rows, row_bytes); raise ModelFileError if
         unreadable."""
         name, size = item.source.name, item.source.fmt.row_bytes(item.spec.dims[0])
         if not hasattr(self.source, "piece"):
-            return self._whole(self.source.raw(name), name, size, item.rows)[first:last]
-        height = item.rows // self.source.pieces(name)  # type: ignore[attr-defined]
+            return self._whole(self.source.raw(name), name, size, item.spec.rows)[first:last]
+        height = item.spec.rows // self.source.pieces(name)  # type: ignore[attr-defined]
         matrix = self._whole(self._piece(name, first // height), name, size, height)
         at = first // height * height
         return matrix[first - at : last - at]
@@ -183,23 +183,13 @@ class Rows:
         return raw.reshape(rows, row_bytes)
 
     def _piece(self, name: str, index: int) -> np.ndarray:
-        """Return matrix ``index``, converted once by the first caller while others wait."""
+        """Return matrix ``index``, converted by the first caller while others wait."""
         with self._lock:
-            pending = self._matrices.get((name, index))
-            if pending is not None:
-                self._matrices.move_to_end((name, index))
-            else:
-                mine: Future[np.ndarray] = Future()
-                self._matrices[name, index] = mine
-                while len(self._matrices) > self.CACHED:
-                    self._matrices.popitem(last=False)
-        if pending is not None:
-            return pending.result()
-        try:
-            mine.set_result(self.source.piece(name, index))  # type: ignore[attr-defined]
-        except BaseException as error:
-            mine.set_exception(error)
-        return mine.result()
+            if (name, index) not in self._matrices:
+                self._matrices[name, index] = self.source.piece(name, index)  # type: ignore[attr-defined]
+                if len(self._matrices) > self.CACHED:
+                    del self._matrices[next(iter(self._matrices))]
+            return self._matrices[name, index]
 
 
 def _whole_numbers(item: Item, raw: np.ndarray) -> np.ndarray:

@@ -20,7 +20,7 @@ import numpy as np
 from ..archs.deepseek4.chunk import Chunk
 from ..archs.deepseek4.rope import RopeTables
 from ..archs.deepseek4.shape import ModelShape
-from .faults import Begin, Edit, Fault, _op, _row_shift, _shape, _touching
+from .faults import Begin, Edit, Fault, _clamp, _op, _rotated, _row_shift, _shape, _touching
 
 FACTORS = (0.25, 0.5, 0.8, 0.95, 1.05, 1.25, 2.0, 4.0)
 NEAR = (-8, -4, -2, -1, 1, 2, 4, 8)
@@ -115,43 +115,27 @@ def _window(extra: float) -> Made:
     return None, {"raw_window": edit}
 
 
+def _tables(chunk: Chunk, compress: bool, field: str, value: float) -> RopeTables:
+    """Return the rope tables of one kind of layer with another constant."""
+    wrong: dict[str, Any] = {field: float(value)}
+    return RopeTables(dataclasses.replace(chunk.shape, **wrong), compress, chunk.numerics.rope)
+
+
 def _rope(compress: bool, field: str) -> Callable[[float], Made]:
     """Replace a constant in the rope tables of one kind of layer."""
 
     def make(value: float) -> Made:
         def begin(chunk: Chunk) -> None:
-            wrong: dict[str, Any] = {field: float(value)}
-            shape = dataclasses.replace(chunk.shape, **wrong)
-            chunk.rope = {**chunk.rope, compress: RopeTables(shape, compress, chunk.numerics.rope)}
+            chunk.rope = {**chunk.rope, compress: _tables(chunk, compress, field, value)}
 
         return _touching(begin, "rope"), {}
 
     return make
 
 
-def _position(rows: bool) -> Callable[[float], Made]:
-    """Rotate queries, or cached rows, at a shifted position."""
-
-    def make(shift: float) -> Made:
-        def key(value: Any, layer: int, chunk: Chunk, taps: dict) -> Any:
-            tables = chunk.rope_tables(chunk.shape.ratios[layer] != 0, chunk.positions + int(shift))
-            return chunk.ops.rope(taps["KVnorm"][:, None, :], *tables)[:, 0]
-
-        def query(value: Any, layer: int, chunk: Chunk, taps: dict) -> Any:
-            tables = chunk.rope_tables(chunk.shape.ratios[layer] != 0, chunk.positions + int(shift))
-            return chunk.ops.rope(taps["Qnorm"], *tables)
-
-        return None, {"KVrope": key} if rows else {"Qcur": query}
-
-    return make
-
-
-def _back(shift: float) -> Made:
-    def edit(value: Any, layer: int, chunk: Chunk, taps: dict) -> Any:
-        tables = chunk.rope_tables(chunk.shape.ratios[layer] != 0, chunk.positions + int(shift))
-        return chunk.ops.rope(taps["kqv_out"], *tables, inverse=True)
-
-    return None, {"kqv_back": edit}
+def _position(point: str, source: str, inverse: bool = False) -> Callable[[float], Made]:
+    """Rotate ``source``, queries, cached rows or the output, at a shifted position."""
+    return lambda shift: (None, {point: _rotated(source, int(shift), inverse)})
 
 
 def _back_base(compress: bool, field: str) -> Callable[[float], Made]:
@@ -161,10 +145,9 @@ def _back_base(compress: bool, field: str) -> Callable[[float], Made]:
         def edit(current: Any, layer: int, chunk: Chunk, taps: dict) -> Any:
             if (chunk.shape.ratios[layer] != 0) is not compress:
                 return current
-            wrong: dict[str, Any] = {field: float(value)}
-            shape = dataclasses.replace(chunk.shape, **wrong)
-            tables = RopeTables(shape, compress, chunk.numerics.rope)(chunk.positions)
-            return chunk.ops.rope(taps["kqv_out"], *tables, inverse=True)
+            return chunk.ops.rope(
+                taps["kqv_out"], *_tables(chunk, compress, field, value)(chunk.positions), inverse=True
+            )
 
         return None, {"kqv_back": edit}
 
@@ -228,13 +211,8 @@ def _topk(select: Callable, count: float) -> Callable:
     return wrong
 
 
-def _limit(routed: bool) -> Callable[[Callable, float], Callable]:
-    def change(swiglu: Callable, limit: float) -> Callable:
-        return lambda gate, up, bound, weight=None: swiglu(
-            gate, up, limit if (gate.ndim == 3) == routed else bound, weight
-        )
-
-    return change
+def _clamped(routed: bool) -> Callable[[float], Made]:
+    return lambda limit: (_clamp(routed, lambda bound: limit), {})
 
 
 def _hc_scale(split: Callable, factor: float) -> Callable:
@@ -274,6 +252,7 @@ def _of(field: str) -> Callable[[ModelShape], float]:
     return lambda shape: float(getattr(shape, field))
 
 
+_LIMITS = (lambda shape: float(shape.swiglu_limit[0])), _steps(1, 3, 5, 7, 9, 12, 20)
 _LIST = [
     Family("sinkhorn_rounds", "Sinkhorn runs {value} rounds, not {right}", _field("sinkhorn_iters", True),
            _of("sinkhorn_iters"), _steps(1, 2, 3, 4, 6, 10, 15), whole=True),
@@ -302,11 +281,9 @@ _LIST = [
     Family("router_bias_scale", "router's selection bias times {value}", _changed("route", _bias)),
     Family("swiglu_limit", "clamp of all experts at {value}, not {right}",
            _changed("swiglu", lambda op, v: lambda gate, up, bound, weight=None: op(gate, up, v, weight)),
-           lambda shape: float(shape.swiglu_limit[0]), _steps(1, 3, 5, 7, 9, 12, 20)),
-    Family("clamp_routed", "clamp of the routed experts at {value}", _changed("swiglu", _limit(True)),
-           lambda shape: float(shape.swiglu_limit[0]), _steps(1, 3, 5, 7, 9, 12, 20)),
-    Family("clamp_shared", "clamp of the shared expert at {value}", _changed("swiglu", _limit(False)),
-           lambda shape: float(shape.swiglu_limit[0]), _steps(1, 3, 5, 7, 9, 12, 20)),
+           *_LIMITS),
+    Family("clamp_routed", "clamp of the routed experts at {value}", _clamped(True), *_LIMITS),
+    Family("clamp_shared", "clamp of the shared expert at {value}", _clamped(False), *_LIMITS),
     Family("rope_base", "rope base {value}, not {right}, in layers without compression",
            _rope(False, "rope_theta"), _of("rope_theta"), _times("rope_theta")),
     Family("compress_rope_base", "rope base {value}, not {right}, in compressed layers",
@@ -331,15 +308,15 @@ _LIST = [
     Family("embedding_scale", "embedding times {value}",
            _changed("embed", lambda op, v: lambda *a: op(*a) * np.float32(v))),
     Family("logit_scale", "logits times {value}, as by a temperature", _scaled("result_output")),
-    Family("query_position", "queries rotated {value} positions off", _position(False), lambda shape: 0.0,
+    Family("query_position", "queries rotated {value} positions off", _position("Qcur", "Qnorm"), lambda shape: 0.0,
            _steps(-2, -1, 1, 2), whole=True, log=False),
-    Family("row_position", "cached rows rotated {value} positions off", _position(True), lambda shape: 0.0,
-           _steps(-2, -1, 2), whole=True, log=False),
+    Family("row_position", "cached rows rotated {value} positions off", _position("KVrope", "KVnorm"),
+           lambda shape: 0.0, _steps(-2, -1, 2), whole=True, log=False),
     Family("compressed_position", "compressed rows rotated {value} positions off",
            lambda shift: (None, _row_shift(lambda ratio: int(shift))), lambda shape: 0.0, _steps(-1, 1), whole=True,
            log=False),
-    Family("inverse_position", "attention output rotated back {value} positions off", _back, lambda shape: 0.0,
-           _steps(-2, -1, 1, 2), whole=True, log=False),
+    Family("inverse_position", "attention output rotated back {value} positions off",
+           _position("kqv_back", "kqv_out", True), lambda shape: 0.0, _steps(-2, -1, 1, 2), whole=True, log=False),
 ]  # fmt: skip
 FAMILIES = {family.name: family for family in _LIST}
 """All families by name."""

@@ -179,6 +179,19 @@ def _magnitude(value: tuple, layer: int, chunk: Chunk, taps: dict) -> tuple:
     return value[0] * gain, value[1] * gain
 
 
+def _rotated(source: str, shift: int, inverse: bool = False) -> Edit:
+    """Rotate the intermediate ``source`` (T, ...) at a shifted position."""
+
+    def edit(value: Any, layer: int, chunk: Chunk, taps: dict) -> Any:
+        tables = chunk.rope_tables(chunk.shape.ratios[layer] != 0, chunk.positions + shift)
+        right = taps[source]
+        return chunk.ops.rope(right.reshape(len(right), -1, value.shape[-1]), *tables, inverse=inverse).reshape(
+            value.shape
+        )
+
+    return edit
+
+
 def _row_shift(shift: Callable[[int], int]) -> dict[str, Edit]:
     """Rotate compressed rows at a position other than their window's first token."""
 

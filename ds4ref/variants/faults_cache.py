@@ -8,7 +8,7 @@ import numpy as np
 
 from ..archs.deepseek4.cache import EMPTY_SCORE
 from ..archs.deepseek4.chunk import Chunk
-from .faults import Begin, Edit, Fault, _op
+from .faults import Begin, Edit, Fault, _op, _rotated
 
 EDGES = (32, 64, 128, 256, 512)
 """Prefill chunk sizes at which the chunk-edge faults are tried; a size above the prompt's length has no effect."""
@@ -16,11 +16,6 @@ EDGES = (32, 64, 128, 256, 512)
 
 def _self_missing(value: tuple, layer: int, chunk: Chunk, taps: dict) -> tuple:
     return value[0], value[1] - 1
-
-
-def _key_late(value: np.ndarray, layer: int, chunk: Chunk, taps: dict) -> np.ndarray:
-    tables = chunk.rope_tables(chunk.shape.ratios[layer] != 0, chunk.positions + 1)
-    return chunk.ops.rope(taps["KVnorm"][:, None, :], *tables)[:, 0]
 
 
 def _ring(chunk: Chunk) -> None:
@@ -110,7 +105,7 @@ def _slots_late(prefix: str, own: bool) -> dict[str, Edit]:
 
 LIST = [
     Fault("self_missing", "a token does not attend to its own row", edits={"raw_window": _self_missing}),
-    Fault("key_position_late", "cached rows rotated at the next position", edits={"KVrope": _key_late}),
+    Fault("key_position_late", "cached rows rotated at the next position", edits={"KVrope": _rotated("KVnorm", 1)}),
     Fault("ring_wrap", "window ring overwrites its oldest row one token early", _ring),
     Fault("row_early", "compressed rows visible one token early", _early),
     Fault("no_compressed_rows", "compressed rows never attended", _rows_late(1 << 30)),

@@ -143,14 +143,7 @@ def test_encoding_is_that_of_run_c(text: str, tmp_path_factory: pytest.TempPathF
     assert tokenizer.decode(wanted) == text.encode()
 
 
-def test_the_sampler_in_distribution_and_at_the_edges() -> None:
-    logits = np.log(np.array([0.5, 0.25, 0.15, 0.08, 0.02], np.float32))
-    for top_p, allowed in ((0.9, {0, 1, 2}), (0.4, {0}), (1.0, set(range(5)))):
-        sampler = Llama2cSampler(1.0, top_p=top_p, seed=3)
-        drawn = [sampler.pick(logits) for _ in range(4000)]
-        assert set(drawn) == allowed
-        kept = np.exp(logits)[sorted(allowed)]
-        assert np.abs(np.bincount(drawn, minlength=5)[sorted(allowed)] / 4000 - kept / kept.sum()).max() < 0.03
+def test_the_sampler_at_the_edges() -> None:
     ties = np.random.default_rng(4).integers(0, 4, (300, 9)).astype(np.float32)
     for top_p in (0.3, 0.7, 0.9, 1.0):
         ours, theirs = Llama2cSampler(1.0, top_p=top_p, seed=7), llama2c.Sampler(1, top_p, 7)

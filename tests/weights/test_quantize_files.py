@@ -105,19 +105,6 @@ def test_orders_that_cannot_be_kept(unquantized, choices, says):
 # --- what is written
 
 
-def test_gguf_py_reads_it_and_decodes_the_same(quantized):
-    gguf = pytest.importorskip("gguf")
-    from gguf import quants
-
-    reader = gguf.GGUFReader(quantized)
-    assert {t.name for t in reader.tensors} == {spec.name for spec in SPECS}
-    for found in reader.tensors:
-        if found.tensor_type.name == "I32":
-            continue
-        ours = values(quantized, found.name, int(found.shape[0]))
-        np.testing.assert_array_equal(quants.dequantize(found.data, found.tensor_type).reshape(ours.shape), ours)
-
-
 @pytest.mark.parametrize(("threads", "memory"), [("1", "0.01"), ("3", "0.02")])
 def test_bytes_depend_neither_on_threads_nor_on_memory(unquantized, quantized, tmp_path, threads, memory):
     out = tmp_path / "q.gguf"
@@ -196,9 +183,6 @@ def test_numbers_of_a_published_config_become_float32(tmp_path):
         out.write(SPECS[1].name, np.ones(DIM, np.float32))
     with open_source(tmp_path / "d.gguf") as source:
         assert ("own.number", "f64", 0.1) in entries(source.metadata)
-
-
-# --- comparing
 
 
 # --- splicing

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from ds4ref.archs import arch_of
 from ds4ref.errors import ModelFileError
 from ds4ref.weights import open_source
 from ds4ref.weights.safetensors import BITS, INDEX, SINGLE, Checkpoint
@@ -94,46 +92,19 @@ def test_a_folder_its_index_and_a_file_are_the_same_model(tmp_path):
 # ---- what is refused
 
 
-@pytest.fixture(scope="module")
-def published(tmp_path_factory) -> Path:
-    return write_small(tmp_path_factory.mktemp("published") / "m", shard_bytes=1 << 19)
+SPOIL = {
+    "missing": lambda path: None,
+    "empty": lambda path: path.write_bytes(b""),
+    "a folder": lambda path: path.mkdir(),
+    "2 MB": lambda path: path.write_bytes(b" " * (2 << 20)),
+    "a pipe": os.mkfifo,
+}
 
 
-def bind(path: Path) -> None:
-    """Everything that opening an engine does before it computes."""
-    with open_source(path) as source:
-        arch = arch_of(source)
-        arch.bind(source, arch.read_shape(source))
-
-
-def copy_of(published: Path, folder: Path) -> Path:
-    """Links to a model's files, its config.json as a copy."""
-    folder.mkdir()
-    for file in published.iterdir():
-        os.link(file, folder / file.name)
-    for name in ("config.json", INDEX):
-        text = (folder / name).read_bytes()
-        (folder / name).unlink()
-        (folder / name).write_bytes(text)
-    return folder
-
-
-@pytest.mark.parametrize("what", ["missing", "empty", "a folder", "2 MB", "a pipe"])
-def test_a_config_that_is_none(published, tmp_path, what):
-    folder = copy_of(published, tmp_path / "m")
-    path = folder / "config.json"
+@pytest.mark.parametrize("what", SPOIL)
+def test_a_config_that_is_none(tmp_path, what):
+    path = write_small(tmp_path / "m") / "config.json"
     path.unlink()
-    match what:
-        case "empty":
-            path.write_bytes(b"")
-        case "a folder":
-            path.mkdir()
-        case "2 MB":
-            path.write_bytes(b" " * (2 << 20))
-        case "a pipe":
-            os.mkfifo(path)
+    SPOIL[what](path)
     with pytest.raises(ModelFileError, match="config.json"):
-        bind(folder)
-
-
-# ---- bounds
+        open_source(path.parent)

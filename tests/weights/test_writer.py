@@ -87,22 +87,6 @@ def test_data_begins_at_the_next_multiple_wherever_the_directory_ends(tmp_path, 
     assert (tmp_path / "ours.gguf").read_bytes() == (tmp_path / "theirs.gguf").read_bytes()
 
 
-def test_holes_take_no_space(tmp_path):
-    path = tmp_path / "m.gguf"
-    big = TensorSpec("big", "Q4_K", (256, 1 << 16))
-    specs = [TensorSpec("head", "F32", (4,)), big, TensorSpec("tail", "F32", (4,))]
-    with write_gguf(path, [], specs) as out:
-        out.write("head", np.ones(4, np.float32))
-        out.hole("big")
-        out.write("tail", np.ones(4, np.float32))
-    status = path.stat()
-    assert status.st_size > 9_000_000
-    assert status.st_blocks * 512 < 1 << 17
-    tensors = {t.name: t.data for t in gguf.GGUFReader(path).tensors}
-    assert not tensors["big"].any()
-    assert tensors["tail"].tolist() == [1, 1, 1, 1]
-
-
 def broken(data):
     yield data[: len(data) // 2]
     raise RuntimeError("generator failed")

@@ -1,6 +1,6 @@
 """Model families: the interface between an architecture and the engine, its sessions and the tools.
 
-An ``Arch`` is a module with the names below; ``arch_of`` returns the one that a model file names in its metadata key
+An ``Arch`` is a family; ``arch_of`` returns the one that a model file names in its metadata key
 ``general.architecture``. Its model runs chunks of tokens on its own kind of cache; sessions, decoding, snapshots and
 saving use only the methods declared here, so they work with every family.
 """
@@ -8,7 +8,9 @@ saving use only the methods declared here, so they work with every family.
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from ..errors import ModelFileError
@@ -28,14 +30,14 @@ if TYPE_CHECKING:
     from .steering import Directions
 
 ARCHS = {
-    "deepseek4": "ds4ref.archs.deepseek4",
+    "deepseek4": "ds4ref.archs.deepseek4:ARCH",
     "gemma3": "ds4ref.archs.dense.families:GEMMA3",
     "llama": "ds4ref.archs.dense.families:LLAMA",
     "qwen2": "ds4ref.archs.dense.families:QWEN2",
     "qwen3": "ds4ref.archs.dense.families:QWEN3",
     "qwen3moe": "ds4ref.archs.dense.families:QWEN3_MOE",
 }
-"""Module of each family, or module and object, by its name in ``general.architecture``."""
+"""Module and object of each family, by its name in ``general.architecture``."""
 
 
 class Cache(Protocol):
@@ -139,17 +141,26 @@ class Model(Protocol):
         """
 
 
-class Arch(Protocol):
-    """Interface of a family's module."""
+class Arch(ABC):
+    """A family: what is in the modules ``weights``, ``forward``, ``costs`` and ``report`` of its folder, ``package``,
+    which are imported when they are needed."""
 
+    package: str
+
+    @abstractmethod
     def read_shape(self, source: TensorSource, strict: bool = False) -> Any:
         """Read the dimensions from a file's metadata.
 
         Raise ShapeError if they do not fit together or, if ``strict``, are not those of the family's published model.
         """
 
+    def part(self, name: str) -> Any:
+        """Return a module of the family."""
+        return import_module(f".{self.package}.{name}", __name__)
+
     def bind(self, source: TensorSource, shape: Any) -> Any:
         """Return the weights of a file; raise ShapeError or ModelFileError if its tensors do not fit ``shape``."""
+        return self.part("weights").bind(source, shape)
 
     def model(
         self,
@@ -165,13 +176,21 @@ class Arch(Protocol):
         advise    ask the system for routed experts once they are chosen
         resident  what reads the routed experts of ``weights`` (``experts.cached``), in place of that
         """
+        made: Model = self.part("forward").Model(shape, weights, ops, numerics, advise, resident)
+        return made
 
     def collector(self, shape: Any) -> Any:
         """Return hooks that collect the importance of the weights (``importance.Collector``)."""
+        from .importance import Collector
 
-    def costs(self, source: TensorSource, shape: Any, act_quant: bool) -> Costs:
+        weights = self.part("weights")
+        return Collector(weights.READERS, weights.slots(shape), shape.n_experts)
+
+    def costs(self, source: TensorSource, shape: Any, act_quant: bool = True) -> Costs:
         """Return the cost model: bytes read and operations done per token; ``act_quant``: int8 inputs of quantized
         matrices."""
+        costs: Costs = self.part("costs").Costs.of_file(source, shape, act_quant)
+        return costs
 
 
 def arch_of(source: TensorSource) -> Arch:
@@ -181,7 +200,8 @@ def arch_of(source: TensorSource) -> Arch:
         raise ModelFileError(source.path, f"is {NOT_MODELS[name]}")
     if name not in ARCHS:
         raise ModelFileError(source.path, f"architecture {name[:40]!r} is not one of {', '.join(ARCHS)}")
-    return resolved(ARCHS[name])
+    arch: Arch = resolved(ARCHS[name])
+    return arch
 
 
 def costs_of(source: TensorSource, act_quant: bool = True) -> Costs:
@@ -190,8 +210,7 @@ def costs_of(source: TensorSource, act_quant: bool = True) -> Costs:
     ``act_quant``: quantized matrices take int8 inputs.
     """
     arch = arch_of(source)
-    costs: Costs = arch.costs(source, arch.read_shape(source), act_quant)
-    return costs
+    return arch.costs(source, arch.read_shape(source), act_quant)
 
 
 __all__ = ["ARCHS", "Arch", "Cache", "Model", "arch_of", "costs_of"]

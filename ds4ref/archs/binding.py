@@ -1,9 +1,10 @@
-"""Binding of tensors to weights, what all families do: views of matrices, checked vectors, the backend's memory."""
+"""Binding of tensors to weights, what all families do: slots and the tensors that fill them, views of matrices, checked
+vectors, the backend's memory."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +22,83 @@ if TYPE_CHECKING:
 
 VERIFY_BYTES = 64 << 20
 """Total bytes of matrices up to which binding scans them for NaN and infinite scales."""
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Place of one tensor in the model.
+
+    name      name in the file
+    attr      attribute of the weights, or of a layer's, that holds it
+    dims      dimensions in ggml order, the contiguous one first
+    fmts      storage formats that the engine accepts here
+    part      what its bytes are counted under
+    layer     layer number, None for tensors outside the layers
+    optional  whether a file may lack it
+    """
+
+    name: str
+    attr: str
+    dims: tuple[int, ...]
+    fmts: tuple[str, ...]
+    part: str
+    layer: int | None = None
+    optional: bool = False
+
+    def counted(self, part: str) -> Slot:
+        """Return the slot with its bytes counted under another part."""
+        return replace(self, part=part)
+
+    def bytes_per_token(self, nbytes: int, shape: Any) -> int:
+        """Return the bytes of this tensor, ``nbytes`` in all, that decoding one token reads (model.md 13)."""
+        if self.part == "experts":
+            return nbytes // shape.n_experts * shape.n_used
+        if self.part in ("embedding", "hash"):
+            return nbytes // shape.vocab
+        return nbytes
+
+
+def fill_slots(source: TensorSource, wanted: Iterable[Slot]) -> tuple[list[tuple[Slot, TensorInfo]], list[str]]:
+    """Return every slot that the file fills, with its tensor, and one sentence for each that is missing or wrong; no
+    data is read."""
+    filled, problems = [], []
+    for slot in wanted:
+        info = source.tensors.get(slot.name)
+        if info is None:
+            if not slot.optional:
+                problems.append(f"{slot.name} is missing")
+            continue
+        if info.dims != slot.dims:
+            problems.append(f"{slot.name} has dims {list(info.dims)}, wanted {list(slot.dims)}")
+        elif info.fmt.name not in slot.fmts:
+            known = " or ".join(slot.fmts) if len(slot.fmts) < 4 else "a format that matrix products support"
+            problems.append(f"{slot.name} is {info.fmt.name}, wanted {known}")
+        filled.append((slot, info))
+    return filled, problems
+
+
+def read_slots(
+    source: TensorSource, filled: list[tuple[Slot, TensorInfo]], verify: bool | None = None
+) -> Iterator[tuple[Slot, TensorInfo, Matrix | np.ndarray]]:
+    """Yield every filled slot with its weights: matrices as views, what is elementwise or a vector as float32.
+
+    verify  scan all tensors for NaN and infinite scales; None: only if they have at most ``VERIFY_BYTES``
+    """
+    if verify or (verify is None and sum(info.nbytes for _, info in filled) <= VERIFY_BYTES):
+        for _, info in filled:
+            verify_finite(source, info)
+    for slot, info in filled:
+        if slot.part == "hash":
+            yield slot, info, source.raw(info.name).view("<i4").reshape(info.shape)
+        elif len(info.dims) > 1 and not slot.attr.endswith("_ape"):
+            yield slot, info, matrix(source, info)
+        else:
+            yield slot, info, values(source, info)
+
+
+def fields_of(kind: Any, values: Mapping[str, Any]) -> Any:
+    """Return a dataclass of weights, None where ``values`` has none."""
+    return kind(**{field.name: values.get(field.name) for field in fields(kind)})
 
 
 def matrix(source: TensorSource, info: TensorInfo) -> Matrix:

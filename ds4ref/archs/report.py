@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ..files import size_text
 from ..weights import open_source
 from ..weights.accounting import Account, shown
 from ..weights.published import PublishedSource
-from ..weights.source import DEEPSEEK, architecture
 from . import arch_of
 
 if TYPE_CHECKING:
@@ -49,8 +47,7 @@ def accounts(source: TensorSource) -> Accounts:
 
 def _family(source: TensorSource) -> Any:
     """Return the module with what the report of a file's family has of its own."""
-    folder = "deepseek4" if architecture(source) == DEEPSEEK else "dense"
-    return import_module(f".{folder}.report", __package__)
+    return arch_of(source).part("report")
 
 
 def describe(path: str | os.PathLike[str]) -> dict[str, Any]:

@@ -158,7 +158,7 @@ def test_the_selection_bias_is_optional_and_only_the_mtp_block_is_left_out(tmp_p
 
 def test_scales_of_large_files_are_verified_on_request_only(tmp_path, monkeypatch):
     """Above the size limit a NaN block scale passes binding, unless verify=True; a NaN in a vector never does."""
-    monkeypatch.setattr("ds4ref.archs.deepseek4.weights.VERIFY_BYTES", 0)
+    monkeypatch.setattr("ds4ref.archs.binding.VERIFY_BYTES", 0)
     spec = next(s for s in SPECS if s.name == "blk.1.attn_kv.weight")
     raw = np.zeros(spec.nbytes, np.uint8)
     raw[68:70] = 0xFF  # the scale of block 2

@@ -26,16 +26,17 @@ from ...errors import BackendError, ModelFileError, ShapeError, UsageError
 from ...weights import open_source
 from ...weights.accounting import settle_tensors
 from ...weights.published import PublishedSource
-from ..binding import placed_values
+from ..binding import fields_of, placed_values
 from ..experts import ExpertUse
+from ..keys import check
 from ..steering import Directions
 from . import attention, head, moe
 from .cache import REACH, LayerCache
 from .chunk import Chunk, Plan
 from .forward import Model
-from .shape import ARCHITECTURE, PLAIN, ModelShape, summary
+from .shape import ARCHITECTURE, PLAIN, ModelShape
 from .tensors import MTP, check_drafter, mtp_slots
-from .weights import LayerWeights, Weights, fill_slots, layer_weights, read_slots
+from .weights import LayerWeights, Weights, fill_checked, read_checked
 
 if TYPE_CHECKING:
     from ...weights.source import TensorSource
@@ -69,19 +70,18 @@ def bind_block(source: TensorSource, shape: ModelShape, model: Weights, ops: Any
         kind = "it is a whole model; " if "token_embd.weight" in source.tensors else ""
         raise ModelFileError(source.path, f"{kind}it has no block for multi-token prediction ({MTP}*)")
     slots = mtp_slots(shape)
-    filled, problems = fill_slots(source, slots)
+    filled, problems = fill_checked(source, slots)
     width = source.tensors.get(f"{MTP}enorm.weight")
     if width is not None and width.dims != (shape.dim,):
         raise ShapeError(source.path, f"it is a block of width {width.dims[0]}, the model's width is {shape.dim}")
     mine = [name for name in source.tensors if name.startswith("mtp.")]  # as in ds4, others are not looked at
     problems += settle_tensors(mine, {slot.name for slot in slots}, (), ARCHITECTURE).problems()
-    if problems:
-        raise ShapeError(source.path, summary(problems))
-    values = placed_values({slot.attr: value for slot, value in read_slots(source, filled, shape)}, ops)
+    check(source, problems)
+    values = placed_values({slot.attr: value for slot, value in read_checked(source, filled, shape)}, ops)
     own = {name: values.pop(name) for name in ("enorm", "hnorm", "e_proj", "h_proj")}
     heads = {f"output_hc_{name}": values.pop(f"hc_head_{name}") for name in ("base", "fn", "scale")}
     heads["output_norm"] = values.pop("norm")
-    inner = Weights(token_embd=model.token_embd, output=model.output, layers=[layer_weights(values)], **heads)
+    inner = Weights(token_embd=model.token_embd, output=model.output, layers=[fields_of(LayerWeights, values)], **heads)
     return BlockWeights(inner=inner, **own)
 
 

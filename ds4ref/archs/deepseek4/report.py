@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ...errors import ShapeError
+from ..binding import Slot
 from ..report import Accounts, accounts_of, line
 from .checkpoint import checkpoint_of
 from .shape import CSA, ModelShape, check_published, metadata_account, nearest, unlike_published
 from .tensors import PARTS as PARTS
-from .tensors import Slot
 from .weights import account
 from .weights import check_tensors as check_tensors
 

@@ -13,12 +13,10 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from ...errors import ShapeError
-from ...weights.accounting import Account, Reads, inert
+from ...weights.accounting import Account, inert
 from ...weights.inert import METADATA
 from ...weights.source import DEEPSEEK
+from ..keys import EMBEDDING, MERGES_KEY, TOKENS_KEY, Keys, check, decimal, out_of_bounds
 
 if TYPE_CHECKING:
     from ...weights.source import TensorSource
@@ -31,9 +29,6 @@ PLAIN, CSA, HCA = RATIOS = (0, 4, 128)
 PLAIN: no compression. CSA (compressed sparse attention): overlapping windows, rows selected by an indexer. HCA: heavily
 compressed attention.
 """
-
-EMBEDDING = "token_embd.weight"
-TOKENS_KEY, MERGES_KEY = "tokenizer.ggml.tokens", "tokenizer.ggml.merges"
 
 # field, key, smallest and largest value that the engine is willing to multiply
 _INTS = (
@@ -146,8 +141,7 @@ class ModelShape:
         """Read the shape that a file declares; raise ShapeError naming the first missing, mistyped or inconsistent
         keys."""
         shape, account = metadata_account(source)
-        if account.refused:
-            raise ShapeError(source.path, summary(account.problems()))
+        check(source, account.problems())
         return shape
 
     def part(self, layers: range) -> ModelShape:
@@ -179,16 +173,7 @@ class ModelShape:
 
     def problems(self) -> list[str]:
         """Return one sentence per reason why these dimensions are unusable; empty if they fit together."""
-        problems = [
-            f"{PREFIX}{key} is {getattr(self, field)}, wanted {low} to {high}"
-            for field, key, low, high in _INTS
-            if not low <= getattr(self, field) <= high
-        ]
-        problems += [
-            f"{PREFIX}{key} is {getattr(self, field)}, wanted between {low:g} and {high:g}"
-            for field, key, low, high in _FLOATS
-            if not low < getattr(self, field) < high
-        ]
+        problems = out_of_bounds(self, PREFIX, _INTS, _FLOATS)
         return problems or [text for text, broken in self._rules() if broken]
 
     def _rules(self) -> Iterable[tuple[str, bool]]:
@@ -301,6 +286,26 @@ class ModelShape:
             values += rows * self.index_dim if ratio == CSA and rows > self.index_topk else 0
         return values * itemsize
 
+    def kv_chunk_bytes(self, end: int, count: int, itemsize: int = 4) -> int:
+        """Return the cache bytes that a chunk of ``count`` tokens up to ``end`` reads: at most all rows."""
+        return self.kv_bytes(end, itemsize) - self.state_bytes()
+
+    def selects(self, tokens: int) -> bool:
+        """Return whether the indexer has a choice after ``tokens`` tokens."""
+        return CSA in self.ratios and tokens // CSA > self.index_topk
+
+    def attention_ops(self, tokens: int) -> float:
+        """Return the float32 operations of attention scores, weighted values and indexer scores of the token after
+        ``tokens`` tokens."""
+        rows, scored = self.n_layers * min(tokens, self.window), 0
+        for ratio in self.ratios:
+            compressed = tokens // ratio if ratio else 0
+            if ratio == CSA and compressed > self.index_topk:
+                scored += compressed
+                compressed = self.index_topk
+            rows += compressed
+        return 4.0 * rows * self.n_heads * self.head_dim + 2.0 * scored * self.index_heads * self.index_dim
+
     def payload_bytes(self, tokens: int) -> int:
         """Return the size of a saved session of ``tokens`` tokens (model.md 12): header, ids, logits, row counts,
         caches."""
@@ -343,7 +348,7 @@ def check_published(source: TensorSource) -> ModelShape:
 
     Floats must match to one part in a million. (ds4 allows 1e-6 absolute, which any small epsilon passes.)
     """
-    reader = _Keys(source)
+    reader = _Keys(source, PREFIX)
     shape = reader.shape()
     model = nearest(shape)
     got, want = asdict(shape), asdict(model)
@@ -357,20 +362,16 @@ def check_published(source: TensorSource) -> ModelShape:
             problems.append(f"{key} is missing")
         elif kind != "string[]" and key not in reader.faults:
             problems.append(f"{key} has type {kind}, wanted string[]")
-    if problems:
-        raise ShapeError(source.path, f"not {model.name}: " + summary(problems))
+    check(source, problems, f"not {model.name}: ")
     return shape
 
 
 def metadata_account(source: TensorSource) -> tuple[ModelShape, Account]:
     """Return the shape that a file declares and what becomes of every key of its metadata; raise ShapeError if the
     known keys do not fit."""
-    reader = _Keys(source)
+    reader = _Keys(source, PREFIX)
     shape = reader.shape()
-    problems = list(reader.faults.values()) or shape.problems()
-    if problems:
-        raise ShapeError(source.path, summary(problems))
-    return shape, reader.account()
+    return shape, reader.account(shape, INERT_KEYS)
 
 
 def unlike_published(shape: ModelShape) -> dict[str, tuple[str, str]]:
@@ -382,12 +383,6 @@ def unlike_published(shape: ModelShape) -> dict[str, tuple[str, str]]:
         if not _matches(tuple(sorted(got)), tuple(sorted(want))):
             different[KEYS[field]] = _brief(tuple(sorted(got))), _brief(tuple(sorted(want)))
     return different
-
-
-def summary(problems: list[str], most: int = 5) -> str:
-    """Return the first ``most`` problems on one line, and the number of omitted ones."""
-    rest = len(problems) - most
-    return "; ".join(problems[:most]) + (f"; and {rest} more" if rest > 0 else "")
 
 
 def _matches(got: Any, want: Any) -> bool:
@@ -403,43 +398,29 @@ def _brief(value: Any) -> str:
     return text if len(text) <= 40 else text[:37] + "..."
 
 
-class _Keys:
-    """Reads typed keys and collects their faults; a bad key yields a harmless default.
-
-    faults  full key -> what is wrong with it
-    """
-
-    def __init__(self, source: TensorSource):
-        self.source, self.metadata = source, Reads(source.metadata)
-        self.faults: dict[str, str] = {}
+class _Keys(Keys):
+    """Reads the keys of this family."""
 
     def shape(self) -> ModelShape:
         self._check_architecture()
-        values: dict[str, Any] = {field: self._scalar(key, _U32, 0) for field, key, _, _ in _INTS if field != "vocab"}
+        values: dict[str, Any] = {field: self.typed(key, _U32, 0) for field, key, _, _ in _INTS if field != "vocab"}
         values["n_layers"] -= self._drafting_layers(values["n_layers"])
         values["vocab"] = self._vocab()
-        values |= {field: self._float(key) for field, key, _, _ in _FLOATS}
+        values |= {field: self.number(key, _FLOAT_TYPES) for field, key, _, _ in _FLOATS}
         self._expect("attention.head_count_kv", 1)
         self._expect("attention.value_length", values["head_dim"])
         for key in ("expert_group_count", "expert_group_used_count"):
-            if PREFIX + key in self.metadata:
+            if self.has(key):
                 self._expect(key, 0)
         layers = min(values["n_layers"], _INTS[0][3])
         values["ratios"] = tuple(self._array(_RATIOS_KEY, ("i32[]", "u32[]"), layers))
         values["swiglu_limit"] = self._limits(_LIMITS_KEY, layers)
         shared = "swiglu_clamp_shexp"  # of the shared expert: the same here
-        if PREFIX + shared in self.metadata:
-            limits = self._limits(shared, layers)
-            if PREFIX + shared not in self.faults and limits != values["swiglu_limit"]:
-                self.faults[PREFIX + shared] = f"{PREFIX}{shared} differs from {_LIMITS_KEY}"
-        values["yarn_orig_ctx"] = self._scalar(_ORIG_CTX_KEY, ("u32", "u64"), 0)
-        values["norm_weights"] = self._scalar(_NORM_KEY, ("bool",), False)
-        name = self.metadata["general.name"] if self.metadata.type_of("general.name") == "string" else ""
-        return ModelShape(**values, name=name[:200])
-
-    def account(self) -> Account:
-        """Return what becomes of every key of the file."""
-        return self.metadata.account(INERT_KEYS)
+        if self.has(shared) and self._limits(shared, layers) != values["swiglu_limit"]:
+            self.faults.setdefault(PREFIX + shared, f"{PREFIX}{shared} differs from {_LIMITS_KEY}")
+        values["yarn_orig_ctx"] = self.typed(_ORIG_CTX_KEY, ("u32", "u64"), 0)
+        values["norm_weights"] = self.typed(_NORM_KEY, ("bool",), False)
+        return ModelShape(**values, name=self.text("general.name")[:200])
 
     def _check_architecture(self) -> None:
         key = "general.architecture"
@@ -450,8 +431,8 @@ class _Keys:
     def _drafting_layers(self, blocks: int) -> int:
         """Return how many of the blocks, the last ones, are no layers of the model but its drafter, as llama.cpp lays
         out a block for multi-token prediction. Without its tensors the key says nothing."""
-        key = PREFIX + "nextn_predict_layers"
-        count = self._scalar("nextn_predict_layers", _U32, 0) if key in self.metadata else 0
+        key = "nextn_predict_layers"
+        count = self.typed(key, _U32, 0) if self.has(key) else 0
         if count and f"blk.{blocks - count}.nextn.eh_proj.weight" in self.source.tensors:
             return count
         return 0
@@ -459,19 +440,16 @@ class _Keys:
     def _limits(self, key: str, layers: int) -> tuple[float, ...]:
         """Return a limit for each layer, of an array or of one number for all."""
         if self.metadata.type_of(PREFIX + key) in ("f32", "f64"):
-            return (self._float(key),) * layers
+            return (self.number(key, _FLOAT_TYPES),) * layers
         return tuple(self._array(key, ("f32[]", "f64[]"), layers))
 
     def _vocab(self) -> int:
         """Return the declared size, or without one (llama.cpp's converter) the rows of the embedding, of which each
         must then be a token. A declared size may exceed the number of tokens."""
-        key, kind = KEYS["vocab"], self.metadata.type_of(TOKENS_KEY)
-        listed = self.metadata.count(TOKENS_KEY) if kind == "string[]" else 0
-        if kind not in (None, "string[]"):
-            self.faults[TOKENS_KEY] = f"{TOKENS_KEY} has type {kind}, wanted string[]"
+        key, listed = KEYS["vocab"], self.listed()
         if key in self.metadata:
-            vocab: int = self._scalar("vocab_size", _U32, 0)
-            if kind == "string[]" and not 1 <= listed <= vocab:
+            vocab: int = self.typed("vocab_size", _U32, 0)
+            if listed is not None and not 1 <= listed <= vocab:
                 self.faults[TOKENS_KEY] = f"{TOKENS_KEY} has {listed} tokens, {key} is {vocab}"
             return vocab
         info = self.source.tensors.get(EMBEDDING)
@@ -479,40 +457,20 @@ class _Keys:
             self.faults[key] = f"{key} is missing, and {EMBEDDING} " + ("too" if info is None else "is no matrix")
             return 0
         rows: int = info.dims[1]
-        if kind == "string[]" and listed != rows:
+        if listed not in (None, rows):
             self.faults[key] = f"{key} is missing, {TOKENS_KEY} has {listed} tokens and {EMBEDDING} {rows} rows"
         return rows
 
     def _expect(self, key: str, want: int) -> None:
-        got = self._scalar(key, _U32, want)
+        got = self.typed(key, _U32, want)
         if got != want:
-            self.faults[PREFIX + key] = f"{PREFIX}{key} is {got}, wanted {want}"
-
-    def _typed(self, key: str, kinds: tuple[str, ...]) -> bool:
-        kind = self.metadata.type_of(PREFIX + key)
-        if kind is None:
-            self.faults[PREFIX + key] = f"{PREFIX}{key} is missing"
-        elif kind not in kinds:
-            self.faults[PREFIX + key] = f"{PREFIX}{key} has type {kind}, wanted {' or '.join(kinds)}"
-        return kind in kinds
-
-    def _scalar(self, key: str, kinds: tuple[str, ...], otherwise: Any) -> Any:
-        return self.metadata[PREFIX + key] if self._typed(key, kinds) else otherwise
-
-    def _float(self, key: str) -> float:
-        value = self._scalar(key, _FLOAT_TYPES, 0.5)
-        return _decimal(value) if self.metadata.type_of(PREFIX + key) == "f32" else float(value)
+            self.fault(key, f"is {got}, wanted {want}")
 
     def _array(self, key: str, kinds: tuple[str, ...], count: int) -> list[Any]:
-        if not self._typed(key, kinds):
+        if not self.accepts(key, kinds):
             return []
         length = self.metadata.count(PREFIX + key)
         if length < count:
-            self.faults[PREFIX + key] = f"{PREFIX}{key} has {length} entries, wanted one for each of {count} layers"
+            self.fault(key, f"has {length} entries, wanted one for each of {count} layers")
         values = self.metadata.first(PREFIX + key, count)
-        return [_decimal(value) for value in values] if self.metadata.type_of(PREFIX + key) == "f32[]" else values
-
-
-def _decimal(value: float) -> float:
-    """Return the shortest decimal that rounds to this float32: 1e-6, not 9.999999974752427e-07."""
-    return float(str(np.float32(value)))
+        return [decimal(value) for value in values] if self.metadata.type_of(PREFIX + key) == "f32[]" else values

@@ -15,6 +15,7 @@ from ds4ref.kernels.formats import FORMATS
 
 from ...errors import ModelFileError
 from ...weights.container import TensorSpec
+from ..binding import Slot
 from .shape import CSA, PLAIN
 
 if TYPE_CHECKING:
@@ -52,37 +53,6 @@ PARTS = {
     "hash": "hash routing tables",
     "rest": "norms, sinks, head hyper-connection",
 }
-
-
-@dataclass(frozen=True)
-class Slot:
-    """Place of one tensor in the model.
-
-    name      name in the file
-    attr      attribute of ``Weights`` or ``LayerWeights`` that holds it
-    dims      dimensions in ggml order, the contiguous one first
-    fmts      storage formats that the engine accepts here
-    part      key of ``PARTS`` that its bytes are counted under
-    layer     layer number, None for tensors outside the layers
-    optional  whether a file may lack it
-    """
-
-    name: str
-    attr: str
-    dims: tuple[int, ...]
-    fmts: tuple[str, ...]
-    part: str
-    layer: int | None = None
-    optional: bool = False
-
-    def bytes_per_token(self, nbytes: int, shape: ModelShape) -> int:
-        """Return the bytes of this tensor, ``nbytes`` in all, that decoding one token reads (docs/explanation/model.md
-        13)."""
-        if self.part == "experts":
-            return nbytes // shape.n_experts * shape.n_used
-        if self.part in ("embedding", "hash"):
-            return nbytes // shape.vocab
-        return nbytes
 
 
 def slots(shape: ModelShape) -> list[Slot]:

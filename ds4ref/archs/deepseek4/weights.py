@@ -11,7 +11,7 @@ and otherwise with ``verify=True``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,18 +19,19 @@ import numpy as np
 
 from ds4ref.kernels.formats import Matrix
 
-from ...errors import ModelFileError, ShapeError
+from ...errors import ModelFileError
 from ...weights.accounting import Account, inert, settle_tensors
 from ...weights.cursor import quote
-from ..binding import VERIFY_BYTES, matrix, values, verify_finite
-from .shape import ARCHITECTURE, summary
-from .tensors import RECIPES, Recipe, Slot, expected_tensors, part_slots, slots
+from ..binding import Slot, fields_of, fill_slots, read_slots
+from ..keys import check
+from .shape import ARCHITECTURE
+from .tensors import READERS, RECIPES, Recipe, expected_tensors, part_slots, slots
 
 if TYPE_CHECKING:
     from ...weights.source import TensorInfo, TensorSource
     from .shape import ModelShape
 
-__all__ = ["RECIPES", "LayerWeights", "Recipe", "Weights", "bind", "check_tensors", "expected_tensors"]
+__all__ = ["READERS", "RECIPES", "LayerWeights", "Recipe", "Weights", "bind", "check_tensors", "expected_tensors"]
 
 INERT_TENSORS = (
     inert("the drafter is a model of its own", "mtp.*"),
@@ -40,9 +41,6 @@ INERT_TENSORS = (
 
 MOST_DRAFTING_BLOCKS = 8
 """How many blocks of a drafter may follow the layers in a file of llama.cpp."""
-
-# Read elementwise and small, so they are expanded to float32 although they are stored as matrices.
-_EXPANDED = ("attn_compressor_ape", "indexer_compressor_ape")
 
 
 class MixingWeights(NamedTuple):
@@ -131,27 +129,15 @@ def check_tensors(source: TensorSource, shape: ModelShape) -> list[tuple[Slot, T
     """Return every slot that the file fills, with its tensor; raise ShapeError naming the first tensors that are
     missing, wrong, or have no slot.
     """
-    filled, problems = fill_slots(source, slots(shape))
+    filled, problems = fill_checked(source, slots(shape))
     problems += account(source, shape).problems()
-    if problems:
-        raise ShapeError(source.path, summary(problems))
+    check(source, problems)
     return filled
 
 
-def fill_slots(source: TensorSource, wanted: list[Slot]) -> tuple[list[tuple[Slot, TensorInfo]], list[str]]:
-    """Return every slot that the file fills, with its tensor, and one sentence for each that is missing or wrong."""
-    filled, problems = [], []
-    for slot in wanted:
-        info = source.tensors.get(slot.name)
-        if info is None:
-            if not slot.optional:
-                problems.append(f"{slot.name} is missing")
-            continue
-        if info.dims != slot.dims:
-            problems.append(f"{slot.name} has dims {list(info.dims)}, wanted {list(slot.dims)}")
-        elif info.fmt.name not in slot.fmts:
-            problems.append(f"{slot.name} is {info.fmt.name}, wanted {' or '.join(slot.fmts)}")
-        filled.append((slot, info))
+def fill_checked(source: TensorSource, wanted: list[Slot]) -> tuple[list[tuple[Slot, TensorInfo]], list[str]]:
+    """Do as ``fill_slots``, and check that gates and ups of experts have one format."""
+    filled, problems = fill_slots(source, wanted)
     for gate in (slot.name for slot in wanted if slot.attr == "ffn_gate_exps"):
         pair = [source.tensors.get(name) for name in (gate, gate.replace("gate", "up"))]
         if pair[0] and pair[1] and pair[0].fmt != pair[1].fmt:
@@ -190,40 +176,25 @@ def bind_part(source: TensorSource, shape: ModelShape, layers: range, verify: bo
     filled = [(slot, info) for slot, info in check_tensors(source, shape) if slot.name in names]
     model: dict[str, Any] = {name: None for name in Weights.__dataclass_fields__ if name != "layers"}
     fields: dict[int, dict[str, Any]] = {layer: {} for layer in layers}
-    for slot, value in read_slots(source, filled, shape, verify):
+    for slot, value in read_checked(source, filled, shape, verify):
         (model if slot.layer is None else fields[slot.layer])[slot.attr] = value
-    return Weights(**model, layers=[layer_weights(some) for some in fields.values()])
+    return Weights(**model, layers=[fields_of(LayerWeights, some) for some in fields.values()])
 
 
-def read_slots(
+def read_checked(
     source: TensorSource, filled: list[tuple[Slot, TensorInfo]], shape: ModelShape, verify: bool | None = None
 ) -> Iterator[tuple[Slot, Matrix | np.ndarray]]:
     """Yield every filled slot with its weights; ``verify`` and errors are those of ``bind``."""
-    if verify or (verify is None and sum(info.nbytes for _, info in filled) <= VERIFY_BYTES):
-        for _, info in filled:
-            verify_finite(source, info)
-    for slot, info in filled:
-        yield slot, _load(source, slot, info, shape)
+    for slot, info, value in read_slots(source, filled, verify):
+        if slot.part == "hash":
+            _check_experts(source, info, value, shape.n_experts)
+        yield slot, value
 
 
-def layer_weights(fields: Mapping[str, Any]) -> LayerWeights:
-    """Return the weights of a layer, None where ``fields`` has none."""
-    return LayerWeights(**{name: fields.get(name) for name in LayerWeights.__dataclass_fields__})  # type: ignore[arg-type]
-
-
-def _load(source: TensorSource, slot: Slot, info: TensorInfo, shape: ModelShape) -> Matrix | np.ndarray:
-    if len(info.dims) > 1 and slot.attr not in _EXPANDED and slot.part != "hash":
-        return matrix(source, info)
-    if slot.part == "hash":
-        return _hash_table(source, info, source.raw(info.name).view("<i4").reshape(info.shape), shape.n_experts)
-    return values(source, info)
-
-
-def _hash_table(source: TensorSource, info: TensorInfo, table: np.ndarray, n_experts: int) -> np.ndarray:
-    """Return the routing table, with all expert ids in range: they index memory in the kernels."""
+def _check_experts(source: TensorSource, info: TensorInfo, table: Any, n_experts: int) -> None:
+    """Raise ModelFileError unless all expert ids of a routing table are in range: they index memory in the kernels."""
     low, high = int(table.min()), int(table.max())
     if low < 0 or high >= n_experts:
         wrong = low if low < 0 else high
         reason = f"tensor {quote(info.name)} names expert {wrong}, there are {n_experts}"
         raise ModelFileError(source.path, reason, info.offset + 4 * int(np.flatnonzero(table == wrong)[0]))
-    return table

@@ -13,23 +13,19 @@ sequence, ``costs`` counts bytes and operations. Written over the op table alone
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from .. import Arch
 from .shape import DenseShape, Family
-from .weights import bind
 
 if TYPE_CHECKING:
-    from ...numerics import Numerics
-    from ...residency.resident import ResidentExperts
     from ...weights.source import TensorSource
-    from ..importance import Collector
-    from .costs import Costs
-    from .forward import Model
-    from .weights import Weights
 
 
-class Dense:
-    """Implementation of ``archs.Arch`` for one family."""
+class Dense(Arch):
+    """One family of them."""
+
+    package = "dense"
 
     def __init__(self, family: Family):
         self.family = family
@@ -38,37 +34,6 @@ class Dense:
         """Return the dimensions of a model file; ``strict`` has no effect, since these families have models of many
         sizes."""
         return DenseShape.from_metadata(source, self.family)
-
-    def bind(self, source: TensorSource, shape: DenseShape) -> Weights:
-        """Return the weights of an open model file, bound to its tensors (``archs.Arch.bind``)."""
-        return bind(source, shape)
-
-    def model(
-        self,
-        shape: DenseShape,
-        weights: Weights,
-        ops: Any,
-        numerics: Numerics,
-        advise: bool = False,
-        resident: ResidentExperts | None = None,
-    ) -> Model:
-        """Return a model that computes; ``advise`` and ``resident`` are those of ``Arch.model``."""
-        from .forward import Model
-
-        return Model(shape, weights, ops, numerics, advise, resident)
-
-    def collector(self, shape: DenseShape) -> Collector:
-        """Return the hooks that collect the importance of this family's weights."""
-        from ..importance import Collector
-        from .weights import READERS, slots
-
-        return Collector(READERS, slots(shape), shape.n_experts)
-
-    def costs(self, source: TensorSource, shape: DenseShape, act_quant: bool = True) -> Costs:
-        """Return the bytes and operations per token of a model file."""
-        from .costs import Costs
-
-        return Costs.of_file(source, shape, act_quant)
 
 
 __all__ = ["Dense", "DenseShape", "Family"]

@@ -11,18 +11,15 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ...errors import ShapeError
-from ...weights.accounting import Account, Inert, Reads, inert, named
+from ...weights.accounting import Account, Inert, inert
 from ...weights.cursor import quote
 from ...weights.inert import METADATA
+from ..keys import EMBEDDING, TOKENS_KEY, Keys, check, out_of_bounds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ...weights.source import TensorSource
-
-TOKENS_KEY = "tokenizer.ggml.tokens"
-EMBEDDING = "token_embd.weight"
 
 # field, key, smallest and largest value that the engine is willing to multiply
 _INTS = (
@@ -150,8 +147,7 @@ class DenseShape:
         """Read the shape that a file declares; raise ShapeError naming the first missing, mistyped or inconsistent
         keys."""
         shape, account = metadata_account(source, family)
-        if account.refused:
-            raise ShapeError(source.path, named(account.problems()))
+        check(source, account.problems())
         return shape
 
     @property
@@ -180,6 +176,15 @@ class DenseShape:
         """Return the cache bytes read to decode one token after ``tokens`` tokens: the rows that it attends to."""
         return 2 * self.kv_width * self.rows_read(tokens) * width
 
+    def kv_chunk_bytes(self, end: int, count: int, width: int = 4) -> int:
+        """Return the cache bytes that a chunk of ``count`` tokens up to ``end`` reads, a row once for all of them."""
+        rows = sum(min(end, (self.window_of(layer) or end) + count - 1) for layer in range(self.n_layers))
+        return 2 * self.kv_width * rows * width
+
+    def attention_ops(self, tokens: int) -> float:
+        """Return the operations of scores and weighted values of the token after ``tokens`` tokens."""
+        return 4.0 * self.rows_read(tokens) * self.n_heads * self.head_dim
+
     def rows_read(self, tokens: int) -> int:
         """Return the cached rows of all layers that the token after ``tokens`` tokens attends to."""
         return sum(min(tokens, self.window_of(layer) or tokens) for layer in range(self.n_layers))
@@ -203,16 +208,7 @@ class DenseShape:
     def problems(self) -> list[str]:
         """Return one sentence per reason why these dimensions are unusable; empty if they fit together."""
         prefix = self.family.name + "."
-        problems = [
-            f"{prefix}{key} is {getattr(self, field)}, wanted {low} to {high}"
-            for field, key, low, high in _INTS
-            if not low <= getattr(self, field) <= high
-        ]
-        problems += [
-            f"{prefix}{key} is {getattr(self, field)}, wanted between {low:g} and {high:g}"
-            for field, key, low, high in _FLOATS
-            if not low < getattr(self, field) < high
-        ]
+        problems = out_of_bounds(self, prefix, _INTS, _FLOATS)
         if not 1 <= self.vocab <= _VOCAB_MOST:
             problems.append(f"a vocabulary of {self.vocab}, wanted 1 to {_VOCAB_MOST}")
         return problems or [text for text, broken in self._rules(prefix) if broken]
@@ -255,10 +251,7 @@ def metadata_account(source: TensorSource, family: Family) -> tuple[DenseShape, 
     known keys do not fit."""
     reader = _Keys(source, family)
     shape = reader.shape()
-    problems = reader.faults or shape.problems()
-    if problems:
-        raise ShapeError(source.path, named(problems))
-    return shape, reader.account()
+    return shape, reader.account(shape, inert_keys(reader.prefix))
 
 
 def yarn_magnitude(factor: float) -> float:
@@ -301,13 +294,12 @@ def expert_entries(prefix: str, family: Family, sizes: tuple[int, int, int]) -> 
     return [(prefix + key, "u32", value) for key, value in keys.items() if key != DENSE_WIDTH]
 
 
-class _Keys:
-    """Reads typed keys and collects their faults; a bad key yields a harmless default."""
+class _Keys(Keys):
+    """Reads the keys of one family."""
 
     def __init__(self, source: TensorSource, family: Family):
-        self.source, self.metadata, self.family = source, Reads(source.metadata), family
-        self.prefix = family.name + "."
-        self.faults: list[str] = []
+        super().__init__(source, family.name + ".")
+        self.family = family
 
     def shape(self) -> DenseShape:
         values: dict[str, Any] = {"n_layers": self._int("block_count"), "dim": self._int("embedding_length")}
@@ -322,45 +314,40 @@ class _Keys:
         for key in ("attention.value_length", "rope.dimension_count"):
             got = self._int(key, values["head_dim"])
             if got != values["head_dim"]:
-                self.faults.append(f"{self.prefix}{key} is {got}, only {values['head_dim']} is supported here")
+                self.fault(key, f"is {got}, only {values['head_dim']} is supported here")
         values |= self._experts(values["ff"])
         values["window"], values["windowed"] = self._int(WINDOW, 0), self._windowed()
         if self.family.full:
             values |= self._fixed_windows(values["n_layers"])
         self._refuse_foreign()
-        self._text("general.architecture")  # read: it chose this family
-        name = self._text("general.name")[:200]
+        self.text("general.architecture")  # read: it chose this family
+        name = self.text("general.name")[:200]
         return DenseShape(self.family, vocab=self._vocab(), scaling=self._scaling(), name=name, **values)
-
-    def _text(self, key: str) -> str:
-        return self.metadata[key] if self.metadata.type_of(key) == "string" else ""
 
     def _vocab(self) -> int:
         """Return the rows of the embedding, with which the key, if any, and the token list must agree."""
         info = self.source.tensors.get(EMBEDDING)
         if info is None or len(info.dims) != 2:
-            self.faults.append(f"{EMBEDDING} is missing or no matrix")
+            self.faults[EMBEDDING] = f"{EMBEDDING} is missing or no matrix"
             return 0
         rows = info.dims[1]
         declared = self._int("vocab_size", rows)
         if declared != rows:
-            self.faults.append(f"{self.prefix}vocab_size is {declared}, {EMBEDDING} has {rows} rows")
-        kind = self.metadata.type_of(TOKENS_KEY)
-        if kind is not None and kind != "string[]":
-            self.faults.append(f"{TOKENS_KEY} has type {kind}, wanted string[]")
-        elif kind is not None and not 1 <= self.metadata.count(TOKENS_KEY) <= rows:
-            self.faults.append(f"{TOKENS_KEY} has {self.metadata.count(TOKENS_KEY)} tokens, {EMBEDDING} {rows} rows")
+            self.fault("vocab_size", f"is {declared}, {EMBEDDING} has {rows} rows")
+        listed = self.listed()
+        if listed is not None and not 1 <= listed <= rows:
+            self.faults[TOKENS_KEY] = f"{TOKENS_KEY} has {listed} tokens, {EMBEDDING} {rows} rows"
         return rows
 
     def _scaling(self) -> Scaling:
         """Return what stretches rope. As in llama.cpp a factor without a type is a linear one, 0 is none, and
         ``scale_linear`` is the factor's older name."""
         at = "rope.scaling."
-        old = self.prefix + at + "factor" not in self.metadata
+        old = not self.has(at + "factor")
         factor = self._float("rope.scale_linear" if old else at + "factor", 0.0) or 1.0
         kind = "linear" if factor != 1 else "none"
-        if self.metadata.type_of(self.prefix + at + "type") is not None:
-            kind = self._typed(at + "type", ("string",), "none")
+        if self.has(at + "type"):
+            kind = self.typed(at + "type", ("string",), "none")
         gain = self._float(at + "attn_factor", 1.0)
         if kind not in SCALINGS[1:]:
             factor = factor if kind != "none" else 1.0
@@ -373,18 +360,14 @@ class _Keys:
         trained = self._int(at + "original_context_length", self._int("context_length", 0))
         return Scaling(str(kind), factor, trained, fast, slow, gain)
 
-    def account(self) -> Account:
-        """Return what becomes of every key of the file."""
-        return self.metadata.account(inert_keys(self.prefix))
-
     def _fixed_windows(self, layers: int) -> dict[str, Any]:
         """Return the layers with a window and their base, of a family that fixes both; a window must be declared."""
         if not self._int(WINDOW):
-            self.faults.append(f"{self.prefix}{WINDOW} is 0, wanted 1 to {_WINDOW_MOST}")
-        if self.prefix + WINDOW_LAYERS in self.metadata:
-            self.faults.append(f"{self.prefix}{WINDOW_LAYERS} is given, which is not supported here")
+            self.fault(WINDOW, f"is 0, wanted 1 to {_WINDOW_MOST}")
+        if self.has(WINDOW_LAYERS):
+            self.fault(WINDOW_LAYERS, "is given, which is not supported here")
         if layers == _LARGEST_GEMMA:
-            self.faults.append(f"{self.prefix}block_count is {layers}: a scale of attention that is not supported here")
+            self.fault("block_count", f"is {layers}: a scale of attention that is not supported here")
         windowed = every(self.family.full, min(layers, _INTS[0][3]))
         return {"windowed": windowed, "window_theta": self._float(WINDOW_THETA, 10000.0)}
 
@@ -403,36 +386,20 @@ class _Keys:
         if kind is None:
             return ()
         if kind != "bool[]" or self.metadata.count(self.prefix + WINDOW_LAYERS) > _INTS[0][3]:
-            self.faults.append(f"{self.prefix}{WINDOW_LAYERS} has type {kind}, wanted bool[], one for each layer")
+            self.fault(WINDOW_LAYERS, f"has type {kind}, wanted bool[], one for each layer")
             return ()
         return tuple(self.metadata[self.prefix + WINDOW_LAYERS])
 
     def _refuse_foreign(self) -> None:
         for key in _FOREIGN if self.family.experts else (*_FOREIGN, EXPERTS, USED):
-            full = self.prefix + key
-            if full in self.metadata:
-                kind = self.metadata.type_of(full) or ""
-                value = self.metadata[full] if not kind.endswith("[]") else kind
-                if value != (True if key == "attention.causal" else 0):
-                    self.faults.append(f"{full} is {quote(str(value), 20)}, which is not supported here")
-
-    def _typed(self, key: str, kinds: tuple[str, ...], otherwise: Any) -> Any:
-        kind = self.metadata.type_of(self.prefix + key)
-        if kind in kinds:
-            return self.metadata[self.prefix + key]
-        is_what = "is missing" if kind is None else f"has type {kind}, wanted {kinds[0]}"
-        self.faults.append(f"{self.prefix}{key} {is_what}")
-        return otherwise
+            kind = self.metadata.type_of(self.prefix + key) or "[]"
+            value = kind if kind.endswith("[]") else self.metadata[self.prefix + key]
+            if self.has(key) and value != (True if key == "attention.causal" else 0):
+                self.fault(key, f"is {quote(str(value), 20)}, which is not supported here")
 
     def _int(self, key: str, otherwise: int | None = None) -> int:
         """Return an integer, or ``otherwise`` if absent; a fault if that is None."""
-        if otherwise is not None and self.prefix + key not in self.metadata:
-            return otherwise
-        return int(self._typed(key, _INT_TYPES, 0))
+        return otherwise if otherwise is not None and not self.has(key) else int(self.typed(key, _INT_TYPES, 0))
 
     def _float(self, key: str, otherwise: float | None = None) -> float:
-        if otherwise is not None and self.prefix + key not in self.metadata:
-            return otherwise
-        value = self._typed(key, _FLOAT_TYPES, 0.5)
-        # stored as float32, meant as the decimal that rounds to it: 1e-5
-        return float(f"{value:.7g}") if self.metadata.type_of(self.prefix + key) == "f32" else float(value)
+        return otherwise if otherwise is not None and not self.has(key) else self.number(key, _FLOAT_TYPES)

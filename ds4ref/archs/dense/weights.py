@@ -8,22 +8,24 @@ has one is refused.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ds4ref.kernels.formats import Matrix
+from ds4ref.kernels.formats import FORMATS, Matrix
 
-from ...errors import ModelFileError, ShapeError
-from ...weights.accounting import Account, inert, named, settle_tensors
-from ..binding import VERIFY_BYTES, matrix, values, verify_finite
+from ...errors import ModelFileError
+from ...weights.accounting import Account, inert, settle_tensors
+from ..binding import Slot, fields_of, fill_slots, read_slots
+from ..keys import check
 
 if TYPE_CHECKING:
     from ...weights.source import TensorInfo, TensorSource
     from .shape import DenseShape
 
-VECTOR_FORMATS = ("F32", "F16", "BF16")
+VECTORS = ("F32", "F16", "BF16")
+MATRICES = tuple(fmt.name for fmt in FORMATS.values() if fmt.decodes and fmt.name != "I32")
 INERT_TENSORS = (inert("frequencies of rope, which the metadata determines", "blk.*.attn_rot_embd.weight"),)
 """Tensors of a GGUF file that are no weights."""
 
@@ -35,16 +37,6 @@ READERS = {
     "ffn_swiglu": ("ffn_down",),
 }
 """Intermediate -> matrices that multiply it (``archs.importance``)."""
-
-
-class Slot(NamedTuple):
-    """Place of one tensor: ``dims`` in ggml order (contiguous one first); ``layer`` is None outside the layers."""
-
-    name: str
-    attr: str
-    dims: tuple[int, ...]
-    layer: int | None = None
-    optional: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,10 +84,10 @@ def slots(shape: DenseShape) -> list[Slot]:
 
 
 def _model_slots(s: DenseShape) -> Iterator[Slot]:
-    yield Slot("token_embd.weight", "token_embd", (s.dim, s.vocab))
-    yield Slot("output_norm.weight", "output_norm", (s.dim,))
-    yield Slot("output.weight", "output", (s.dim, s.vocab), optional=True)
-    yield Slot("rope_freqs.weight", "rope_freqs", (s.head_dim // 2,), optional=True)
+    yield Slot("token_embd.weight", "token_embd", (s.dim, s.vocab), MATRICES, "embedding")
+    yield Slot("output_norm.weight", "output_norm", (s.dim,), VECTORS, "rest")
+    yield Slot("output.weight", "output", (s.dim, s.vocab), MATRICES, "lm_head", optional=True)
+    yield Slot("rope_freqs.weight", "rope_freqs", (s.head_dim // 2,), VECTORS, "rest", optional=True)
 
 
 def _layer_slots(s: DenseShape, layer: int) -> Iterator[Slot]:
@@ -121,9 +113,10 @@ def _layer_slots(s: DenseShape, layer: int) -> Iterator[Slot]:
     else:
         sizes |= {"ffn_gate": (s.dim, s.ff), "ffn_up": (s.dim, s.ff), "ffn_down": (s.ff, s.dim)}
     for attr, dims in sizes.items():
-        yield Slot(f"blk.{layer}.{attr}.weight", attr, dims, layer)
+        part = "experts" if attr.endswith("_exps") else "weights"
+        yield Slot(f"blk.{layer}.{attr}.weight", attr, dims, MATRICES if len(dims) > 1 else VECTORS, part, layer)
     for attr in ("attn_q", "attn_k", "attn_v") if s.family.biases else ():
-        yield Slot(f"blk.{layer}.{attr}.bias", f"{attr}_bias", sizes[attr][1:], layer)
+        yield Slot(f"blk.{layer}.{attr}.bias", f"{attr}_bias", sizes[attr][1:], VECTORS, "rest", layer)
 
 
 def check_tensors(source: TensorSource, shape: DenseShape) -> list[tuple[Slot, TensorInfo]]:
@@ -131,21 +124,8 @@ def check_tensors(source: TensorSource, shape: DenseShape) -> list[tuple[Slot, T
 
     Raise ShapeError naming the first tensors that are missing, wrong, or have no slot.
     """
-    filled, problems, wanted = [], [], slots(shape)
-    for slot in wanted:
-        info = source.tensors.get(slot.name)
-        if info is None:
-            if not slot.optional:
-                problems.append(f"{slot.name} is missing")
-            continue
-        if info.dims != slot.dims:
-            problems.append(f"{slot.name} has dims {list(info.dims)}, wanted {list(slot.dims)}")
-        elif not _usable(info, len(slot.dims)):
-            problems.append(f"{slot.name} is {info.fmt.name}, which cannot be computed with here")
-        filled.append((slot, info))
-    problems += account(source, shape).problems()
-    if problems:
-        raise ShapeError(source.path, named(problems))
+    filled, problems = fill_slots(source, slots(shape))
+    check(source, problems + account(source, shape).problems())
     return filled
 
 
@@ -155,40 +135,20 @@ def account(source: TensorSource, shape: DenseShape) -> Account:
     return settle_tensors(source.tensors, names, INERT_TENSORS, shape.family.name)
 
 
-def _usable(info: TensorInfo, rank: int) -> bool:
-    if rank == 1:
-        return info.fmt.name in VECTOR_FORMATS
-    return info.fmt.decodes and info.fmt.name != "I32"
-
-
 def bind(source: TensorSource, shape: DenseShape, verify: bool | None = None) -> Weights:
     """Return the weights of ``source``, as views if the source is memory-mapped.
 
     verify  scan all matrices for NaN and infinite scales; None: only if they have at most ``VERIFY_BYTES``.
     Raise ShapeError for a tensor that does not fit ``shape``, ModelFileError for NaN or infinity.
     """
-    filled = check_tensors(source, shape)
-    if verify is None:
-        verify = sum(info.nbytes for _, info in filled) <= VERIFY_BYTES
     model: dict[str, Any] = {}
     layers: list[dict[str, Any]] = [{} for _ in range(shape.n_layers)]
-    for slot, info in filled:
-        value = _load(source, info, verify)
-        if slot.attr.endswith("_bias"):
-            value = value.reshape(1, -1)  # type: ignore[union-attr]
+    for slot, _, value in read_slots(source, check_tensors(source, shape), verify):
+        value = value.reshape(1, -1) if slot.attr.endswith("_bias") else value  # type: ignore[union-attr]
         (model if slot.layer is None else layers[slot.layer])[slot.attr] = value
     freqs = model.setdefault("rope_freqs", None)
     if freqs is not None and not (freqs > 0).all():
         raise ModelFileError(source.path, "rope_freqs.weight holds a divisor that is not above 0")
     model.setdefault("output", model["token_embd"])
     model["input_group"] = getattr(source, "input_group", 0)
-    names = [field.name for field in fields(LayerWeights)]
-    return Weights(**model, layers=[LayerWeights(**{name: some.get(name) for name in names}) for some in layers])  # type: ignore[arg-type]
-
-
-def _load(source: TensorSource, info: TensorInfo, verify: bool) -> Matrix | np.ndarray:
-    if len(info.dims) == 1:
-        return values(source, info)
-    if verify:
-        verify_finite(source, info)
-    return matrix(source, info)
+    return Weights(**model, layers=[fields_of(LayerWeights, some) for some in layers])

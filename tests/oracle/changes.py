@@ -102,7 +102,7 @@ def bases(folder: Path) -> Iterator[Base]:
         for scaling in (None, *STRETCHED):
             name = f"{family}, {scaling['rope_type'] if scaling else 'tied'}"
             more = {"rope_scaling": {**scaling, "rope_theta": 1e4}} if scaling else {}
-            made = saved(folder / name.replace(", ", "-"), family, shape, 41, scaling is None, "F32", 8, **more)
+            made = saved(folder / name.replace(", ", "-"), family, shape, 41, scaling is None, 8, **more)
             yield Base(name, kind, made.path, shape.vocab)
     yield from _deepseek(folder)
 

@@ -125,23 +125,15 @@ def test_drawn_models_differ_from_flash_and_exercise_every_part(drawn: Drawn) ->
     print(f"token lists turned down for close decisions: {drawn.rejected}")
 
 
+@pytest.mark.parametrize("one_by_one", [False, True], ids=["prefill", "one by one"])
 @pytest.mark.parametrize("length", list(BARS))
-def test_prefill(drawn: Drawn, engine: Engine, length: int) -> None:
-    if length > longest(engine.backend):
+def test_logits(drawn: Drawn, engine: Engine, length: int, one_by_one: bool) -> None:
+    if length > longest(engine.backend, one_by_one):
         pytest.skip("too slow on the reference backend")
-    found = difference(engine.session(length + 1).extend(drawn.ids[length]), drawn.traces[length].logits)
-    print(f"{length} tokens: {found}")
-    assert found.max <= drawn.bar(length) and found.top1 == 1, found
-
-
-@pytest.mark.parametrize("length", list(BARS))
-def test_token_by_token(drawn: Drawn, engine: Engine, length: int) -> None:
-    if length > longest(engine.backend, one_by_one=True):
-        pytest.skip("too slow on the reference backend")
-    logits = engine.session(length + 1).extend(drawn.ids[length], one_by_one=True)
-    found = difference(logits, drawn.traces[length].logits)
-    print(f"{length} tokens: {found}")
-    assert found.max <= drawn.bar(length) and found.top1 == 1, found
+    logits = engine.session(length + 1).extend(drawn.ids[length], one_by_one=one_by_one)
+    result = difference(logits, drawn.traces[length].logits)
+    print(f"{length} tokens: {result}")
+    assert result.max <= drawn.bar(length) and result.top1 == 1, result
 
 
 class Forced(Recorder):

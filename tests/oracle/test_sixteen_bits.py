@@ -60,23 +60,6 @@ def missed(rows: Sequence[int]) -> Change:
     return lambda oracle: attention(change)
 
 
-def sinkless(rows: Sequence[int]) -> Change:
-    """These queries have no sink."""
-
-    def change(plain: Any, module: Any, *args: Any, **kw: Any) -> Any:
-        import torch
-
-        out, weights = plain(module, *args, **kw)
-        sinks = module.sinks
-        module.sinks = torch.nn.Parameter(torch.full_like(sinks, -1e4), requires_grad=False)
-        out = out.clone()
-        out[:, rows] = plain(module, *args, **kw)[0][:, rows]
-        module.sinks = sinks
-        return out, weights
-
-    return lambda oracle: attention(change)
-
-
 def off(module: str, row: int, share: float) -> Change:
     """One row of a module's output is off by ``share`` of its size, in every layer."""
 
@@ -154,7 +137,6 @@ def test_right_engines_are_told_so(name: str, tmp_path: Path) -> None:
 ROWS: dict[str, tuple[Change, str, list[int], str]] = {
     # mistake: what is changed, point that is blamed, its rows, types in which its size is beyond rounding
     "one query misses keys": (missed([64]), "kqv_back", [64], "float32 bfloat16 float16"),
-    "every 50th query without its sink": (sinkless([49, 99, 149, 199]), "kqv_back", [49, 99, 149, 199], "float32"),
     "a row of queries": (off("self_attn.q_b_proj", 64, 0.12), "Qraw", [64], "float32 bfloat16 float16"),
     "the last row of attention": (off("o_b_proj", 199, 0.12), "attn_out", [199], "float32 bfloat16 float16"),
     "a row of attention, 1e-4": (off("o_b_proj", 64, 1e-4), "attn_out", [64], "float32"),

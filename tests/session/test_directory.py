@@ -114,14 +114,6 @@ def test_a_folder_that_is_gone_is_empty_and_comes_back(folder: Directory) -> Non
     assert names(folder) == {name}
 
 
-def test_a_file_in_the_place_of_the_folder(tmp_path: Path) -> None:
-    (tmp_path / "kv").write_text("")
-    blocked = Directory(tmp_path / "kv")
-    with pytest.raises(OSError):
-        blocked.open()
-    assert blocked.entries() == [] == blocked.matching(b"x", lambda c: True)
-
-
 def test_only_regular_files_count(folder: Directory, tmp_path: Path) -> None:
     name = put(folder, b"text")
     os.rename(folder.path / name, tmp_path / name)
@@ -202,15 +194,6 @@ def test_the_file_that_is_replaced_needs_no_room_of_its_own(folder: Directory) -
 
 
 # --- writing
-
-
-def test_nothing_is_there_until_all_of_it_is(folder: Directory) -> None:
-    name = kvc.key_name(b"text")
-    with folder.writing(name, 6) as output:
-        output.write(b"abc")
-        assert name not in names(folder)
-        output.write(b"def")
-    assert names(folder) == {name} and (folder.path / name).read_bytes() == b"abcdef"
 
 
 @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "full"), KeyboardInterrupt(), SystemExit(143)])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
 import struct
 import tracemalloc
 from dataclasses import replace
@@ -170,18 +169,6 @@ def test_ds4s_files_are_of_two_or_four_bits_and_ours_of_any() -> None:
         with pytest.raises(Damaged, match=f"{quant}-bit"):
             through(made(replace(HEADER, quant=quant), integrity=None))
         assert through(made(replace(HEADER, quant=quant))).header.quant == quant
-
-
-def test_only_regular_files_are_opened(tmp_path) -> None:
-    (tmp_path / "file").write_bytes(made())
-    os.symlink(tmp_path / "file", tmp_path / "link")
-    with kvc.open_file(tmp_path / "file") as file:
-        assert kvc.read_through(file)
-    with pytest.raises(OSError):
-        kvc.open_file(tmp_path / "link")
-    os.mkfifo(tmp_path / "pipe")
-    with kvc.open_file(tmp_path / "pipe") as file, pytest.raises((OSError, PayloadError)):
-        kvc.read_through(file)
 
 
 # --- tool maps

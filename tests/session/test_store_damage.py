@@ -198,18 +198,3 @@ def test_every_call_that_can_fail_while_saving(tmp_path: Path, monkeypatch) -> N
                 break
             counts[call] += 1
     assert counts["write"] > len(TALK) and counts["fsync"] == 2 and counts["replace"] == 1 and counts["open"] >= 4
-
-
-def test_a_disk_that_is_really_full(tmp_path: Path) -> None:
-    """The system's own error, at a size that it enforces."""
-    resource = pytest.importorskip("resource", reason="needs limits on the size of files")
-    kept = store(tmp_path)
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    for limit in (0, 51, 52, 100, 300, 900):
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
-        try:
-            done = kept.save(FakeSession(TALK), (), "cold")  # type: ignore[arg-type]
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, before)
-        assert not done and here(tmp_path) == set()
-    assert kept.save(FakeSession(TALK), (), "cold")  # type: ignore[arg-type]

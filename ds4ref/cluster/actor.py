@@ -60,15 +60,16 @@ class StageActor:
         threading.Thread(target=self._queue.work, name="ds4ref stage", daemon=True).start()
         weakref.finalize(self, self._queue.stop)
 
-    async def alive(self) -> bool:
-        """Return true."""
-        return True
+    async def alive(self) -> tuple[Any, ...]:
+        """Return an empty ``Answer``."""
+        return tuple(Answer())
 
-    async def link(self, following: tuple[str, str] | None) -> None:
+    async def link(self, following: tuple[str, str] | None) -> tuple[Any, ...]:
         """Send streams to the actor at (address, key); None: this is the last stage."""
         from distributed import get_worker
 
         self._worker, self._next = get_worker(), following
+        return tuple(Answer())
 
     async def do(self, number: int, passes: int, name: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         """Carry out instruction ``number`` after all with smaller ones, and return an ``Answer`` as a tuple.

@@ -28,7 +28,7 @@ from ..errors import Cancelled, ClusterError, UsageError
 from ..numerics import Numerics
 from .cache import ClusterCache, Output
 from .history import Base
-from .workers import PassResult, Waiting, Workers
+from .workers import Waiting, Workers
 
 TIMED = 4096
 """Number of the newest decoded tokens whose times are kept."""
@@ -90,12 +90,12 @@ class ClusterDecoder:
         begun = time.perf_counter()
         node, serial = cache.node, cache.serial
         try:
-            result: PassResult = self.model.wait(cache.run((token,), True, self.ranks))
+            pending = cache.run((token,), True, self.ranks)
+            ranked = self.model.wait(pending)
         except ClusterError:
             cache.node, cache.serial = node, serial  # the token is not part of the sequence
             raise
-        self.model.times.append((time.perf_counter() - begun, sum(result.seconds)))
-        ranked = result.value
+        self.model.times.append((time.perf_counter() - begun, sum(pending.seconds)))
         return [Rows(Output(cache, "streams", 0, 1), Output(cache, "logits", 0, 1), ranked.best, ranked.values)]
 
 

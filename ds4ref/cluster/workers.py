@@ -31,32 +31,26 @@ class Place(NamedTuple):
         return f"worker {shown} (layers {self.layers.start}-{self.layers.stop - 1})"
 
 
-class PassResult(NamedTuple):
-    """What the last stage returned, and the seconds that each stage computed."""
-
-    value: Any
-    seconds: tuple[float, ...]
-
-
 class Waiting:
     """An instruction under way on some stages."""
 
-    def __init__(self, workers: Workers, futures: dict[int, Future[Any]], is_pass: bool):
-        self._workers, self._futures, self._is_pass = workers, futures, is_pass
+    def __init__(self, workers: Workers, futures: dict[int, Future[Any]]):
+        self._workers, self._futures = workers, futures
+        self.seconds: list[float] = []
+        """Seconds that each stage computed, once there is a result."""
 
     def done(self) -> bool:
         """Return whether ``result`` will not wait."""
         return all(future.done() for future in self._futures.values())
 
     def result(self, cancel: Callable[[], bool] | None = None) -> Any:
-        """Wait for the result.
+        """Wait for the result, of a pass that of the last stage.
 
         Raise ClusterError if a stage dies or hangs, BackendError if it fails, Cancelled once ``cancel()`` is true.
         """
         answers = self._workers.answers(self._futures, cancel)
-        if not self._is_pass:
-            return answers[0].value
-        return PassResult(answers[-1].value, tuple(answer.seconds for answer in answers))
+        self.seconds = [answer.seconds for answer in answers]
+        return answers[-1].value
 
 
 class Workers:
@@ -82,7 +76,7 @@ class Workers:
                 following = None
                 if stage + 1 < len(places):
                     following = places[stage + 1].address, self._actors[stage + 1].key
-                self.answers({stage: self._call(stage, "link", following)}, None, plain=True)
+                self.answers({stage: self._call(stage, "link", following)}, None)
         except BaseException:
             self.close()
             raise
@@ -109,13 +103,13 @@ class Workers:
 
     def send(self, stage: int, name: str, *arguments: Any) -> Waiting:
         """Give an instruction to one stage."""
-        return Waiting(self, {stage: self._do(stage, 0, name, arguments)}, False)
+        return Waiting(self, {stage: self._do(stage, 0, name, arguments)})
 
     def run(self, *arguments: Any) -> Waiting:
-        """Let a pass run through all stages (``Stage.run``); the result is a ``PassResult``."""
+        """Let a pass run through all stages (``Stage.run``)."""
         number = next(self._passes)
         futures = {stage: self._do(stage, number, "run", arguments) for stage in range(len(self.places))}
-        return Waiting(self, futures, True)
+        return Waiting(self, futures)
 
     def _do(self, stage: int, passes: int, name: str, arguments: tuple[Any, ...]) -> Future[Any]:
         return self._call(stage, "do", next(self._numbers[stage]), passes, name, arguments)
@@ -124,31 +118,26 @@ class Workers:
         calling = call(self._client.rpc, self.places[stage].address, self._actors[stage].key, function, *arguments)
         return asyncio.run_coroutine_threadsafe(calling, self._client.loop.asyncio_loop)
 
-    def answers(
-        self, futures: dict[int, Future[Any]], cancel: Callable[[], bool] | None, plain: bool = False
-    ) -> list[Answer]:
-        """Wait for the answer of each stage; errors are those of ``Waiting.result``. plain: not ``Answer``s."""
+    def answers(self, futures: dict[int, Future[Any]], cancel: Callable[[], bool] | None) -> list[Answer]:
+        """Wait for the answer of each stage; errors are those of ``Waiting.result``."""
         while waiting := [future for future in futures.values() if not future.done()]:
             with suppress(TimeoutError, CancelledError):
                 waiting[-1].exception(LOOK)
             for stage, future in futures.items():
                 if future.done():
-                    self._answer(stage, future, plain)
+                    self._answer(stage, future)
             if not waiting[-1].done():
                 if cancel is not None and cancel():
                     raise Cancelled("stopped")
                 self._look_after()
-        return [self._answer(stage, future, plain) for stage, future in futures.items()]
+        return [self._answer(stage, future) for stage, future in futures.items()]
 
-    def _answer(self, stage: int, future: Future[Any], plain: bool) -> Answer:
+    def _answer(self, stage: int, future: Future[Any]) -> Answer:
         place = self.places[stage]
         try:
-            reply = future.result()
+            answer = Answer(*future.result())
         except (OSError, KeyError, TimeoutError, CancelledError, asyncio.CancelledError) as error:
             raise ClusterError(f"{place} is gone: {type(error).__name__}") from None
-        if plain:
-            return Answer(reply)
-        answer = Answer(*reply)
         if answer.unreached:
             raise ClusterError(f"{self.places[stage + 1]} is gone: worker {place.name} cannot reach it")
         if answer.error is not None:
@@ -162,7 +151,7 @@ class Workers:
             since, future = self._asked.get(stage, (now, None))
             if future is not None and future.done():
                 if future.cancelled() or future.exception() is not None:
-                    self._answer(stage, future, True)
+                    self._answer(stage, future)
                 future = None
             if future is None:
                 self._asked[stage] = now, self._call(stage, "alive")

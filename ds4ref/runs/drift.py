@@ -1,5 +1,4 @@
-"""Detects drift of the machine's speed during a measurement: Cox and Stuart's sign test over the repetitions of a run,
-and a first repetition that was not warm yet.
+"""Detects drift of the machine's speed during a measurement: Cox and Stuart's sign test over the repetitions of a run.
 
 Each speed is divided by the mean at its depth, so that only the machine's changes over time remain. A single walk over
 the depths cannot show drift, because there depth and time increase together.
@@ -16,25 +15,17 @@ from .columns import place
 
 SPEEDS = (("prefill", "prefill_tps"), ("decode", "gen_tps"))
 DRIFT_P = 0.01
-SLOW_START = 0.05
-"""Share of speed that a first repetition must lose before it is reported as slow."""
 TIE = 1e-12
 """Differences of log speeds below this are rounding and count as ties."""
 
 
 def notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return one sentence per speed column that drifted, or whose first repetition was slow."""
+    """Return one sentence per speed column that drifted."""
     sentences = []
     for name, column in SPEEDS:
         p, change = drift(rows, column)
         if p < DRIFT_P:
             sentences.append(f"{name} drifted {change:+.1f} % from first to second half (p = {p:.2g})")
-    for name, column in SPEEDS:
-        lack = slow_start(rows, column)
-        if lack >= SLOW_START:
-            sentences.append(
-                f"the first repetition's {name} was {100 * lack:.0f} % slower than the others: not warmed up"
-            )
     return sentences
 
 
@@ -53,29 +44,6 @@ def drift(rows: Sequence[Mapping[str, Any]], column: str) -> tuple[float, float]
     series = [math.log(row[column]) - means[place(row)] for row in ordered]
     half = len(series) // 2
     return trend(series), 100 * math.expm1(statistics.fmean(series[half:]) - statistics.fmean(series[:half]))
-
-
-def slow_start(rows: Sequence[Mapping[str, Any]], column: str) -> float:
-    """Return the share of speed by which repetition 0 is slower than the others: the median over depths and tests.
-
-    0 unless it is far outside the range of the others, of which there must be at least three.
-    """
-    reps: dict[int, dict[tuple[int, str], float]] = {}
-    for entry in rows:
-        if (entry.get(column) or 0) > 0:
-            reps.setdefault(int(entry.get("rep") or 0), {})[place(entry)] = math.log(entry[column])
-    first = reps.pop(0, {})
-    if not first or len(reps) < 3:
-        return 0.0
-    places = set(first).union(*reps.values())
-    centre = {at: statistics.median([v[at] for v in reps.values() if at in v] or [first.get(at, 0.0)]) for at in places}
-
-    def relative_speed(values: dict[tuple[int, str], float]) -> float:
-        return statistics.median(value - centre[at] for at, value in values.items())
-
-    others = [relative_speed(values) for values in reps.values()]
-    slowest_expected = min(others) - (max(others) - min(others))
-    return -math.expm1(relative_speed(first)) if relative_speed(first) < slowest_expected else 0.0
 
 
 def trend(series: Sequence[float]) -> float:

@@ -81,14 +81,17 @@ def check_free(path: str | os.PathLike[str], *inputs: str) -> None:
     for name in (Path(path), beside(path)):
         if os.path.realpath(name) in taken:
             raise UsageError(f"{name} is a file of prompts: directions and their description want other names")
+    if beside(path).exists() and not _fields(path):
+        raise UsageError(f"{beside(path)} is there and no description of directions: choose another name")
+
+
+def _fields(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return what the file beside ``path`` says, {} if it is no sidecar."""
     try:
         fields = json.loads(beside(path).read_bytes())
-    except FileNotFoundError:
-        return
     except (OSError, ValueError):
-        fields = None
-    if not isinstance(fields, dict) or fields.get("format") != FORMAT:
-        raise UsageError(f"{beside(path)} is there and no description of directions: choose another name")
+        return {}
+    return fields if isinstance(fields, dict) and fields.get("format") == FORMAT else {}
 
 
 def write(path: str | os.PathLike[str], fields: Mapping[str, Any]) -> None:
@@ -102,17 +105,10 @@ def read(path: str | os.PathLike[str], rows: np.ndarray) -> dict[str, Any]:
 
     Raise DataError if it is not one, or of other directions. ds4's own have fewer fields, and no digest.
     """
-    try:
-        text = beside(path).read_text(encoding="utf-8")
-    except FileNotFoundError:
+    if not beside(path).exists():
         return {}
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{beside(path)}: cannot read the sidecar: {error}") from None
-    try:
-        fields = json.loads(text)
-    except ValueError:
-        fields = None
-    if not isinstance(fields, dict) or fields.get("format") != FORMAT:
+    fields = _fields(path)
+    if not fields:
         raise DataError(f"{beside(path)}: no sidecar of directions (format {FORMAT})")
     if fields.get("sha256", digest(rows)) != digest(rows):
         raise DataError(f"{beside(path)}: describes other directions than those in {os.fspath(path)}")

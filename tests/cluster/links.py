@@ -7,7 +7,6 @@ from typing import Any
 
 from ds4ref.cluster.model import ClusterModel
 from ds4ref.cluster.stage import Stage, StageSpec
-from ds4ref.cluster.workers import PassResult
 from ds4ref.engine import Engine
 from ds4ref.engine_options import EngineOptions
 from ds4ref.errors import ClusterError
@@ -20,8 +19,8 @@ CUTS = {1: (0, 6), 2: (0, 3, 6), 3: (0, 1, 4, 6), 5: (0, 1, 2, 3, 5, 6)}
 class Done:
     """A result that is there."""
 
-    def __init__(self, value: Any):
-        self.value = value
+    def __init__(self, value: Any, seconds: Sequence[float] = ()):
+        self.value, self.seconds = value, seconds
 
     def done(self) -> bool:
         return True
@@ -46,7 +45,7 @@ class LocalLink:
         for stage in self.stages:
             value, spent = stage.do("run", *arguments, incoming=value)
             seconds.append(spent)
-        return Done(PassResult(value, tuple(seconds)))
+        return Done(value, seconds)
 
     def close(self) -> None:
         for stage in self.stages:

@@ -7,7 +7,6 @@ import pytest
 from ds4ref.archs.deepseek4.shape import FLASH
 from ds4ref.errors import DataError
 from ds4ref.runs.columns import HEADER, NAMES, documentation, format_row, summaries, summary
-from ds4ref.runs.drift import notes, slow_start
 from ds4ref.runs.results import COLUMNS as DS4S
 from ds4ref.runs.results import read_rows
 from ds4ref.speed_bench.plot import read_curve
@@ -134,16 +133,3 @@ def test_a_table_is_as_wide_as_its_terminal(width):
     text = table([entry], width)
     assert max(map(len, text.splitlines())) <= width and "1,048,576" in text and "4,096" in text
     assert ("no room for" in " ".join(text.split())) == (width < 160) and "…" not in text
-
-
-# --- slow starts
-
-
-@pytest.mark.parametrize("speeds, share", [([80, 100, 101, 99], 0.2), ([80, 100, 101], 0), ([95, 100, 92, 99], 0),
-                                           ([100, 80, 81, 80], 0), ([97, 100, 101, 99], 0)])  # fmt: skip
-def test_a_slow_first_repetition_is_flagged(speeds, share):
-    """Not where there are too few, within what the others differ by, a quick start, or less than worth a word."""
-    rows = [{"rep": rep, "ctx_tokens": depth, "gen_tps": speed * factor, "prefill_tps": 0}
-            for rep, speed in enumerate(speeds) for depth, factor in ((64, 1.0), (128, 0.5))]  # fmt: skip
-    assert any("first repetition's decode was 20 % slower" in note for note in notes(rows)) == bool(share)
-    assert not share or slow_start(rows, "gen_tps") == pytest.approx(share)

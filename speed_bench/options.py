@@ -45,33 +45,22 @@ USAGE = """ds4-bench [options]                 sweep context depths; a table, or
        (each with --help)"""
 
 EPILOG = """\
-Sweep: depths from --ctx-start to --ctx-max in steps of --step-incr, or times --step-mul if that is
-not 1. Two windows are timed at each depth: prefill of the tokens since the depth before, and
---gen-tokens greedy decode steps (end of text excluded). Snapshot and restore are not timed.
-
-Columns: ctx_tokens,prefill_tokens,prefill_tps,gen_tokens,gen_tps,kvcache_bytes as in ds4-bench
-(kvcache_bytes is the size of a saved session), then first decode step, repetitions, spread,
-inter-token latency, memory, roofline shares, warnings: docs/reference/bench.md
-
-Repetitions: five sweeps, or as many as fit into --budget; the CSV has medians. Two targets are
-measured in turn (A B, B A, ...), which is what shows small differences; the run ends with a verdict
-such as "decode: B is 1.23 x (1.20 to 1.26) as fast as A", or which difference so many rounds detect.
+At each depth two windows are timed: prefill of the tokens since the depth before, and --gen-tokens
+greedy decode steps. A run is five sweeps, or as many as fit into --budget; the CSV has medians, its
+first six columns as ds4 writes them. Two targets are measured in turn (A B, B A, ...), and the run
+ends with a verdict such as "decode: B is 1.23 x (1.20 to 1.26) as fast as A".
 
 Lists: 1,2,4 or ranges 1-4, 0-8192+2048, 1-64*2. Several values of -m, --backend, --numerics or -t
-are measured in turn. Tests: -p 512 -n 128 -d 0,8192 as in llama-bench; each has a session of its own.
+are measured in turn. Tests: -p 512 -n 128 -d 0,8192 as in llama-bench.
 
 Targets: local[:MODEL][?OPTION=VALUE&...] is this engine, with any of its options (draft=lookup,
-expert-cache=32GB, cluster=tcp://HOST:PORT, dir-steering-file=FILE, ...). http(s)://HOST/v1 sweeps an
-OpenAI-compatible endpoint: time to first token, inter-token and end-to-end latency, fairness between
-streams. Prompts are new each time (no prefix cache hits)
-and answers have exactly the length asked for, if the server takes ignore_eos and min_tokens.
---requests N puts it under load: Poisson arrivals at --request-rate, or --concurrency streams that
-send the next request when one is answered; percentiles of TTFT, TPOT and ITL, and goodput.
+expert-cache=32GB, ...). http(s)://HOST/v1 is an OpenAI-compatible endpoint: every prompt is new, and
+answers have exactly the length asked for, if the server takes ignore_eos and min_tokens. --requests N
+puts it under load, at --request-rate or by --concurrency streams.
 
-Output: a table on a terminal, else CSV. FILE.json beside --csv FILE.csv has digests of model and
-prompt, machine, versions, command and all samples. Each row is saved to the run store (see
-ds4-report) when it is measured; --resume continues after Ctrl-C (twice: stop at once). An existing
-CSV is replaced by a complete run only; until then rows are in FILE.partial.csv.
+Each row is saved to the run store (see ds4-report) when it is measured; --resume continues after
+Ctrl-C (twice: stop at once). FILE.json beside --csv FILE.csv says where the figures came from.
+Columns, and what is measured how: docs/reference/bench.md
 
 exit codes: 0 every depth measured, 1 failure, 2 usage, 130 Ctrl-C"""
 

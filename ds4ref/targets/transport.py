@@ -275,11 +275,9 @@ class Transport:
             data = b""
         finally:
             response.close()
-        try:
+        with suppress(ValueError, KeyError, TypeError, RecursionError, AttributeError):
             error = json.loads(data)["error"]
-            data = (error["message"] if isinstance(error, dict) else str(error)).encode()
-        except (ValueError, KeyError, TypeError, RecursionError, AttributeError):
-            pass
+            return (error["message"] if isinstance(error, dict) else str(error)).encode()
         return data
 
     def _reason(self, error: Exception) -> str:
@@ -305,13 +303,8 @@ def _stop_if(cancel: Cancellation | None) -> None:
 def _retry_after(response: httpx2.Response) -> float | None:
     """Return the seconds that a Retry-After header asks for (a number or a date)."""
     value = response.headers.get("retry-after", "").strip()
-    if not value:
-        return None
-    try:
+    with suppress(ValueError):
         return max(0.0, float(value))
-    except ValueError:
-        pass
-    try:
+    with suppress(TypeError, ValueError):
         return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
-    except (TypeError, ValueError):
-        return None
+    return None

@@ -101,7 +101,7 @@ class FakeEngine:
 
     prefill_chunk = PREFILL_CHUNK
     steering = None
-    streams = "f32"
+    also: dict[str, str] = {}
     cluster = None
 
     def __init__(self, path, clock: Clock, **options):

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections import Counter
 
 import numpy as np
@@ -411,13 +412,10 @@ def test_a_comparison_for_people_shows_its_numbers():
     assert shown.startswith("A = A\nB = B\n\nprefill: B is 0.79 x (")
     for finding in found.findings:
         i = finding.interval
-        for figure in (f"{finding.a:.4g}", f"{finding.b:.4g}", f"{i.estimate:+.2f} %", f"{i.low:+.2f} to {i.high:+.2f}",
-                       i.method, f"{i.detectable:.2g} %"):  # fmt: skip
-            assert figure in shown
-    for depth in DEPTHS:
-        ratios = [ratio for at, _, ratio in found.depths if at == depth]
-        (line,) = (line for line in shown.splitlines() if line.lstrip().startswith(f"{depth:,} "))
-        assert [part for part in line.split() if "." in part] == [f"{ratio:.4f}" for ratio in ratios]
+        assert f"{i.estimate:+.2f} %" in shown and f"{i.low:+.2f} to {i.high:+.2f}" in shown and i.method in shown
+        assert f"{finding.a:.4g}" in shown and f"{finding.b:.4g}" in shown and f"{i.detectable:.2g} %" in shown
+    ratios = [f"{ratio:.4f}" for depth, _, ratio in found.depths if depth == DEPTHS[0]]
+    assert re.search(rf"{DEPTHS[0]:,} +{' +'.join(ratios)}\n", shown)
     assert all(f"gate: {fail}" in shown for fail in found.fails) and len(found.fails) == 2
     lost = text(
         graded(samples("r" * 30) + samples("r" * 30, "s"), samples("w" * 12 + "r" * 18) + samples("r" * 30, "s")), 99

@@ -163,17 +163,17 @@ def test_failures_before_any_work(engines, capsys, tmp_path, argv, message):
 
 @pytest.fixture
 def badgers(monkeypatch):
-    """Decode behind so many tokens fails the n-th time it is asked for; -1 for Ctrl-C instead of a failure."""
+    """Decode behind so many tokens fails the n-th time it is asked for, or a signal comes."""
     real = FakeSession.append
 
-    def at(depth, turn=1, interrupt=False):
+    def at(depth, turn=1, interrupt=None):
         met = []
 
         def append(self, token):
             if self.pos == depth:
                 met.append(token)
                 if len(met) == turn and interrupt:
-                    os.kill(os.getpid(), signal.SIGINT)
+                    os.kill(os.getpid(), interrupt)
                     time.sleep(0.01)
                 elif len(met) == turn:
                     raise SessionError("the cache is full of badgers")
@@ -202,7 +202,7 @@ def test_a_failure_in_the_walk_keeps_the_rows_before_it(engines, capsys, tmp_pat
 def test_a_stopped_walk_leaves_a_good_csv_as_it_was(engines, capsys, tmp_path, badgers, reps, rows):
     assert cli.main([*SMALL, "-r", "2", "--csv", "r.csv"]) == 0
     before = {name: (tmp_path / name).read_bytes() for name in ("r.csv", "r.json")}
-    badgers(16, 1 if reps == "1" else 2, interrupt=True)
+    badgers(16, 1 if reps == "1" else 2, interrupt=signal.SIGINT)
     assert cli.main([*SMALL, "--no-warmup", "-r", reps, "--csv", "r.csv"]) == 130
     assert before == {name: (tmp_path / name).read_bytes() for name in before}
     assert depths(tmp_path / "r.partial.csv") == rows, "medians so far"
@@ -212,7 +212,7 @@ def test_a_stopped_walk_leaves_a_good_csv_as_it_was(engines, capsys, tmp_path, b
 
 
 def test_stopped_medians_reach_standard_output(engines, capsys, badgers):
-    badgers(24, 2, interrupt=True)
+    badgers(24, 2, interrupt=signal.SIGINT)
     assert cli.main([*SMALL, "--no-warmup", "-r", "3"]) == 130
     rows = [line.split(",") for line in capsys.readouterr().out.splitlines()]
     at = rows[0].index("reps")
@@ -221,7 +221,7 @@ def test_stopped_medians_reach_standard_output(engines, capsys, badgers):
 
 def test_a_stopped_walk_goes_on(engines, capsys, tmp_path, badgers, private_store):
     argv = [*SMALL, "--no-warmup", "-r", "2", "--csv", "r.csv"]
-    badgers(16, 2, interrupt=True)
+    badgers(16, 2, interrupt=signal.SIGINT)
     assert cli.main(argv) == 130
     said = capsys.readouterr().err
     with Store.open(private_store) as store:
@@ -243,7 +243,7 @@ def test_a_stopped_walk_goes_on(engines, capsys, tmp_path, badgers, private_stor
 
 
 def test_two_targets_go_on_together(engines, badgers, private_store):
-    badgers(16, 2, interrupt=True)
+    badgers(16, 2, interrupt=signal.SIGINT)
     assert (
         cli.main([*SMALL, "--no-warmup", "-r", "2", "--target", "local?threads=1", "--target", "local?threads=2"])
         == 130
@@ -309,15 +309,8 @@ def test_a_full_standard_output_loses_no_row(engines, capsys, private_store, mon
 
 
 @pytest.mark.parametrize("number, code", [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
-def test_a_signal_keeps_the_rows_before_it(number, code, engines, capsys, tmp_path, monkeypatch):
-    real = FakeSession.append
-
-    def append(self, token):
-        if self.pos == 16:
-            os.kill(os.getpid(), number)
-        return real(self, token)
-
-    monkeypatch.setattr(FakeSession, "append", append)
+def test_a_signal_keeps_the_rows_before_it(number, code, engines, capsys, tmp_path, badgers):
+    badgers(16, interrupt=number)
     before = signal.signal(number, signal.SIG_DFL)  # a suite under nohup ignores SIGHUP
     try:
         with pytest.raises(SystemExit) as stop:
@@ -339,7 +332,7 @@ def test_more_threads_than_there_can_be(engines, capsys):
 def test_what_cannot_go_on(engines, capsys, tmp_path, badgers):
     assert cli.main(["--resume", "latest"]) == 1 and "nothing to resume" in capsys.readouterr().err
     (tmp_path / "p.txt").write_text("The old lantern stood in the harbour. " * 20)
-    badgers(16, interrupt=True)
+    badgers(16, interrupt=signal.SIGINT)
     assert cli.main([*SMALL, "--no-warmup", "--prompt-file", "p.txt"]) == 130
     (tmp_path / "p.txt").write_text("The new lantern stood in the harbour. " * 20)
     assert cli.main(["--resume", "latest"]) == 1

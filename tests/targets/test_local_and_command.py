@@ -39,10 +39,6 @@ def test_a_completion_is_the_sum_of_its_deltas() -> None:
         collect(iter(deltas[:2]))
 
 
-def test_it_declares_everything(local) -> None:
-    assert all(local.can(ability) for ability in Ability)
-
-
 def test_greedy_steps_are_the_argmax_of_the_session(local) -> None:
     done = collect(local.stream(ASK))
     ids = local.encode(ASK.prompt)
@@ -62,12 +58,6 @@ def test_a_repeated_prompt_is_cached(local) -> None:
     local.complete(prompt)
     longer = Request(Prompt.tokens(range(40, 90)), max_tokens=1)
     assert local.complete(longer).usage.cached == 40
-
-
-def test_a_prompt_that_goes_elsewhere_is_not_cached(local) -> None:
-    local.complete(Request(Prompt.tokens(range(40, 48)), max_tokens=2))
-    for ids in (range(40, 45), range(41, 50)):  # shorter than what is there; another beginning
-        assert local.complete(Request(Prompt.tokens(ids), max_tokens=1)).usage == Usage(len(ids), 1, 0, 0)
 
 
 def scripted(monkeypatch, local, text: str, end: bool) -> list[int]:
@@ -256,15 +246,5 @@ def test_a_missing_binary() -> None:
         open_target("command:/nonexistent/ds4 -m x").complete(ASK)
 
 
-def test_identity_names_the_file_by_its_digest(local, nano_path, tmp_path, monkeypatch) -> None:
-    from ds4ref import files
-
-    found = local.identity()
-    assert found["digest"] == f"sha256:{hashlib.sha256(Path(nano_path).read_bytes()).hexdigest()}"
-    monkeypatch.setattr(files, "WHOLE", 0)
-    monkeypatch.setattr(files, "ENDS", 4)
-    digests = set()
-    for data in (b"headXXXtail", b"headYYYtail", b"headXXXtale", b"hEadXXXtail", b"headXXXXtail"):
-        (tmp_path / "big").write_bytes(data)
-        digests.add(files.file_digest(tmp_path / "big"))
-    assert len(digests) == 4  # only the middle is not looked at
+def test_identity_names_the_file_by_its_digest(local, nano_path) -> None:
+    assert local.identity()["digest"] == f"sha256:{hashlib.sha256(Path(nano_path).read_bytes()).hexdigest()}"

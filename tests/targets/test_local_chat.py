@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
@@ -111,12 +109,6 @@ def test_malformed_calls_are_text(fake) -> None:
     assert fake.complete(ask(tools=True, max_tokens=len(ids))).finish is Finish.LENGTH
 
 
-def test_markup_is_text_where_no_tools_were_offered(fake) -> None:
-    fake.says(f"So.{BLOCK}")
-    done = fake.complete(ask())
-    assert done.text == f"So.{BLOCK}" and done.calls == () and done.finish is Finish.STOP
-
-
 def test_an_unknown_thinking_mode(fake) -> None:
     with pytest.raises(UsageError, match="unknown thinking mode 'deep'"):
         fake.complete(ask("deep"))
@@ -148,12 +140,6 @@ def test_a_guide_sees_every_token_and_decides(local) -> None:
     assert ids[5] == done.steps[5].top[1].id, "the best was forbidden; what is told of it are the model's own numbers"
     with pytest.raises(TokenError, match="guided to token 99999999, outside the vocabulary"):
         local.complete(ask(guide=lambda generation, logits: 99999999))
-
-
-def test_the_end_may_be_guided_to(fake) -> None:
-    eos = fake.tokenizer.eos
-    done = fake.complete(ask(guide=lambda generation, logits: np.int64(eos) if len(generation.tokens) == 3 else None))
-    assert done.finish is Finish.STOP and len(done.steps) == 4 and done.steps[-1].token.id == eos
 
 
 # --- stopping
@@ -203,14 +189,6 @@ def test_so_many_conversations_keep_their_prefill(fake, sessions: int, cached: l
     assert len(target._idle) <= sessions
 
 
-def test_the_one_not_used_for_longest_makes_room(fake) -> None:
-    """A third conversation takes the place of the one that was left first, not of the one going on."""
-    target = LocalTarget(fake.engine, ctx=256, sessions=2)
-    turns = ((range(40, 80), 0), (range(140, 180), 0), (range(40, 82), 40), (range(90, 130), 0), (range(40, 84), 42))
-    for ids, cached in turns:
-        assert target.complete(Request(Prompt.tokens(ids), max_tokens=1)).usage.cached == cached
-
-
 def test_the_longest_beginning_is_gone_on_from(fake) -> None:
     """Also where a shorter one was used later."""
     target = LocalTarget(fake.engine, ctx=256, sessions=2)
@@ -218,41 +196,6 @@ def test_the_longest_beginning_is_gone_on_from(fake) -> None:
         assert target.complete(Request(Prompt.tokens(ids), max_tokens=1)).usage.cached == cached
 
 
-def test_of_more_at_once_than_are_kept_those_that_ended_last_stay(fake) -> None:
-    target = LocalTarget(fake.engine, ctx=256, sessions=1)
-    streams = [target.stream(Request(Prompt.tokens(ids), max_tokens=1)) for ids in (range(40, 80), range(140, 180))]
-    for stream in streams:
-        next(stream)
-    for stream in streams:
-        assert list(stream)
-    assert len(target._idle) == 1
-    assert target.complete(Request(Prompt.tokens(range(140, 190)), max_tokens=1)).usage.cached == 40
-
-
-def test_of_tokens_of_the_same_bytes_the_first_is_scored() -> None:
-    """As a tokenizer that gives them for text would: llama.cpp's and ours take the lowest id."""
-
-    class Twice:
-        eos = 9
-
-        def __len__(self):
-            return 3
-
-        def token_bytes(self, i):
-            return (b"a", b"\xff", b"\xff")[i]
-
-        def encode(self, raw):
-            return [0, 0]
-
-        encode_rendered = encode
-
-    engine = SimpleNamespace(path="m", shape=SimpleNamespace(vocab=3), tokenizer=Twice())
-    assert LocalTarget(engine)._token_id(b"\xff") == 1
-
-
 def test_at_least_one_session_is_kept() -> None:
     with pytest.raises(UsageError, match="at least 1 session"):
         LocalTarget(None, sessions=0)
-
-
-# --- the reader alone

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +46,9 @@ def tool_of(schema: str) -> Tool:
     """Return a tool from the JSON text of its function, as OpenAI or Anthropic write it."""
     function: dict[str, Any] = official.loads(schema)
     parameters = function.get("parameters") or function.get("input_schema") or {}
+    if function.get("strict"):
+        with suppress(ValueError):  # what the official API refuses is shown as it came
+            parameters = official.strict_schema(parameters)
     return Tool(function.get("name") or "", function.get("description") or "", parameters)
 
 

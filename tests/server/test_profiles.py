@@ -29,7 +29,6 @@ OTHERWISE = {
     "responses_custom_tool",  # the official API replaces the description of apply_patch
     "messages_prefill",  # continued, as Anthropic's API does
     "tools_choice_required_off", "tools_choice_named_off",  # the grammar opens the block, not the prompt
-    "tools_strict",
 }  # fmt: skip
 CASES = [
     (case, version) for case in GOLDEN["conversations"] for version in VERSIONS
@@ -110,6 +109,14 @@ def test_a_second_turn_goes_on_where_the_first_ended(serving, nano_path) -> None
             usages.append(answer["usage"])
         cached = usages[1]["prompt_tokens_details"]["cached_tokens"]
         assert cached >= usages[0]["prompt_tokens"]
+
+
+def test_a_strict_tool_that_the_official_api_refuses_is_shown_as_it_came() -> None:
+    loose = {"type": "object", "properties": {"a": {"type": "string"}}, "required": []}
+    tool = {"type": "function", "function": {"name": "f", "strict": True, "parameters": loose}}
+    body = {"messages": [{"role": "user", "content": "x"}], "tools": [tool]}
+    turn, _ = read(PATHS["chat"], body, profile=PROFILES["0731"])
+    assert json.dumps(loose) in turn.rendered().text
 
 
 def test_a_template_of_another_vocabulary_is_refused(nano_path) -> None:

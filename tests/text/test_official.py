@@ -1,6 +1,7 @@
 """Prompts and answers of profiles 0731 and v4.1 against what DeepSeek's own encoder and parser made of them.
 
-The golden file holds 225 conversations and 93 outputs by deepseek-recipe 0.2.0 (tests/data/README.md).
+The golden file holds 225 conversations and 93 outputs by deepseek-recipe 0.2.0 (tests/data/README.md). Requests of
+other APIs than Chat Completions: tests/server/test_profiles.py.
 """
 
 from __future__ import annotations
@@ -32,56 +33,6 @@ def text_of(content: Any, image: str) -> str:
     return content or ""
 
 
-def from_messages(body: dict[str, Any]) -> dict[str, Any]:
-    """Return a request of the Messages API as one of Chat Completions."""
-    messages = [{"role": "system", "content": body.get("system")}]
-    for one in body["messages"]:
-        content = one["content"]
-        blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
-        of = {kind: [block for block in blocks if block["type"] == kind] for kind in BLOCKS}
-        messages += [{"role": "tool", "tool_call_id": block["tool_use_id"], "content": block["content"]}
-                     for block in of["tool_result"]]  # fmt: skip
-        calls = [call(block["id"], block["name"], json.dumps(block["input"])) for block in of["tool_use"]]
-        if of["text"] or calls:
-            reasoning = "".join(block["thinking"] for block in of["thinking"])
-            messages.append(one | {"content": of["text"], "reasoning_content": reasoning, "tool_calls": calls})
-    tools = [{"function": tool | {"parameters": tool["input_schema"]}} for tool in body.get("tools", ())]
-    effort = body.get("output_config", {}).get("effort", "high")
-    asked = {"thinking": body["thinking"]} if "thinking" in body else {}
-    return {"messages": messages, "tools": tools, "reasoning_effort": effort, **asked}
-
-
-BLOCKS = ("text", "thinking", "tool_use", "tool_result")
-
-
-def from_responses(body: dict[str, Any], version: str) -> dict[str, Any]:
-    """Return a request of the Responses API as one of Chat Completions."""
-    given, messages = body["input"], [{"role": "system", "content": body.get("instructions")}]
-    reasoning = ""
-    for item in [{"role": "user", "content": given}] if isinstance(given, str) else given:
-        kind = item.get("type", "message")
-        if kind == "reasoning":
-            reasoning = text_of(item["content"], "")
-        elif kind.endswith("call_output"):
-            messages.append({"role": "tool", "tool_call_id": item["call_id"], "content": item["output"]})
-        else:
-            role = item.get("role", "assistant")
-            if role == "developer":
-                role = {"v4": "user", "v41": "system"}[version]
-            given = item.get("arguments") or json.dumps({"input": item.get("input")})
-            calls = [call(item["call_id"], item["name"], given)] if kind.endswith("call") else []
-            content = item.get("content", "")
-            messages.append({"role": role, "content": content, "reasoning_content": reasoning, "tool_calls": calls})
-            reasoning = ""
-    effort = body.get("reasoning", {}).get("effort", "high")
-    return {"messages": messages, "tools": [{"function": tool} for tool in body.get("tools", ())],
-            "reasoning_effort": effort}  # fmt: skip
-
-
-def call(identity: str, name: str, arguments: str) -> dict[str, Any]:
-    return {"id": identity, "function": {"name": name, "arguments": arguments}}
-
-
 def message(fields: dict[str, Any], image: str) -> Message:
     calls = [call["function"] | {"id": call["id"]} for call in fields.get("tool_calls") or ()]
     result = fields.get("tool_call_id")
@@ -103,11 +54,9 @@ def tool(declared: Any) -> Tool:
     return Tool(name, description or "", parameters or {}, deferred=bool(more[1:] and more[1]))
 
 
-def chat_of(case: dict[str, Any], image: str, version: str) -> Chat:
+def chat_of(case: dict[str, Any], image: str) -> Chat:
     """Return a golden request as a conversation."""
     body = case["request"]
-    body = from_messages(body) if case["kind"] == "messages" else body
-    body = from_responses(body, version) if case["kind"] == "responses" else body
     messages = [message(fields, image) for fields in body["messages"]]
     if case["kind"] != "direct":  # requests drop empty system texts
         messages = [m for m in messages if m.role != "system" or m.content]
@@ -127,14 +76,14 @@ def chat_of(case: dict[str, Any], image: str, version: str) -> Chat:
 
 CASES = [
     (case, version) for case in GOLDEN["conversations"] for version in VERSIONS
-    if "prompt" in case[version] and case["name"] != "responses_custom_tool"
+    if case["kind"] in ("chat", "direct") and "prompt" in case[version]
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("case", "version"), CASES, ids=[f"{case['name']}-{version}" for case, version in CASES])
 def test_golden_prompts(case: dict[str, Any], version: str) -> None:
     profile = PROFILES[VERSIONS[version]]
-    rendered = render(chat_of(case, profile.image, version), profile, escapes=False)
+    rendered = render(chat_of(case, profile.image), profile, escapes=False)
     assert rendered.text == case[version]["prompt"]
     at, control = 0, []
     for text, pattern in rendered.parts:
@@ -149,7 +98,7 @@ def test_golden_prompts(case: dict[str, Any], version: str) -> None:
 def test_escapes_keep_what_would_end_a_value_inside_it(name: str, version: str) -> None:
     case = next(case for case in GOLDEN["conversations"] if case["name"] == name)
     profile = PROFILES[VERSIONS[version]]
-    official, ours = (render(chat_of(case, "", version), profile, escapes=escapes).text for escapes in (False, True))
+    official, ours = (render(chat_of(case, ""), profile, escapes=escapes).text for escapes in (False, True))
     assert ours != official
     assert ours.replace("&lt;", "<").replace("&quot;", '"').replace("&gt;", ">").replace("&amp;", "&") == official
 

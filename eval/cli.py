@@ -145,10 +145,10 @@ def _conclude(
     from .keep import notes as notes_of
     from .report import report
     from .runner import missing
-    from .scores import said, summary
+    from .scores import score_text, summary
 
     whole = Log(str(log.path), log.header, [log.samples[key] for key in wanted if key in log.samples])
-    found, left = summary(whole), len(missing(log, wanted))
+    scores, left = summary(whole), len(missing(log, wanted))
     status = "complete" if not left and error is None else "stopped" if error is None else "failed"
     number = _keep(args, whole, status)
     notes = notes_of(whole)
@@ -159,7 +159,7 @@ def _conclude(
             "pack": job.pack.name, "version": job.pack.header.version, "asked": len(job.asked), "epochs": job.epochs,
             "log": whole.path, "left": left, "run": number, "notes": notes,
         }  # fmt: skip
-        print(json.dumps({**facts, **found}, ensure_ascii=False))
+        print(json.dumps({**facts, **scores}, ensure_ascii=False))
         for note in notes:
             say(PROG, note)
     else:
@@ -172,13 +172,13 @@ def _conclude(
         raise error
     if interrupt.requested:
         return interrupt.exit_code
-    if found["failed"]:
-        say(PROG, f"{found['failed']} samples failed: --resume {job.path} --retry-incomplete asks them again")
+    if scores["failed"]:
+        say(PROG, f"{scores['failed']} samples failed: --resume {job.path} --retry-incomplete asks them again")
         return 1
     if left:
         return 1
-    if args.fail_below is not None and (found["score"] is None or 100 * found["score"] < args.fail_below):
-        say(PROG, f"{said(found)} is below {args.fail_below:g} %")
+    if args.fail_below is not None and (scores["score"] is None or 100 * scores["score"] < args.fail_below):
+        say(PROG, f"{score_text(scores)} is below {args.fail_below:g} %")
         return 1
     return 0
 

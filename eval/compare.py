@@ -48,14 +48,14 @@ def compare_command(argv: Sequence[str]) -> int:
     if len(args.logs) != 2:
         raise UsageError(f"compare needs two logs, {len(args.logs)} given")
     a, b = (opened(name, PROG) for name in args.logs)
-    found = compare_logs(a, b)
+    comparison = compare_logs(a, b)
     if args.json:
-        print(json.dumps(document(found), ensure_ascii=False))
+        print(json.dumps(document(comparison), ensure_ascii=False))
     else:
-        print(text(found, a, b, stdout_width(PIPED)))
-    if found.verdict == INCOMPARABLE:
+        print(text(comparison, a, b, stdout_width(PIPED)))
+    if comparison.verdict == INCOMPARABLE:
         return EXIT_INCOMPARABLE
-    return EXIT_WORSE if args.fail and found.verdict == "worse" else 0
+    return EXIT_WORSE if args.fail and comparison.verdict == "worse" else 0
 
 
 def compare_logs(a: Log, b: Log) -> Comparison:
@@ -63,14 +63,14 @@ def compare_logs(a: Log, b: Log) -> Comparison:
     one, other = (
         Measured(Run(0, "", "eval", "", log.path, "complete", about(log)), rows_of(log)) for log in (a, b)
     )  # fmt: skip
-    found = compare(one, other)
-    if found.pairs is None or not found.pairs.shared:
+    comparison = compare(one, other)
+    if comparison.pairs is None or not comparison.pairs.shared:
         packs = (log.header.pack.get("pack") for log in (a, b))
         raise UsageError(f"{a.path} and {b.path} have no question in common ({' and '.join(map(str, packs))})")
-    return found
+    return comparison
 
 
-def text(found: Comparison, a: Log, b: Log, width: int) -> str:
+def text(comparison: Comparison, a: Log, b: Log, width: int) -> str:
     """Format the comparison of logs ``a`` and ``b`` in lines of at most ``width`` characters."""
     answers = [by_question(log.done) for log in (a, b)]
 
@@ -79,7 +79,7 @@ def text(found: Comparison, a: Log, b: Log, width: int) -> str:
         given = [_given(side.get(name, [])) for side, name in zip(answers, (change.id, change.id_b), strict=True)]
         return [question.answer, *given, printable(question.title, LONGEST)]
 
-    return comparison_text(found, width, cells)
+    return comparison_text(comparison, width, cells)
 
 
 def _given(samples: Sequence[Sample]) -> str:
@@ -92,10 +92,9 @@ def _given(samples: Sequence[Sample]) -> str:
     return printable(" ".join(grade.given.split()))
 
 
-def document(found: Comparison) -> dict[str, Any]:
+def document(comparison: Comparison) -> dict[str, Any]:
     """Return the comparison as plain data: scores are shares, differences are percentage points."""
-    assert found.pairs is not None
-    return {
-        "a": found.a, "b": found.b, "verdict": found.verdict, "says": found.says()[0], **found.pairs.as_json(),
-        "differs": {name: values for name, *values in found.differs}, "notes": list(found.notes),
-    }  # fmt: skip
+    assert comparison.pairs is not None
+    differs = {name: values for name, *values in comparison.differs}
+    names = {"a": comparison.a, "b": comparison.b, "verdict": comparison.verdict, "says": comparison.says()[0]}
+    return {**names, **comparison.pairs.as_json(), "differs": differs, "notes": list(comparison.notes)}

@@ -80,10 +80,10 @@ def grade(question: Question, text: str, *, reasoning: str = "", finish: str = "
     return Grade("right" if good else "wrong", given, source)
 
 
-def _verbatim(question: Question, visible: str, said: bool, finish: str) -> Grade:
-    """Grade an answer outside the form of an examination; ``said``: the output is not empty."""
+def _verbatim(question: Question, visible: str, spoke: bool, finish: str) -> Grade:
+    """Grade an answer outside the form of an examination; ``spoke``: the output is not empty."""
     if not (given := visible.strip()):
-        return Grade("missing", "", "nothing but thinking" if said else "empty")
+        return Grade("missing", "", "nothing but thinking" if spoke else "empty")
     if question.kind == "call":
         return _call(visible, question.answer)
     if given != question.answer:

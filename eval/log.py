@@ -153,8 +153,8 @@ class Log(msgspec.Struct):
 
 def read(path: str | os.PathLike[str]) -> Log:
     """Read a log, ignoring an incomplete last line; DataError if another line is damaged."""
-    header, found, torn, _ = _scan(Path(path))
-    return Log(os.fspath(path), header, list(found.values()), torn)
+    header, samples, torn, _ = _scan(Path(path))
+    return Log(os.fspath(path), header, list(samples.values()), torn)
 
 
 def folder() -> Path:
@@ -186,14 +186,14 @@ def _scan(path: Path) -> tuple[LogHeader, dict[Key, Sample], bool, int]:
         raise DataError(f"{path}: not a log of ds4-eval, or of another version ({header.schema[:40]})")
     if header.settings.get("shuffle"):
         raise DataError(f"{path}: an older version shuffled its choices (--shuffle-choices), which is no longer read")
-    found: dict[Key, Sample] = {}
+    samples: dict[Key, Sample] = {}
     for number, line in enumerate(lines[1:], 2):
         if not line.strip() or line.startswith(NOTE):
             continue
         sample = _decode(path, number, line, Sample)
-        found.pop(sample.key, None)  # the one that counts is the last one made
-        found[sample.key] = sample
-    return header, found, torn, end
+        samples.pop(sample.key, None)  # the one that counts is the last one made
+        samples[sample.key] = sample
+    return header, samples, torn, end
 
 
 def _decode(path: Path, number: int, line: bytes, kind: Any) -> Any:
@@ -226,9 +226,9 @@ class Writer:
     def resume(cls, path: str | os.PathLike[str], header: LogHeader) -> Writer:
         """Resume a log; UsageError if its settings, pack or engine differ from ``header``'s, or it has more epochs."""
         goal = Path(path)
-        old, found, _, end = _scan(goal)
+        old, samples, _, end = _scan(goal)
         _refuse_others(goal, old, header)
-        writer = cls._open(goal, "r+b", old, found)
+        writer = cls._open(goal, "r+b", old, samples)
         writer._file.truncate(end)
         writer._file.seek(end)
         return writer

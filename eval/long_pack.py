@@ -116,14 +116,14 @@ def _chosen(rng: random.Random, lines: Sequence[_Line], far: Sequence[_Line]) ->
     """Draw what is asked about lines ``far``, as (source, whom, answer) without an answer twice; empty if too few."""
     moved = {line.who for line in lines if line.kind == "moved"}
     stays = {line.who: line.what for line in far if line.kind == "has" and line.who not in moved}
-    found = {
+    candidates = {
         LOOKUP: list(stays.items()),
         LATEST: [(line.who, line.what) for line in far if line.kind == "moved"],
         HOP: [(line.who, stays[line.what]) for line in far if line.kind == "writes" and line.what in stays],
     }
     chosen: list[tuple[str, str, str]] = []
     for _, source in itertools.product(range(EACH), (HOP, LATEST, LOOKUP)):  # the rarest first
-        left = [(who, answer) for who, answer in found[source] if answer not in {entry[2] for entry in chosen}]
+        left = [(who, answer) for who, answer in candidates[source] if answer not in {entry[2] for entry in chosen}]
         if not left:
             return []
         chosen.append((source, *_draw(rng, left)))
@@ -132,12 +132,12 @@ def _chosen(rng: random.Random, lines: Sequence[_Line], far: Sequence[_Line]) ->
 
 def _far(lines: Sequence[_Line], depth: int, count: Count) -> list[_Line]:
     """Return the lines that begin at most ``depth`` tokens before the end, and at least ``NEAREST`` of that."""
-    found, back = [], 0
+    far, back = [], 0
     for line in reversed(lines):
         back += count(line.text + "\n")
         if NEAREST * depth <= back <= depth:
-            found.append(line)
-    return found[::-1]
+            far.append(line)
+    return far[::-1]
 
 
 def _notes(rng: random.Random, depth: int, count: Count) -> list[_Line]:

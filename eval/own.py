@@ -51,7 +51,7 @@ def is_pack(path: Path) -> bool:
 
 def read(path: Path) -> Pack:
     """Read a file of questions as a pack of the file's name; DataError names the first wrong line."""
-    found: dict[str, tuple[str, Question]] = {}
+    questions: dict[str, tuple[str, Question]] = {}
     for where, record in _records(path, _text(path)):
         try:
             if not isinstance(record, dict):
@@ -59,12 +59,12 @@ def read(path: Path) -> Pack:
             question = _question(record, printable(path.stem))
         except ValueError as error:
             raise DataError(f"{where}: {error}") from None
-        if question.id in found:
-            raise DataError(f"{where}: the same question or id {question.id} as in {found[question.id][0]}")
-        found[question.id] = (where, question)
-    if not found:
+        if question.id in questions:
+            raise DataError(f"{where}: the same question or id {question.id} as in {questions[question.id][0]}")
+        questions[question.id] = (where, question)
+    if not questions:
         raise DataError(f"{path}: no question: {ACCEPTED}")
-    return Pack(Header(_identity(printable(path.stem)) or "questions", 1), tuple(q for _, q in found.values()))
+    return Pack(Header(_identity(printable(path.stem)) or "questions", 1), tuple(q for _, q in questions.values()))
 
 
 def _text(path: Path) -> str:

@@ -140,18 +140,18 @@ def read(path: Path) -> Pack:
     if not lines:
         raise DataError(f"{path}: empty")
     header = _decode(path, *lines[0], Header)
-    found: dict[str, Question] = {}
+    questions: dict[str, Question] = {}
     for number, line in lines[1:]:
         question = _decode(path, number, line, Question)
         wrong = problem(question)
-        if wrong is None and question.id in found:
+        if wrong is None and question.id in questions:
             wrong = "is there twice"
         if wrong is not None:
             raise DataError(f"{path}:{number}: question {question.id}: {wrong}")
-        found[question.id] = question
-    if not found:
+        questions[question.id] = question
+    if not questions:
         raise DataError(f"{path}: no question")
-    return Pack(header, tuple(found.values()))
+    return Pack(header, tuple(questions.values()))
 
 
 def write(pack: Pack, path: Path) -> None:
@@ -238,14 +238,14 @@ def _json(text: str) -> Any:
 
 def line_set(spec: str) -> frozenset[int] | None:
     """Expand ``7``, ``4-6`` or ``3,9-10`` to line numbers; None for anything else, and for 0 beside others."""
-    found: set[int] = set()
+    lines: set[int] = set()
     for part in spec.replace(" ", "").split(","):
         match = re.fullmatch(r"([0-9]{1,4})(?:-([0-9]{1,4}))?", part)
         if match is None:
             return None
         low, high = int(match[1]), int(match[2] or match[1])
-        found.update(range(min(low, high), max(low, high) + 1))
-    return frozenset(found) if found and (0 not in found or found == {0}) else None
+        lines.update(range(min(low, high), max(low, high) + 1))
+    return frozenset(lines) if lines and (0 not in lines or lines == {0}) else None
 
 
 def stamped(q: Question) -> str:

@@ -94,16 +94,16 @@ def chosen(questions: Sequence[Question], only: str | None = None, limit: int | 
     """
     words = [word.strip().lower() for word in (only or "").split(",") if word.strip()]
     wanted = set(itertools.chain.from_iterable(_matching(questions, word) for word in words))
-    found = [q for q in questions if not words or q.id in wanted]
-    if limit is not None and limit > len(found):
-        raise UsageError(f"there are {len(found)} questions{f' of {only}' if words else ''}, not {limit}")
-    return found[:limit]
+    matching = [q for q in questions if not words or q.id in wanted]
+    if limit is not None and limit > len(matching):
+        raise UsageError(f"there are {len(matching)} questions{f' of {only}' if words else ''}, not {limit}")
+    return matching[:limit]
 
 
 def _matching(questions: Sequence[Question], word: str) -> list[str]:
     """Return the ids of the questions that ``word`` stands for."""
-    found = [q.id for q in questions if word in (q.source.lower(), q.source.lower().partition("/")[0])]
-    found = found or [q.id for q in questions if word in f"{q.id} {q.source} {q.domain}".lower()]
-    if not found:
+    matching = [q.id for q in questions if word in (q.source.lower(), q.source.lower().partition("/")[0])]
+    matching = matching or [q.id for q in questions if word in f"{q.id} {q.source} {q.domain}".lower()]
+    if not matching:
         raise UsageError(f"no question has {word!r} in its id, source or domain")
-    return found
+    return matching

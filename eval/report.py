@@ -17,7 +17,7 @@ from .calls import call_parts
 from .keep import notes as notes_of
 from .log import Log, Sample
 from .packs import Question
-from .scores import is_exhausted, said, summarize
+from .scores import is_exhausted, score_text, summarize
 
 WORDS = {"right": "right", "wrong": "wrong", "ambiguous": "ambiguous", "missing": "no answer"}
 COSTS = {
@@ -76,12 +76,12 @@ def summary_text(
     questions: Mapping[str, Question], samples: Sequence[Sample], width: int, notes: Sequence[str] = ()
 ) -> str:
     """Format scores with intervals, then exhausted token limits, failures, costs and ``notes``."""
-    found = summarize(questions, samples)
-    outcomes = ", ".join(f"{found[name]} {word}" for name, word in WORDS.items())
-    guess = f", guessing {100 * found['guess']:.1f} %" if "guess" in found else ""
-    parts = [_filled(f"score: {said(found)}{guess}" + (f": {outcomes}" if found["samples"] else ""), width)]
-    groups = [group for group in (found["per_source"], found["per_difficulty"]) if len(group) > 1]
-    scores = [_score(name, score) for group in (*groups, found.get("per_depth", {})) for name, score in group.items()]
+    totals = summarize(questions, samples)
+    outcomes = ", ".join(f"{totals[name]} {word}" for name, word in WORDS.items())
+    guess = f", guessing {100 * totals['guess']:.1f} %" if "guess" in totals else ""
+    parts = [_filled(f"score: {score_text(totals)}{guess}" + (f": {outcomes}" if totals["samples"] else ""), width)]
+    groups = [group for group in (totals["per_source"], totals["per_difficulty"]) if len(group) > 1]
+    scores = [_score(name, score) for group in (*groups, totals.get("per_depth", {})) for name, score in group.items()]
     if scores:
         columns = (
             Column("score", least=12), Column("%", right=True), Column("95 %"), Column("guessing", 1, right=True),
@@ -90,7 +90,7 @@ def summary_text(
             Column("no answer", 5, right=True),
         )  # fmt: skip
         parts.append(fitted(columns, scores, width))
-    lines = "\n".join(_filled(line, width) for line in (*_lines(found, questions, samples), *notes))
+    lines = "\n".join(_filled(line, width) for line in (*_lines(totals, questions, samples), *notes))
     return "\n\n".join([*parts, lines] if lines else parts)
 
 
@@ -105,31 +105,31 @@ def _score(name: str, score: Mapping[str, Any]) -> list[str]:
     return [name, share, interval, guess, str(score["n"]), *(str(score[outcome]) for outcome in WORDS)]
 
 
-def _lines(found: Mapping[str, Any], questions: Mapping[str, Question], samples: Sequence[Sample]) -> list[str]:
+def _lines(totals: Mapping[str, Any], questions: Mapping[str, Question], samples: Sequence[Sample]) -> list[str]:
     lines = []
     asked = len({sample.id for sample in samples})
     if asked < len(questions):
         lines.append(f"asked: {asked} of the {len(questions)} questions of the pack")
-    if found["samples"]:
-        share = found["exhausted"] / found["samples"]
-        lines.append(f"budget: {found['exhausted']} of {found['samples']} answers ({share:.0%}) hit the token or "
+    if totals["samples"]:
+        share = totals["exhausted"] / totals["samples"]
+        lines.append(f"budget: {totals['exhausted']} of {totals['samples']} answers ({share:.0%}) hit the token or "
                      "reasoning limit")  # fmt: skip
     for what in ("failed", "stopped"):
-        if count := found[what]:
+        if count := totals[what]:
             lines.append(f"{what}: {count} sample{'' if count == 1 else 's'}, not in the score")
-    if found["pass_at"]:
-        shares = (f"pass@{k} {100 * share:.1f} %" for k, share in found["pass_at"].items())
+    if totals["pass_at"]:
+        shares = (f"pass@{k} {100 * share:.1f} %" for k, share in totals["pass_at"].items())
         lines.append(f"right at least once: {', '.join(shares)}")
     if calls := _call_line(questions, samples):
         lines.append(calls)
     costs = [
         f"{value:,.0f} {what}" if value >= 100 else f"{value:.3g} {what}"
         for name, what in COSTS.items()
-        if (value := found[name]) is not None
+        if (value := totals[name]) is not None
     ]
     if costs:
         tokens, seconds = sum(sample.tokens or 0 for sample in samples), sum(sample.seconds for sample in samples)
-        price = found["tokens_per_right_answer"]
+        price = totals["tokens_per_right_answer"]
         lines.append(f"per answer: {', '.join(costs)}; total: {tokens:,} tokens, {duration(seconds)}"
                      + (f"; {price:,.0f} tokens per right answer" if price else ""))  # fmt: skip
     return lines

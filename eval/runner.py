@@ -331,7 +331,7 @@ def _collected(
         return target.complete(request)
     tokens = 0
 
-    def told(delta: Delta) -> Delta:
+    def counted(delta: Delta) -> Delta:
         nonlocal tokens
         tokens += len(delta.steps) or int(delta.brings)
         for text, thinking in ((delta.reasoning, True), (delta.text, False)):
@@ -339,7 +339,7 @@ def _collected(
                 shown(Streamed(key, text, thinking, tokens, time.perf_counter() - start))
         return delta
 
-    return collect(map(told, target.stream(request)))
+    return collect(map(counted, target.stream(request)))
 
 
 def _close(thinks: bool, budget: Budget | None, done: Completion) -> str:

@@ -22,7 +22,7 @@ from .log import Log, Sample
 from .packs import Question
 
 
-def said(score: Mapping[str, Any]) -> str:
+def score_text(score: Mapping[str, Any]) -> str:
     """Format a score as ``71.0 % (61.0 to 79.2, n = 93)``."""
     if score["score"] is None:
         return "no answer graded"
@@ -100,10 +100,10 @@ def is_exhausted(sample: Sample) -> bool:
 
 def by_question(done: Iterable[Sample]) -> dict[str, list[Sample]]:
     """Group samples by question id, in the order of their epochs."""
-    found: dict[str, list[Sample]] = defaultdict(list)
+    groups: dict[str, list[Sample]] = defaultdict(list)
     for sample in sorted(done, key=lambda sample: sample.epoch):
-        found[sample.id].append(sample)
-    return dict(found)
+        groups[sample.id].append(sample)
+    return dict(groups)
 
 
 def pass_at(done: Iterable[Sample], k: int) -> float | None:

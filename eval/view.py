@@ -112,11 +112,13 @@ def find(log: Log, name: str) -> Question:
         return questions[name]
     if name.isascii() and name.isdigit() and 1 <= int(name) <= len(questions):
         return log.header.questions[int(name) - 1]
-    found = [key for key in questions if key.startswith(name)]
-    if len(found) == 1:
-        return questions[found[0]]
-    if found:
-        raise UsageError(f"{name!r} begins {len(found)} ids: {', '.join(found[:4])}{' ...' if len(found) > 4 else ''}")
+    matching = [key for key in questions if key.startswith(name)]
+    if len(matching) == 1:
+        return questions[matching[0]]
+    if matching:
+        raise UsageError(
+            f"{name!r} begins {len(matching)} ids: {', '.join(matching[:4])}{' ...' if len(matching) > 4 else ''}"
+        )
     hint = did_you_mean(name, questions) or f": a number from 1 to {len(questions)}, or an id"
     raise UsageError(f"no question {name!r}{hint}")
 

@@ -1,7 +1,7 @@
 """``ds4 agent``: a model that works in a folder through tools (docs/reference/agent.md).
 
 This module reads the command line and connects the parts: target, workspace, permission, transcript. The user's view is
-agent_view.py; the agent itself is the room ``ds4ref.agent``.
+agent_view.py; the agent itself is the package ``ds4ref.agent``.
 
     ds4 agent -p "Which of these files is the largest?" --allow read
     ds4 agent --target http://127.0.0.1:8000/v1 --root project "Fix the failing test"

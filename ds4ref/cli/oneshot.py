@@ -58,7 +58,7 @@ def answer(engine: Engine, args: Namespace, ids: list[int], thinking: bool) -> i
         finally:
             report(timing, engine)
     if args.json:
-        print(json.dumps(said(pieces, generation) | stats_of(engine, args, timing, generation, seed)))
+        print(json.dumps(answer_facts(pieces, generation) | run_facts(engine, args, timing, generation, seed)))
     return EXIT_INTERRUPTED if generation.finish == "cancelled" else 0
 
 
@@ -87,7 +87,7 @@ def generation_of(
                       timing=timing)  # fmt: skip
 
 
-def said(pieces: list[Piece], generation: Generation) -> dict[str, Any]:
+def answer_facts(pieces: list[Piece], generation: Generation) -> dict[str, Any]:
     """Return an answer for ``--json``: its text, its reasoning and its token ids."""
     return {
         "text": "".join(piece.text for piece in pieces if not piece.thinking),
@@ -96,7 +96,7 @@ def said(pieces: list[Piece], generation: Generation) -> dict[str, Any]:
     }
 
 
-def stats_of(engine: Engine, args: Namespace, timing: Timing, generation: Generation, seed: int) -> dict[str, Any]:
+def run_facts(engine: Engine, args: Namespace, timing: Timing, generation: Generation, seed: int) -> dict[str, Any]:
     """Return the run as a JSON object (``--json``); times in seconds, excluding time spent printing."""
     return {
         **identity(engine),

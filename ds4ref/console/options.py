@@ -156,7 +156,7 @@ class Parser(argparse.ArgumentParser):
         if not argv or argv[0].startswith("-") or os.path.lexists(argv[0]):
             return
         words = rf"{re.escape(self.prog)} ((?:[a-z][a-z-]*)(?: \| [a-z][a-z-]*)*)(?= |$)"
-        commands = [name for found in re.findall(words, self.usage or "", re.MULTILINE) for name in found.split(" | ")]
+        commands = [name for group in re.findall(words, self.usage or "", re.MULTILINE) for name in group.split(" | ")]
         if argv[0] not in commands and closest(argv[0], commands) is not None:
             raise unknown_command(argv[0], commands)
 

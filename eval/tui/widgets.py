@@ -103,7 +103,7 @@ def header(board: Board, title: str, status: str, waiting: int, score: Interval 
         if score is not None:
             marks.append((f" ({100 * score.low:.1f} to {100 * score.high:.1f})", QUIET))
     time = f" {clock(pace.seconds)} " + ("" if left is None else f"· {duration(left)} left ")
-    told = [(f" {counts[state]} {name} ", STYLES[state]) for state, name in COUNTS.items() if counts[state]]
+    tally = [(f" {counts[state]} {name} ", STYLES[state]) for state, name in COUNTS.items() if counts[state]]
     grid = Table.grid(expand=True)
     grid.add_column(ratio=1, no_wrap=True)
     grid.add_column(justify="right", no_wrap=True)
@@ -112,7 +112,7 @@ def header(board: Board, title: str, status: str, waiting: int, score: Interval 
                  line(f"{pace.tokens:,} tokens, {speed(pace.speed)} tok/s, mean {speed(pace.mean)} "))  # fmt: skip
     done = counts.total()
     bar = ProgressBar(board.total, done, style="#3b4058", complete_style=THEME.primary, finished_style=THEME.primary)
-    grid.add_row(bar, line(f" {done}/{board.total} ", *told))
+    grid.add_row(bar, line(f" {done}/{board.total} ", *tally))
     return grid
 
 
@@ -283,9 +283,9 @@ class AnswerPane(Vertical):
                 self.view.show((thought, text[-TAIL:]) for thought, text in live.parts())
         elif shown != self._shown:
             if sample is not None:
-                told, *figures = heading(sample).split("\n")
+                grade, *figures = heading(sample).split("\n")
                 word = self.board.state(key)
-                verdict = Text.assemble((f"\n{word}  {told}", STYLES[word]), ("\n" + "\n".join(figures), QUIET))
+                verdict = Text.assemble((f"\n{word}  {grade}", STYLES[word]), ("\n" + "\n".join(figures), QUIET))
                 self.view.show(split_thinking(sample.reasoning, sample.output), verdict)
             else:
                 choices = [f"{letter}. {choice}" for letter, choice in zip(LETTERS, question.choices, strict=False)]

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from functools import cache
 
 import pytest
 
-from ds4ref.eval import log as logs
 from ds4ref.eval import long_pack, packs
 from ds4ref.eval.cli import main
 from ds4ref.eval.options import build_parser, measured, read_job
 from ds4ref.nano.skills import tokenizer
-from ds4ref.targets.local import LocalTarget
 
 COUNTS = {"estimate": long_pack.estimate, "nano": lambda text: len(tokenizer().encode(text))}
 KEPT = 512 * 4 + 128
@@ -95,20 +92,3 @@ def test_the_command_line_makes_it_and_the_engines_tokenizer_measures_it():
 def test_what_is_refused(argv, said, capsys):
     assert main(argv) == 2
     assert said in capsys.readouterr().err
-
-
-@pytest.mark.thorough
-def test_a_run_of_the_random_model(nano_path, tmp_path, capsys):
-    """It answers nothing, and reads 4,096 tokens; the log can be resumed."""
-    path = tmp_path / "run.jsonl"
-    ask = ["-m", nano_path, "--pack", "long", "--long-tokens", "4096", "--limit", "1", "-n", "4", "--no-store"]
-    assert main([*ask, "-o", str(path), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["per_depth"] == {"4,096 tokens back": found["per_source"]["long-hop"]}
-    log = logs.read(path)
-    with LocalTarget.open(nano_path) as target:
-        made = long_pack.make((4096,), lambda text: len(target.tokenize(text)))
-    assert log.header.pack["digest"] == made.digest
-    assert 4096 * 1.05 < log.samples[0].prompt_tokens < 4096 * 1.15
-    assert main(["--resume", str(path), "--limit", "1", "--plain", "--no-store"]) == 0
-    assert len(logs.read(path).samples) == 1

@@ -15,7 +15,7 @@ from ds4ref.eval import log as logs
 from ds4ref.eval.log import Grade, Log, Sample
 from ds4ref.eval.packs import Header, Pack, Question
 from ds4ref.eval.report import report
-from ds4ref.eval.scores import pass_at, said, summarize, summary
+from ds4ref.eval.scores import pass_at, score_text, summarize, summary
 from ds4ref.eval.view import detail
 from ds4ref.runs.stats import share_interval
 
@@ -129,7 +129,7 @@ def test_a_line_a_sample_by_number_whatever_the_order(folder):
 def test_what_it_adds_up_to(folder):
     log = made.write(folder / "run.jsonl", ["rrrrrrwwwamf" + "r" * 12])
     text, found = report(log, 120), summary(log)
-    assert f"score: {said(found)}: 18 right, 3 wrong, 1 ambiguous, 1 no answer" in text
+    assert f"score: {score_text(found)}: 18 right, 3 wrong, 1 ambiguous, 1 no answer" in text
     for name, score in found["per_source"].items():
         line = lines_of(text, "score")[name]
         assert line[1:3] == [f"{100 * share:.1f}" for share in (score["score"], score["ci95"][0])]

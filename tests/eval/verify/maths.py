@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable
 from fractions import Fraction
 from itertools import combinations, permutations, product
-from math import sqrt
+from math import factorial, sqrt
 from typing import TypeVar
 
 import numpy as np
@@ -236,27 +236,19 @@ def octahedron_tour() -> int:
 
 
 def bracelet_every_pair_twice() -> int:
-    """Count circular words in which each ordered colour pair occurs twice, up to rotation and reflection, modulo
-    1000."""
-    length = 18
-    # Colour 0 follows itself somewhere, so every bracelet has a reading that starts with 0, 0.
-    words, used = np.zeros((1, 2), dtype=np.int64), np.array([[1] + [0] * 8])
-    for step in range(1, length):
-        after = np.repeat(np.arange(3 if step < length - 1 else 1), len(words))  # the last returns to the first bead
-        words = np.column_stack([np.tile(words, (len(after) // len(words), 1)), after])
-        used = np.tile(used, (len(words) // len(used), 1))
-        used[np.arange(len(words)), 3 * words[:, -2] + after] += 1
-        keep = used.max(axis=1) <= 2
-        words, used = words[keep], used[keep]
-    # 18 steps with at most 2 of each of the 9 pairs: every pair occurs exactly twice.
-    top = 3 ** (length - 1)
-    weights = 3 ** np.arange(length)
-    least = np.full(len(words), 3**length)
-    for code in (words[:, :length] @ weights, words[:, :length] @ weights[::-1]):
-        for _ in range(length):
-            code = code % top * 3 + code // top  # turn by one bead
-            least = np.minimum(least, code)
-    return len(np.unique(least)) % 1000
+    """Count circular words in which each ordered colour pair occurs twice, up to rotation and reflection, modulo 1000.
+
+    By Burnside over the 36 symmetries. Readings are the Eulerian circuits of a graph with two arcs for each pair: by
+    the BEST theorem 3 * 2^2 trees times 5!^3, each read from 18 places, 2^9 arcs being alike. A half turn keeps words
+    of two equal halves, which have each pair once. A reflection through two beads keeps walks twice along each side of
+    the triangle with three loops put in at 3 * 2 * 2 places; one through two gaps those with two loops at 2 * 2.
+    """
+    words = 3 * 2**2 * factorial(5) ** 3 * 18 // 2**9
+    halves = 3 * factorial(2) ** 3 * 9
+    sides = sorted([*combinations(range(3), 2)] * 2)
+    rounds = product(range(3), repeat=6)
+    walks = sum(sorted(tuple(sorted(side)) for side in zip(w, (*w[1:], w[0]), strict=True)) == sides for w in rounds)
+    return (words + halves + 9 * walks * 3 * 2 * 2 + 9 * walks * 2 * 2) // 36 % 1000
 
 
 def cube_roots_of_identity() -> int:

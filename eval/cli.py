@@ -19,7 +19,7 @@ from ds4ref.console.options import parsed
 from ds4ref.errors import UsageError
 
 from .log import Log, Writer, header_of
-from .options import ENDINGS, PROG, Job, build_parser, measured, read_job
+from .options import ENDINGS, PROG, Job, build_parser, read_job
 from .plan import Key, keys
 
 if TYPE_CHECKING:
@@ -64,7 +64,6 @@ def evaluate(job: Job, args: Namespace, command: Sequence[str]) -> int:
         interrupt = stack.enter_context(Interrupt(*ENDINGS))
         sessions = {"sessions": args.concurrency} if args.concurrency > 1 else {}
         target = stack.enter_context(target_of(args, job.spec, **sessions))
-        job = _measured(job, target)
         log = stack.enter_context(_log(job, target, command))
         wanted = keys(job.asked, job.epochs)
         todo = missing(log, wanted, args.retry_incomplete)
@@ -97,18 +96,6 @@ def _log(job: Job, target: Target, command: Sequence[str]) -> Writer:
     facts = {**stamp(command), "selection": job.selection, **server}
     header = header_of(job.pack, job.settings, job.epochs, identity, facts)
     return Writer.resume(job.path, header) if job.goes_on else Writer.create(job.path, header)
-
-
-def _measured(job: Job, target: Target) -> Job:
-    """Return the job with texts measured by the target's tokenizer, if that is here."""
-    from ds4ref.targets.local import LocalTarget
-
-    if isinstance(target, LocalTarget):
-        tokenizer = target.tokenizer
-        return measured(job, lambda text: len(tokenizer.encode(text)))
-    if job.depths is not None and not job.goes_on:
-        say(PROG, "depths are estimated with DeepSeek's tokenizer: the server's own tokenizer is not available")
-    return job
 
 
 def _ctx(target: Target, job: Job) -> int | None:

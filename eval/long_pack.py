@@ -7,8 +7,8 @@ end of the notes as the question states, and at least ``NEAREST`` of that: farth
 reach, which are 512 of 4 tokens each (ds4ref/archs/deepseek4). All other lines have the same forms, so that it is the
 name that finds the line.
 
-The notes depend on seed, sizes and the tokenizer that measures them, and on nothing else: the only draws are those of
-``random.Random(text).random()``, which Python promises to keep.
+Tokens are estimated from characters, so that all engines are asked the same. The notes depend on seed and sizes, and on
+nothing else: the only draws are those of ``random.Random(text).random()``, which Python promises to keep.
 """
 
 from __future__ import annotations
@@ -16,12 +16,10 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 import msgspec
-
-from ds4ref.errors import DataError
 
 from . import packs
 from .packs import Header, Pack, Question
@@ -42,11 +40,8 @@ SETTINGS: dict[str, int | float | str] = {
 }  # fmt: skip
 CANARY = "ds4ref-eval long canary 3b8e5d07-61f2-4c9a-a0d4-94e7c2f15a68: not for training data"
 CHARACTERS = 3.3
-"""Characters of the notes a token of DeepSeek's tokenizer (measured); what ``estimate`` goes by."""
-ATTEMPTS = 100
-"""Texts that are written at most until one has enough to ask about far back."""
+"""Characters of the notes a token of DeepSeek's tokenizer (measured)."""
 
-Count = Callable[[str], int]
 T = TypeVar("T")
 
 INTRODUCTION = (
@@ -65,19 +60,13 @@ _BLOCK = ("has",) * 6 + ("moved",) * 2 + ("writes",) * 2
 _FORMS = {"has": "{} has locker {}.", "moved": "{} has moved to locker {}.", "writes": "{} writes letters to {}."}
 
 
-def estimate(text: str) -> int:
-    """Return about how many tokens a text of the notes has, for engines whose tokenizer is elsewhere."""
-    return round(len(text) / CHARACTERS)
-
-
-def make(sizes: Sequence[int] = SIZES, count: Count | None = None, seed: int = 0) -> Pack:
-    """Return the pack with facts at these depths, from the least on; ``count``: tokens of a text (``estimate``)."""
+def make(sizes: Sequence[int] = SIZES, seed: int = 0) -> Pack:
+    """Return the pack with facts at these depths in tokens, from the least on."""
     depths = sorted(set(sizes))
-    measured = "in tokens of the model's tokenizer" if count else "in tokens, estimated from characters"
     texts = math.ceil(TEXTS / len(depths))
-    asked = [q for depth in depths for i in range(texts) for q in _questions(depth, f"{seed} {i}", count or estimate)]
-    header = Header(NAME, 1, CANARY, "MIT", f"facts far back in generated notes, depths {measured}", SETTINGS)
-    return Pack(header, tuple(asked))
+    asked = [q for depth in depths for i in range(texts) for q in _questions(depth, f"{seed} {i}")]
+    about = "facts far back in generated notes, depths in tokens, estimated from characters"
+    return Pack(Header(NAME, 1, CANARY, "MIT", about, SETTINGS), tuple(asked))
 
 
 class _Line(NamedTuple):
@@ -91,17 +80,18 @@ class _Line(NamedTuple):
     def text(self) -> str:
         return _FORMS[self.kind].format(self.who, self.what)
 
+    @property
+    def tokens(self) -> int:
+        return round(len(self.text + "\n") / CHARACTERS)
 
-def _questions(depth: int, seed: str, count: Count) -> list[Question]:
+
+def _questions(depth: int, seed: str) -> list[Question]:
     """Return the questions about one text, the sources in turns."""
-    for attempt in range(ATTEMPTS):
+    for attempt in itertools.count():
         rng = random.Random(f"{NAME} {seed} {depth} {attempt}")
-        lines = _notes(rng, depth, count)
-        chosen = _chosen(rng, lines, _far(lines, depth, count))
-        if chosen:
+        lines = _notes(rng, depth)
+        if chosen := _chosen(rng, lines, _far(lines, depth)):
             break
-    else:
-        raise DataError(f"no notes of {depth} tokens: the tokenizer's tokens are too short")
     text = "\n".join([INTRODUCTION, "", *(line.text for line in lines), ""])
     made = []
     for source, who, answer in chosen:
@@ -130,17 +120,17 @@ def _chosen(rng: random.Random, lines: Sequence[_Line], far: Sequence[_Line]) ->
     return chosen
 
 
-def _far(lines: Sequence[_Line], depth: int, count: Count) -> list[_Line]:
+def _far(lines: Sequence[_Line], depth: int) -> list[_Line]:
     """Return the lines that begin at most ``depth`` tokens before the end, and at least ``NEAREST`` of that."""
     far, back = [], 0
     for line in reversed(lines):
-        back += count(line.text + "\n")
+        back += line.tokens
         if NEAREST * depth <= back <= depth:
             far.append(line)
     return far[::-1]
 
 
-def _notes(rng: random.Random, depth: int, count: Count) -> list[_Line]:
+def _notes(rng: random.Random, depth: int) -> list[_Line]:
     """Write notes of ``depth`` tokens and the margin before it.
 
     Nobody moves or writes twice, or has a locker that another one has had. Names are so few that many share one.
@@ -168,7 +158,7 @@ def _notes(rng: random.Random, depth: int, count: Count) -> list[_Line]:
             line = _Line(kind, _take(rng, [one for one in silent if one != other]), other)
             silent.remove(line.who)
         lines.append(line)
-        left -= count(line.text + "\n")
+        left -= line.tokens
     return lines
 
 

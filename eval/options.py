@@ -133,7 +133,6 @@ class Job:
     path       path of the log
     goes_on    whether the log is resumed
     selection  options that chose ``asked`` from the pack
-    depths     those of pack ``long``, whose texts the target's tokenizer measures; None for any other pack
     """
 
     pack: packs.Pack
@@ -144,7 +143,6 @@ class Job:
     path: Path
     goes_on: bool
     selection: dict[str, Any]
-    depths: tuple[int, ...] | None = None
 
 
 def read_job(args: Namespace) -> Job:
@@ -164,9 +162,8 @@ def read_job(args: Namespace) -> Job:
     asked = tuple(chosen(pack.questions, args.only, args.limit))
     path = Path(args.output) if args.output else _new_path(pack.name)
     selection = {"only": args.only, "limit": args.limit, "spec": spec}
-    depths = tuple(args.long_tokens or long_pack.SIZES) if name == long_pack.NAME else None
     settings = settings_of(pack.header.settings, given)
-    return Job(pack, asked, settings, args.epochs or 1, spec, path, False, selection, depths)
+    return Job(pack, asked, settings, args.epochs or 1, spec, path, False, selection)
 
 
 def _resumed(args: Namespace, target: str | None, given: dict[str, Any]) -> Job:
@@ -189,15 +186,6 @@ def _resumed(args: Namespace, target: str | None, given: dict[str, Any]) -> Job:
     asked = tuple(chosen(pack.questions, selection["only"], selection["limit"]))
     settings = replace(header.plan, **given)
     return Job(pack, asked, settings, args.epochs or header.epochs, selection["spec"], path, True, selection)
-
-
-def measured(job: Job, count: long_pack.Count) -> Job:
-    """Return the job with the texts of pack ``long`` measured by ``count``; any other job as it is."""
-    if job.depths is None:
-        return job
-    pack = long_pack.make(job.depths, count)
-    asked = tuple(chosen(pack.questions, job.selection["only"], job.selection["limit"]))
-    return replace(job, pack=pack, asked=asked)
 
 
 def _new_path(pack: str) -> Path:

@@ -4,26 +4,12 @@ import json
 
 import pytest
 
-from ds4ref.eval import cli
 from ds4ref.eval.compare import compare_logs, document, text
 from ds4ref.eval.packs import Header, Pack
 from ds4ref.eval.plan import Settings
 from ds4ref.runs.stats import graded_interval
 
 from . import logs as made
-
-
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("DS4_DATA_DIR", str(tmp_path / "data"))
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def call(capsys, *argv):
-    code = cli.main([str(arg) for arg in argv])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
 
 
 def pair(folder, a, b, **more):
@@ -87,10 +73,10 @@ def test_different_packs_are_compared_by_what_they_share(folder):
         (["rr"], ["ww"], 0, 0),
     ],
 )
-def test_exit_codes(folder, capsys, a, b, plain, gate):
+def test_exit_codes(folder, call, a, b, plain, gate):
     pair(folder, a, b)
-    assert call(capsys, "compare", "a.jsonl", "b.jsonl")[0] == plain
-    code, out, err = call(capsys, "compare", "a.jsonl", "b.jsonl", "--fail", "--json")
+    assert call("compare", "a.jsonl", "b.jsonl")[0] == plain
+    code, out, err = call("compare", "a.jsonl", "b.jsonl", "--fail", "--json")
     assert (code, err) == (gate, "") and out.count("\n") == 1
     assert (json.loads(out)["verdict"] == "incomparable") == (gate == 4)
 
@@ -104,16 +90,16 @@ def test_exit_codes(folder, capsys, a, b, plain, gate):
         (["a.jsonl", "latest"], 1, "no log in"),
     ],
 )
-def test_mistakes_are_one_line(folder, capsys, argv, code, message):
+def test_mistakes_are_one_line(folder, call, argv, code, message):
     made.write(folder / "a.jsonl", ["rr"])
     made.write(folder / "other.jsonl", ["r"], of=Pack(Header("other", 1), (made.question(77),)))
-    found, out, err = call(capsys, "compare", *argv)
+    found, out, err = call("compare", *argv)
     assert (found, out) == (code, "") and message in err and err.count("\n") == 1
 
 
-def test_latest_is_the_newest_log_in_the_data_folder(folder, capsys):
+def test_latest_is_the_newest_log_in_the_data_folder(folder, private_data, call):
     made.write(folder / "a.jsonl", ["rr"])
-    (folder / "data" / "evals").mkdir(parents=True)
-    made.write(folder / "data" / "evals" / "x.jsonl", ["rw"])
-    code, out, _ = call(capsys, "compare", "a.jsonl", "latest")
+    (private_data / "evals").mkdir()
+    made.write(private_data / "evals" / "x.jsonl", ["rw"])
+    code, out, _ = call("compare", "a.jsonl", "latest")
     assert code == 0 and "x.jsonl" in out

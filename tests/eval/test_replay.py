@@ -10,7 +10,6 @@ from unittest.mock import patch
 import msgspec
 import pytest
 
-from ds4ref.eval import cli
 from ds4ref.eval import log as logs
 from ds4ref.eval.plan import Key
 from ds4ref.eval.replay import FASTEST, SLOWEST, Replay, asked
@@ -23,12 +22,6 @@ from . import logs as made
 from .staged import settled, until
 
 FAST = 2000.0
-
-
-def call(capsys, *argv):
-    code = cli.main([str(arg) for arg in argv])
-    out = capsys.readouterr()
-    return code, out.out, out.err
 
 
 def played(log, speed=FAST):
@@ -108,24 +101,24 @@ def test_questions_and_limits_are_those_of_the_run(tmp_path):
 # --- the command
 
 
-def test_lines_report_and_logs_that_are_torn_resumed_or_empty(tmp_path, capsys):
+def test_lines_report_and_logs_that_are_torn_resumed_or_empty(tmp_path, call):
     path = tmp_path / "run.jsonl"
     log = made.write(path, ["ww f"])
     with open(path, "ab") as file:
         file.write(msgspec.json.encode(made.sample(log.header.questions[0], "right")) + b'\n{"id": "maths-0')
     before = path.read_bytes()
-    code, out, err = call(capsys, "--replay", path, "--speed", FAST)
+    code, out, err = call("--replay", path, "--speed", FAST)
     lines = [line.split(":")[0] for line in out.splitlines() if line.startswith("[")]
     assert code == 0 and "the last line is incomplete" in err and path.read_bytes() == before
     assert lines == ["[1/3] science-001", "[2/3] maths-003", "[3/3] maths-000"], "what was asked again is played last"
     assert "score: 50.0 %" in out and "asked: 3 of the 4 questions" in out
     path.write_bytes(path.read_bytes().split(b"\n")[0] + b"\n")
-    assert call(capsys, "--replay", path)[0] == 1
+    assert call("--replay", path)[0] == 1
 
 
 @pytest.mark.parametrize("argv", [["--speed", "2"], ["--replay", "none.jsonl", "--json"], ["--replay", "none.jsonl"]])
-def test_usage(capsys, argv):
-    code, out, err = call(capsys, *argv)
+def test_usage(call, argv):
+    code, out, err = call(*argv)
     assert (
         code in (1, 2) and out == "" and "replay" in err + "replay" * ("No such file" in err) and err.count("\n") == 1
     )

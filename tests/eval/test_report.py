@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from ds4ref.eval import cli, plain, runner
 from ds4ref.eval import log as logs
+from ds4ref.eval import plain, runner
 from ds4ref.eval.log import Grade, Log, Sample
 from ds4ref.eval.packs import Header, Pack, Question
 from ds4ref.eval.report import report
@@ -20,19 +20,6 @@ from ds4ref.eval.view import detail
 from ds4ref.runs.stats import share_interval
 
 from . import logs as made
-
-
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("DS4_DATA_DIR", str(tmp_path / "data"))
-    return tmp_path
-
-
-def call(capsys, *argv):
-    code = cli.main([str(arg) for arg in argv])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
-
 
 # --- scores
 
@@ -190,19 +177,19 @@ def test_answers_cannot_break_the_table(title, given_, why, width, epochs):
         (["--only", "maths", "--outcome", "right"], {1, 7}, "50.0"),
     ],
 )
-def test_some_of_the_samples(folder, capsys, options, numbers, score):
+def test_some_of_the_samples(folder, call, options, numbers, score):
     log = made.write(folder / "run.jsonl", ["rwamfs" * 2])
-    code, out, _ = call(capsys, "view", log.path, *options)
+    code, out, _ = call("view", log.path, *options)
     assert code == 0 and {int(n) for n in lines_of(out) if n.isdigit()} == numbers and f"score: {score} %" in out
-    found = json.loads(call(capsys, "view", log.path, *options, "--json")[1])
+    found = json.loads(call("view", log.path, *options, "--json")[1])
     assert len(found["samples"]) == len(numbers) and not any("output" in sample for sample in found["samples"])
     assert found["summary"]["score"] == float(score) / 100
 
 
-def test_one_question_in_full(folder, capsys):
+def test_one_question_in_full(folder, call):
     log = made.write(folder / "run.jsonl", ["rwamfs", "rrrrrr"])
     q = made.question(1)
-    outs = [call(capsys, "view", log.path, name)[1] for name in ("2", q.id)]
+    outs = [call("view", log.path, name)[1] for name in ("2", q.id)]
     assert len(set(outs)) == 1
     for part in (q.id, "What is number 1?", "Let me see science-001.", "So it is.\nAnswer: A", "Answer: B",
                  "epoch 1: wrong (given A, expected B; the last line)", "epoch 2: right (given B, expected B",
@@ -211,9 +198,9 @@ def test_one_question_in_full(folder, capsys):
                  " finish stop, thinking natural"):  # fmt: skip
         assert part in outs[0], part
     assert outs[0].count("--- prompt") == 1, "the same for both epochs"
-    only = call(capsys, "view", log.path, "2", "--outcome", "right")[1]
+    only = call("view", log.path, "2", "--outcome", "right")[1]
     assert "epoch 2" in only and "epoch 1" not in only
-    (sample,) = json.loads(call(capsys, "view", log.path, "2", "--outcome", "right", "--json")[1])["samples"]
+    (sample,) = json.loads(call("view", log.path, "2", "--outcome", "right", "--json")[1])["samples"]
     assert sample["output"] == "So it is.\nAnswer: B"
 
 
@@ -227,18 +214,18 @@ def test_long_lines_are_broken_between_words(folder):
     assert " ".join(text.split()) == " ".join(detail(log.header, log.header.questions[0], log.samples).split())
 
 
-def test_texts_cannot_command_the_terminal_and_a_torn_log_is_told(folder, capsys):
+def test_texts_cannot_command_the_terminal_and_a_torn_log_is_told(folder, call):
     hostile = {"output": "\x1b[2Jgone\u202e\x07\nAnswer: \x1b[31m100", "reasoning": "\x9b1m"}
     log = made.write(folder / "run.jsonl", ["r"], **hostile)
     with open(log.path, "a") as file:
         file.write('{"id": "torn')
     for argv in ([], ["1"]):
-        code, out, err = call(capsys, "view", log.path, *argv)
+        code, out, err = call("view", log.path, *argv)
         assert code == 0 and not set(out) & {"\x1b", "\x07", "\x9b", "\u202e"} and "the last line is incomplete" in err
     assert "\\x1b[2Jgone\\u202e\\x07\nAnswer:" in out
 
 
-def test_old_answers_are_graded_again(folder, capsys, monkeypatch):
+def test_old_answers_are_graded_again(folder, call, monkeypatch):
     """By a grader that takes the last line; the log stays as it is."""
 
     def grade(question, text, *, reasoning="", finish=""):
@@ -246,9 +233,9 @@ def test_old_answers_are_graded_again(folder, capsys, monkeypatch):
         return Grade("right" if given == question.answer else "wrong", given, "by the last line")
 
     log, before = made.write(folder / "run.jsonl", ["rrwaarfs"]), (folder / "run.jsonl").read_bytes()
-    assert "score: 50.0 %" in call(capsys, "view", log.path)[1]
+    assert "score: 50.0 %" in call("view", log.path)[1]
     monkeypatch.setattr(runner, "grade", grade)
-    code, out, err = call(capsys, "view", log.path, "--regrade")
+    code, out, err = call("view", log.path, "--regrade")
     assert (code, err) == (0, "ds4-eval view: 2 of 6 answers are graded differently\n") and "score: 83.3 %" in out
     assert (folder / "run.jsonl").read_bytes() == before
 
@@ -265,8 +252,8 @@ def test_old_answers_are_graded_again(folder, capsys, monkeypatch):
         (["view", "run.jsonl", "--only", "nothing"], 2, "no question has 'nothing'"),
     ],
 )
-def test_mistakes_are_one_line(folder, capsys, monkeypatch, argv, code, message):
+def test_mistakes_are_one_line(folder, call, monkeypatch, argv, code, message):
     monkeypatch.chdir(folder)
     made.write(folder / "run.jsonl", ["rwamfs"])
-    found, out, err = call(capsys, *argv)
+    found, out, err = call(*argv)
     assert (found, out) == (code, "") and message in err and err.count("\n") == 1

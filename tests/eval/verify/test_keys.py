@@ -4,7 +4,6 @@ import msgspec
 import pytest
 
 from ds4ref.eval import library, long_pack, packs
-from ds4ref.nano.skills import tokenizer
 from tests.marking import sampled
 
 from . import computed
@@ -26,9 +25,8 @@ def test_every_question_of_the_default_pack_is_computed():
     assert len(QUESTIONS) == 93 + 1
 
 
-@pytest.mark.parametrize("count", [None, lambda text: len(tokenizer().encode(text))], ids=["estimated", "measured"])
-def test_the_notes_of_long_alone_give_the_answers(count):
-    assert all(right(q) for q in long_pack.make(count=count).questions)
+def test_the_notes_of_long_alone_give_the_answers():
+    assert all(right(q) for q in long_pack.make().questions)
 
 
 @pytest.mark.parametrize("source", long_pack.SOURCES)

@@ -45,7 +45,8 @@ class Layout:
     shape    dimensions in weights, outermost first
     bytes    returns the converted rows, uint8 (nbytes,); raises ModelFileError for values that the format cannot hold
     is_view  ``bytes`` returns a view of the file instead of converting
-    apart    layout of codes and scales that kernels read where they lie, in ``stored`` and ``scale``; None: converted
+    apart    layout of codes and scales that kernels read where they lie, in ``parts``; None: converted
+    parts    returns codes and scales, views of the files, uint8 (rows, bytes)
     """
 
     stored: Stored
@@ -54,7 +55,7 @@ class Layout:
     bytes: Callable[[], np.ndarray]
     is_view: bool = False
     apart: Apart | None = None
-    scale: Stored | None = None
+    parts: Callable[[], tuple[np.ndarray, np.ndarray]] | None = None
 
     @property
     def nbytes(self) -> int:
@@ -116,16 +117,6 @@ def _shared(size: int, count: int) -> int | None:
     return None if count == 0 or size % count else size // count
 
 
-def _grid(stored: Stored, scale: Stored, path: str) -> tuple[int, int]:
-    """Return the rows and columns that share a scale. ModelFileError if the scales do not cover the matrix."""
-    if len(scale.shape) == 2:
-        high, wide = (_shared(size, count) for size, count in zip(stored.shape, scale.shape, strict=True))
-        if high is not None and wide is not None:
-            return high, wide
-    reason = f"scales of shape {list(scale.shape)} do not fit {quote(stored.name)} of {list(stored.shape)}"
-    raise ModelFileError(path, reason, scale.offset)
-
-
 def _checked_scales(checkpoint: Checkpoint, path: str, scale: Stored) -> np.ndarray:
     """Return E8M0 bytes (rows, cols); ModelFileError for 255, which is NaN."""
     scales = checkpoint.raw(scale.name).reshape(scale.shape)
@@ -137,38 +128,30 @@ def _checked_scales(checkpoint: Checkpoint, path: str, scale: Stored) -> np.ndar
 
 def _fp8(checkpoint: Checkpoint, path: str, stored: Stored, scale: Stored) -> Layout:
     rows, cols = stored.shape
-    high, wide = _grid(stored, scale, path)
+    high = wide = None
+    if len(scale.shape) == 2:
+        high, wide = (_shared(size, count) for size, count in zip(stored.shape, scale.shape, strict=True))
+    if high is None or wide is None:
+        reason = f"scales of shape {list(scale.shape)} do not fit {quote(stored.name)} of {list(stored.shape)}"
+        raise ModelFileError(path, reason, scale.offset)
     if scale.dtype not in (*SCALE_DTYPES, "F32", "BF16"):
         raise ModelFileError(path, f"tensor {quote(scale.name)}: scales are not {scale.dtype}", scale.offset)
-    raw = lambda: checkpoint.raw(stored.name).reshape(rows, cols)  # noqa: E731
-    step = max(1, _STEP_BYTES // cols)
-    if cols % BLOCK_WEIGHTS or wide % BLOCK_WEIGHTS or scale.dtype not in SCALE_DTYPES:
-
-        def values() -> np.ndarray:
-            factors = _factors(checkpoint, path, scale)
-            out = np.empty((rows, cols), np.float32)
-            codes = raw()
-            for at in range(0, rows, step):
-                part = E4M3.table[codes[at : at + step]]
-                mine = factors[np.arange(at, at + len(part)) // high]
-                with np.errstate(over="ignore", invalid="ignore"):
-                    out[at : at + step] = part * np.repeat(mine, wide, axis=1)[:, :cols]
-            return out.reshape(-1).view(np.uint8)
-
-        return Layout(stored, FORMATS["F32"], (rows, cols), values)
-
-    if scale is not None and (high, wide) == (FP8.high, BLOCK_WEIGHTS):
+    if (high, wide) == (FP8.high, BLOCK_WEIGHTS) and cols % BLOCK_WEIGHTS == 0 and scale.dtype in SCALE_DTYPES:
         return _apart(FP8, checkpoint, path, stored, scale, (rows, cols))
+    step = max(1, _STEP_BYTES // cols)
 
-    def blocks() -> np.ndarray:
-        count = cols // BLOCK_WEIGHTS
-        scales = np.repeat(_checked_scales(checkpoint, path, scale), wide // BLOCK_WEIGHTS, axis=1)
-        out = np.empty((rows, count, 1 + BLOCK_WEIGHTS), np.uint8)
-        out[:, :, 0] = scales[np.arange(rows) // high]
-        out[:, :, 1:] = raw().reshape(rows, count, BLOCK_WEIGHTS)
-        return out.reshape(-1)
+    def values() -> np.ndarray:
+        factors = _factors(checkpoint, path, scale)
+        out = np.empty((rows, cols), np.float32)
+        codes = checkpoint.raw(stored.name).reshape(rows, cols)
+        for at in range(0, rows, step):
+            part = E4M3.table[codes[at : at + step]]
+            mine = factors[np.arange(at, at + len(part)) // high]
+            with np.errstate(over="ignore", invalid="ignore"):
+                out[at : at + step] = part * np.repeat(mine, wide, axis=1)[:, :cols]
+        return out.reshape(-1).view(np.uint8)
 
-    return Layout(stored, FORMATS["F8_E4M3"], (rows, cols), blocks)
+    return Layout(stored, FORMATS["F32"], (rows, cols), values)
 
 
 def _factors(checkpoint: Checkpoint, path: str, scale: Stored) -> np.ndarray:
@@ -184,7 +167,6 @@ def _fp4(checkpoint: Checkpoint, path: str, stored: Stored, scale: Stored) -> La
     if scale.dtype not in SCALE_DTYPES or scale.shape != (rows, cols // MX_WEIGHTS) or cols % MX_WEIGHTS:
         reason = f"scales {scale.dtype} {list(scale.shape)} do not fit FP4 {quote(stored.name)} of {rows} x {cols}"
         raise ModelFileError(path, reason, scale.offset)
-
     return _apart(FP4, checkpoint, path, stored, scale, (rows, cols))
 
 
@@ -193,26 +175,20 @@ def _apart(
 ) -> Layout:
     """Return the conversion of codes and scales that kernels can also read where they lie."""
 
+    def parts() -> tuple[np.ndarray, np.ndarray]:
+        return checkpoint.raw(stored.name).reshape(shape[0], -1), checkpoint.raw(scale.name).reshape(scale.shape)
+
     def blocks() -> np.ndarray:
         _checked_scales(checkpoint, path, scale)
-        return np.asarray(ApartRows(apart, *_parts(checkpoint, stored, scale), stacked=False)).reshape(-1)
+        codes, scales = parts()
+        return np.asarray(ApartRows(apart, [codes], [scales], stacked=False)).reshape(-1)
 
-    return Layout(stored, apart.joined, shape, blocks, apart=apart, scale=scale)
-
-
-def _parts(checkpoint: Checkpoint, stored: Stored, scale: Stored) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Return codes and scales of one matrix, views of the files, as uint8 (rows, bytes)."""
-    codes, scales = checkpoint.raw(stored.name), checkpoint.raw(scale.name)
-    return [codes.reshape(stored.shape[0], -1)], [scales.reshape(scale.shape)]
+    return Layout(stored, apart.joined, shape, blocks, apart=apart, parts=parts)
 
 
-def apart_rows(checkpoint: Checkpoint, pieces: Sequence[Layout], stacked: bool) -> ApartRows:
+def apart_rows(pieces: Sequence[Layout], stacked: bool) -> ApartRows:
     """Return the codes and scales of equal layouts, which are ``apart``, as views of the files."""
-    codes, scales = [], []
-    for piece in pieces:
-        assert piece.apart is not None and piece.scale is not None
-        some, several = _parts(checkpoint, piece.stored, piece.scale)
-        codes += some
-        scales += several
-    assert pieces[0].apart is not None
-    return ApartRows(pieces[0].apart, codes, scales, stacked)
+    codes, scales = zip(*(piece.parts() for piece in pieces if piece.parts is not None), strict=True)
+    layout = pieces[0].apart
+    assert layout is not None
+    return ApartRows(layout, codes, scales, stacked)

@@ -220,7 +220,7 @@ class PublishedSource:
         conversion = self._conversions[name]
         if not (self.in_place and conversion.is_apart):
             return None
-        return apart_rows(self.checkpoint, conversion.pieces, stacked=len(self.tensors[name].dims) > 2)
+        return apart_rows(conversion.pieces, stacked=len(self.tensors[name].dims) > 2)
 
     def pieces(self, name: str) -> int:
         """Return the number of matrices in a tensor: the length of the outermost axis of a stack, else 1."""

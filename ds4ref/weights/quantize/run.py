@@ -103,16 +103,9 @@ def _in_flight(threads: int) -> int:
 
 
 def piece_weights(plan: Plan, threads: int, memory: int) -> int:
-    """Return the number of weights per piece such that all pieces in flight fit into ``memory`` bytes.
-
-    Raise DataError if a single row does not fit.
-    """
-    most = memory // (BYTES_A_WEIGHT * _in_flight(threads))
-    longest = max((item.spec.dims[0] for item in plan.items), default=1)
-    if most < longest:
-        least = BYTES_A_WEIGHT * _in_flight(threads) * longest
-        raise DataError(f"rows of {longest} weights need {least / 2**20:.1f} MiB of memory with {threads} threads")
-    return min(most, MOST_WEIGHTS)
+    """Return the number of weights per piece such that all pieces in flight fit into ``memory`` bytes, or are single
+    rows."""
+    return min(memory // (BYTES_A_WEIGHT * _in_flight(threads)), MOST_WEIGHTS)
 
 
 def _pieces(plan: Plan, most: int, tensor: int, row: int) -> Iterator[Piece]:

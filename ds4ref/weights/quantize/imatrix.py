@@ -19,6 +19,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -106,20 +107,14 @@ class Imatrix:
 
     def _vectors(self, name: str, cols: int, experts: int) -> np.ndarray:
         if (name, cols) not in self._used:
-            entry = self.entries[name]
-            size = entry.means.size
-            if size == cols:
-                entry = TensorImportance(entry.means.reshape(1, cols), entry.counts)
-            elif size == cols * experts:
-                entry = TensorImportance(entry.means.reshape(experts, cols), entry.counts)
-            else:
+            means, counts = self.entries[name].means, self.entries[name].counts
+            if means.size not in (cols, cols * experts):
                 wanted = f"{cols}" if experts == 1 else f"{cols} or {cols * experts}"
-                raise DataError(f"{self.path}: {quote(name)} has {size} values, wanted {wanted}")
-            if entry.counts is not None and len(entry.counts) != len(entry.means):
-                raise DataError(
-                    f"{self.path}: {quote(name)} has {len(entry.counts)} counts for {len(entry.means)} rows"
-                )
-            self._used[name, cols] = entry.usable()
+                raise DataError(f"{self.path}: {quote(name)} has {means.size} values, wanted {wanted}")
+            means = means.reshape(-1, cols)
+            if counts is not None and len(counts) != len(means):
+                raise DataError(f"{self.path}: {quote(name)} has {len(counts)} counts for {len(means)} rows")
+            self._used[name, cols] = TensorImportance(means, counts).usable()
         return self._used[name, cols]
 
 
@@ -130,15 +125,10 @@ def read_imatrix(path: str | os.PathLike[str]) -> Imatrix:
     """Read an importance file of either format, recognised by its first bytes; raise DataError if it is unusable."""
     path = os.fspath(path)
     try:
-        with open(path, "rb") as file:
-            head = file.read(4)
-            size = os.fstat(file.fileno()).st_size
-    except OSError as error:
-        raise DataError(f"cannot read importance file {path}: {error.strerror or error}") from None
-    if size > MAX_FILE_BYTES:
-        raise DataError(f"{path}: {size} bytes, too large for an importance matrix")
-    try:
-        table = _read_gguf(path) if head == MAGIC else _read_dat(path)
+        with closing(MappedFile(path)) as file:
+            if file.size > MAX_FILE_BYTES:
+                raise DataError(f"{path}: {file.size} bytes, too large for an importance matrix")
+            table = _read_gguf(path) if file.read(0, min(4, file.size)) == MAGIC else _read_dat(file)
     except ModelFileError as error:
         raise DataError(str(error)) from None
     if not table.entries:
@@ -146,15 +136,8 @@ def read_imatrix(path: str | os.PathLike[str]) -> Imatrix:
     return table
 
 
-def _read_dat(path: str) -> Imatrix:
-    file = MappedFile(path)
-    try:
-        return _entries(Cursor(file, file.size, f"but the file ends at byte {file.size}"))
-    finally:
-        file.close()
-
-
-def _entries(at: Cursor) -> Imatrix:
+def _read_dat(file: MappedFile) -> Imatrix:
+    at = Cursor(file, file.size, f"but the file ends at byte {file.size}")
     table = Imatrix(path=at.path)
     (count,) = at.unpack(_I32, "the number of entries")
     if not 0 < count <= min(MAX_ENTRIES, at.remaining() // 13):
@@ -242,16 +225,14 @@ def write_imatrix(path: str | os.PathLike[str], table: Imatrix) -> None:
     path = os.fspath(path)
     if not table.entries:
         raise DataError(f"no tokens were processed: {path} not written")
-    if path.endswith(".gguf"):
-        try:
-            _write_gguf(path, table)
-        except ModelFileError as error:
-            raise DataError(str(error)) from None
-        return
     try:
-        with atomic_write(path) as out:
-            for piece in _dat(table):
-                out.write(piece)
+        if path.endswith(".gguf"):
+            _write_gguf(path, table)
+        else:
+            with atomic_write(path) as out:
+                out.writelines(_dat(table))
+    except ModelFileError as error:
+        raise DataError(str(error)) from None
     except OSError as error:
         raise DataError(f"cannot write {path}: {error.strerror or error}") from None
 
@@ -260,7 +241,7 @@ def _dat(table: Imatrix) -> Iterator[bytes]:
     yield _I32.pack(len(table.entries))
     for name, entry in table.entries.items():
         encoded = name.encode()
-        means = entry.means if entry.counts is None else _filled(entry)
+        means = _filled(entry)
         yield _I32.pack(len(encoded)) + encoded + struct.pack("<ii", 1, means.size) + means.astype("<f4").tobytes()
     dataset = ", ".join(table.datasets).encode()[:_TRAILER_MOST]
     yield struct.pack("<ii", table.chunks, len(dataset)) + dataset
@@ -268,10 +249,9 @@ def _dat(table: Imatrix) -> Iterator[bytes]:
 
 def _filled(entry: TensorImportance) -> np.ndarray:
     """Return the means with those never measured replaced by the mean of the others."""
-    assert entry.counts is not None
-    met = entry.counts > 0
-    if met.all() or not met.any():
+    if entry.counts is None or not 0 < entry.unmet < len(entry.means):
         return entry.means
+    met = entry.counts > 0
     return np.where(met[:, None], entry.means, entry.means[met].mean(axis=0, dtype=np.float64)).astype(np.float32)
 
 

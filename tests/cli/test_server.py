@@ -19,11 +19,8 @@ from ds4ref.nano import embedded_path
 from ds4ref.server.plain import Plain
 from ds4ref.server.turn import Turn
 from ds4ref.text.chat import Message
-from ds4ref.weights import open_source
-from ds4ref.weights.container import TensorSpec
-from ds4ref.weights.writer import write_gguf
+from ds4ref.weights.source import Metadata
 
-from ..archs import dense
 from ..server.process import process
 
 SPEC = {
@@ -115,27 +112,14 @@ def test_settings():
 
 @pytest.mark.parametrize(
     ("name", "shown"),
-    [(None, "ds4ref nano"), ("SmolLM2 135M\n\x1b[31mInstruct", "SmolLM2 135M [31mInstruct"), ("", "llama (small.gguf)"),
+    [("SmolLM2 135M\n\x1b[31mInstruct", "SmolLM2 135M [31mInstruct"), ("", "llama (small.gguf)"),
      (7, "llama (small.gguf)")],
 )  # fmt: skip
-def test_the_model_is_called_what_it_is(tmp_path, name, shown):
-    """Its id is what clients ask for; people read what was loaded: the embedded model, a dense one, one without a
-    name."""
-    path = embedded_path()
-    if name is not None:
-        shape = dense.draw_shape(3, dense.FAMILIES["llama"])
-        path = tmp_path / "small.gguf"
-        metadata = [entry for entry in shape.metadata() if entry[0] != "general.name"]
-        named = ("general.name", "u32" if name == 7 else "string", name)
-        with write_gguf(path, [*metadata, named], [TensorSpec("token_embd.weight", "F32", (2, 2))]) as out:
-            out.write("token_embd.weight", np.zeros((2, 2), np.float32))
-    with open_source(path) as source:
-        how = server.facts(
-            server.settings(parsed(), ""),
-            SimpleNamespace(
-                path=str(path), source=source, backend="", model=SimpleNamespace(numerics=SimpleNamespace(name=""))
-            ),
-        )
+def test_the_model_is_called_what_it_is(name, shown):
+    """Its id is what clients ask for; people read what was loaded, also of a model without a name."""
+    named = ("general.name", "u32" if name == 7 else "string", name)
+    source = SimpleNamespace(metadata=Metadata([("general.architecture", "string", "llama"), named]), path="small.gguf")
+    how = server.facts(server.settings(parsed(), ""), SimpleNamespace(path=source.path, source=source))
     plain = Plain(SimpleNamespace(settings=how, ctx=64, max_tokens=64))
     model, entry = plain._model(), plain._catalogue()
     assert [model["id"], entry["slug"]] == ["deepseek-v4-flash"] * 2
@@ -187,7 +171,6 @@ def test_the_context_is_what_memory_allows(monkeypatch, a_token, memory, wanted)
 
 def test_the_embedded_model_says_what_it_is_and_ends(tmp_path):
     """Without a limit a request gets 512 tokens at most; one that names more gets more. The context holds an agent."""
-    from ds4ref.nano import embedded_path
 
     with process(embedded_path()) as one:
         token = httpx2.post(f"{one.url}/tokenize", json={"prompt": "Q"}, trust_env=False).json()["tokens"][0]

@@ -28,7 +28,9 @@ from .schema import connect, explained, transaction
 
 KINDS = ("bench", "vectors", "eval", "peaks")
 STATUSES = ("open", "complete", "stopped", "failed")
-_COLUMNS = "id, uid, kind, created, label, status, facts"
+_COLUMNS = """id, uid, kind, created, label, status, facts,
+    (SELECT json_group_array(tag) FROM (SELECT tag FROM tags WHERE run = id ORDER BY tag)),
+    (SELECT count(*) FROM rows WHERE run = id)"""
 _TAG = re.compile(r"[^\s,@#:]{1,80}")
 
 
@@ -109,50 +111,41 @@ class Store:
         tags: Sequence[str] = (),
     ) -> int:
         """Add a complete run in one transaction and return its id."""
-        entries = [_dump(row) for row in rows]
         with self._writing():
             run = self._insert(kind, facts, label, status)
-            self._append(run, 0, entries)
+            self._append(run, rows)
             self._tag(run, tags)
         return run
 
     def begin(self, kind: str, facts: Mapping[str, Any], *, label: str = "", tags: Sequence[str] = ()) -> int:
         """Start an empty run, to be filled by ``append``, and return its id."""
-        with self._writing():
-            run = self._insert(kind, facts, label, "open")
-            self._tag(run, tags)
-        return run
+        return self.add(kind, facts, label=label, status="open", tags=tags)
 
     def append(self, run: int, rows: Iterable[Mapping[str, Any]]) -> None:
         """Append rows to a run; they are on disk when this method returns."""
-        entries = [_dump(row) for row in rows]
         with self._writing():
             self._need(run)
-            start = self._db.execute("SELECT coalesce(max(seq) + 1, 0) FROM rows WHERE run = ?", (run,)).fetchone()[0]
-            self._append(run, start, entries)
+            self._append(run, rows)
 
     def finish(self, run: int, status: str = "complete", facts: Mapping[str, Any] | None = None) -> None:
         """End a run started by ``begin``; ``facts``, if not None, replaces its facts."""
         with self._writing():
-            self._need(run)
-            self._db.execute("UPDATE runs SET status = ? WHERE id = ?", (_status(status), run))
+            self._set(run, "status", _one_of(STATUSES, "status", status))
             if facts is not None:
-                self._db.execute("UPDATE runs SET facts = ? WHERE id = ?", (_dump(facts), run))
+                self._set(run, "facts", _dump(facts))
 
     def replace(self, run: int, facts: Mapping[str, Any], rows: Iterable[Mapping[str, Any]], status: str) -> None:
         """Replace facts, rows and status of a run that has continued outside the store; id, label and tags stay."""
-        entries = [_dump(row) for row in rows]
         with self._writing():
-            self._need(run)
+            self._set(run, "status", _one_of(STATUSES, "status", status))
+            self._set(run, "facts", _dump(facts))
             self._db.execute("DELETE FROM rows WHERE run = ?", (run,))
-            self._db.execute("UPDATE runs SET status = ?, facts = ? WHERE id = ?", (_status(status), _dump(facts), run))
-            self._append(run, 0, entries)
+            self._append(run, rows)
 
     def rename(self, run: int, label: str) -> None:
         """Change the label of a run."""
         with self._writing():
-            self._need(run)
-            self._db.execute("UPDATE runs SET label = ? WHERE id = ?", (_text(label), run))
+            self._set(run, "label", _text(label))
 
     def tag(self, run: int, *tags: str) -> None:
         """Add tags to a run, which keeps its other tags."""
@@ -179,25 +172,20 @@ class Store:
 
     def runs(self, kind: str | None = None, tag: str | None = None, limit: int | None = None) -> list[Run]:
         """Return runs, newest first, optionally of one kind, with one tag, and at most ``limit``."""
-        where, values = [], []
-        if kind is not None:
-            where.append("kind = ?")
-            values.append(_kind(kind))
-        if tag is not None:
-            where.append("id IN (SELECT run FROM tags WHERE tag = ?)")
-            values.append(tag)
-        sql = f"SELECT {_COLUMNS} FROM runs" + (" WHERE " + " AND ".join(where) if where else "")
-        sql += " ORDER BY id DESC" + (f" LIMIT {int(limit)}" if limit is not None else "")
-        with explained(self.path):
-            return [self._run(line) for line in self._db.execute(sql, values).fetchall()]
+        conditions = {
+            "kind = ?": None if kind is None else _one_of(KINDS, "kind of run", kind),
+            "id IN (SELECT run FROM tags WHERE tag = ?)": tag,
+        }
+        known = {condition: value for condition, value in conditions.items() if value is not None}
+        clause = " AND ".join(known) or "true"
+        return self._select(clause, *known.values(), limit=-1 if limit is None else limit)
 
     def run(self, number: int) -> Run:
         """Return the run with this id; raise DataError if there is none."""
-        with explained(self.path):
-            line = self._db.execute(f"SELECT {_COLUMNS} FROM runs WHERE id = ?", (number,)).fetchone()
-            if line is None:
-                raise DataError(f"run store {self.path} has no run {number}")
-            return self._run(line)
+        found = self._select("id = ?", number)
+        if not found:
+            raise DataError(f"run store {self.path} has no run {number}")
+        return found[0]
 
     def find(self, name: str) -> Run:
         """Return the run identified by ``name``: id, start of a uid (6 or more digits), label, tag, ``latest`` or
@@ -207,23 +195,17 @@ class Store:
         """
         if re.fullmatch(r"[0-9]{1,18}", name):
             return self.run(int(name))
-        with explained(self.path):
-            word, _, kind = name.partition(":")
-            if word in ("latest", "last"):
-                if kind and kind not in KINDS:
-                    raise UsageError(f"unknown kind {kind!r}: choose from {', '.join(KINDS)}")
-                newest = self.runs(kind=kind or None, limit=1)
-                if newest:
-                    return newest[0]
-                raise DataError(f"run store {self.path} holds no {kind + ' ' if kind else ''}run")
-            queries = [("id IN (SELECT run FROM tags WHERE tag = ?)", name), ("label = ?", name)]
-            if re.fullmatch(r"[0-9a-f]{6,32}", name):
-                queries.append(("uid LIKE ? || '%'", name))
-            for condition, value in queries:
-                sql = f"SELECT {_COLUMNS} FROM runs WHERE {condition} ORDER BY id DESC LIMIT 1"
-                line = self._db.execute(sql, (value,)).fetchone()
-                if line is not None:
-                    return self._run(line)
+        word, _, kind = name.partition(":")
+        if word in ("latest", "last"):
+            if newest := self.runs(kind=kind or None, limit=1):
+                return newest[0]
+            raise DataError(f"run store {self.path} holds no {kind + ' ' if kind else ''}run")
+        conditions = ["id IN (SELECT run FROM tags WHERE tag = ?)", "label = ?"]
+        if re.fullmatch(r"[0-9a-f]{6,32}", name):
+            conditions.append("uid LIKE ? || '%'")
+        for condition in conditions:
+            if found := self._select(condition, name, limit=1):
+                return found[0]
         raise DataError(f"run store {self.path} has no run, tag or label {name!r}; ds4-report list shows them")
 
     def rows(self, run: int) -> list[dict[str, Any]]:
@@ -277,15 +259,27 @@ class Store:
         created = str(facts.get("created") or time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
         done = self._db.execute(
             "INSERT INTO runs (uid, kind, created, label, status, facts) VALUES (?, ?, ?, ?, ?, ?)",
-            (uid, _kind(kind), created, _text(label), _status(status), _dump(facts)),
+            (
+                uid,
+                _one_of(KINDS, "kind of run", kind),
+                created,
+                _text(label),
+                _one_of(STATUSES, "status", status),
+                _dump(facts),
+            ),  # fmt: skip
         )
         if done.lastrowid is None:
             raise DataError(f"run store {self.path} gave the new run no number")
         return done.lastrowid
 
-    def _append(self, run: int, start: int, entries: Sequence[str]) -> None:
-        lines = [(run, start + i, entry) for i, entry in enumerate(entries)]
+    def _append(self, run: int, rows: Iterable[Mapping[str, Any]]) -> None:
+        start = self._db.execute("SELECT coalesce(max(seq) + 1, 0) FROM rows WHERE run = ?", (run,)).fetchone()[0]
+        lines = [(run, seq, _dump(row)) for seq, row in enumerate(rows, start)]
         self._db.executemany("INSERT INTO rows (run, seq, data) VALUES (?, ?, ?)", lines)
+
+    def _set(self, run: int, column: str, value: str) -> None:
+        self._need(run)
+        self._db.execute(f"UPDATE runs SET {column} = ? WHERE id = ?", (value, run))
 
     def _tag(self, run: int, tags: Sequence[str]) -> None:
         for tag in tags:
@@ -297,24 +291,21 @@ class Store:
         if self._db.execute("SELECT 1 FROM runs WHERE id = ?", (run,)).fetchone() is None:
             raise DataError(f"run store {self.path} has no run {run}")
 
-    def _run(self, line: tuple[Any, ...]) -> Run:
-        number, uid, kind, created, label, status, facts = line
-        tags = self._db.execute("SELECT tag FROM tags WHERE run = ? ORDER BY tag", (number,)).fetchall()
-        count = self._db.execute("SELECT count(*) FROM rows WHERE run = ?", (number,)).fetchone()[0]
-        loaded = _load(facts, self.path)
-        return Run(number, uid, kind, created, label, status, loaded, tuple(tag for (tag,) in tags), count)
+    def _select(self, condition: str, *values: Any, limit: int = -1) -> list[Run]:
+        """Return the runs that meet a condition, newest first; all if ``limit`` is negative."""
+        sql = f"SELECT {_COLUMNS} FROM runs WHERE {condition} ORDER BY id DESC LIMIT {limit:d}"
+        with explained(self.path):
+            lines = self._db.execute(sql, values).fetchall()
+        return [
+            Run(number, uid, kind, created, label, status, _load(facts, self.path), tuple(json.loads(tags)), count)
+            for number, uid, kind, created, label, status, facts, tags, count in lines
+        ]
 
 
-def _kind(kind: str) -> str:
-    if kind not in KINDS:
-        raise UsageError(f"unknown kind of run {kind!r}: choose from {', '.join(KINDS)}")
-    return kind
-
-
-def _status(status: str) -> str:
-    if status not in STATUSES:
-        raise UsageError(f"unknown status {status!r}: choose from {', '.join(STATUSES)}")
-    return status
+def _one_of(names: Sequence[str], what: str, name: str) -> str:
+    if name not in names:
+        raise UsageError(f"unknown {what} {name!r}: choose from {', '.join(names)}")
+    return name
 
 
 def _text(text: str) -> str:

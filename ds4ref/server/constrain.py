@@ -24,7 +24,7 @@ import numpy as np
 from ..errors import Ds4Error, TextError
 from ..text.protocol import CANONICAL
 from ..text.schemas import by_name
-from .grammar import PRETTY, CallGrammar, after_marker, bounded, call_grammar, check_schema, json_rule, parsed
+from .grammar import PRETTY, after_marker, bounded, call_grammar, check_schema, json_rule, parsed
 from .vocabulary import Vocabulary, vocabulary
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def guide_of(turn: Turn, tokenizer: Tokenizer, max_reasoning: int | None = None)
     words = vocabulary(tokenizer)
     most = 1 if choice.kind == "named" or not choice.parallel else MAX_CALLS
     profile = turn.profile
-    calls = call_grammar(tools, words.dsml, most, lenient=not forced, profile=profile) if tools else CallGrammar()
+    calls = call_grammar(tools, words.dsml, most, lenient=not forced, profile=profile)
     if forced:
         rules = ["start: block"]
     elif turn.format:

@@ -13,8 +13,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from decimal import Decimal
+from decimal import MAX_PREC, Context, Decimal
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -75,58 +74,47 @@ def literal(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-class Number(float):
-    """A number of a schema with the digits that the client wrote (``text``)."""
-
-    text: str
-
-    @classmethod
-    def read(cls, text: str) -> Number | int:
-        """Return the number that ``text`` spells, an integer where it is one within +-MOST."""
-        number = cls(text)
-        number.text = text
-        return int(number) if -MOST <= number <= MOST and _decimal(text) == int(number) else number
+_AS_WRITTEN = Context(prec=MAX_PREC, traps=[])
+"""Exponents that nobody can want make infinities."""
 
 
-def _decimal(text: str) -> Decimal | None:
-    """Return the number that ``text`` spells, None for exponents that nobody can want."""
-    try:
-        return Decimal(text)
-    except ArithmeticError:
-        return None
+def _read(text: str) -> Decimal | int:
+    """Return the number that ``text`` spells, an integer where it is one within +-MOST."""
+    number = _AS_WRITTEN.create_decimal(text)
+    return int(number) if -MOST <= number <= MOST and number == int(number) else number
 
 
 def parsed(text: str) -> Any:
-    """Parse a JSON schema; those of its numbers that are no integers are ``Number``."""
-    return json.loads(text, parse_float=Number.read)
+    """Parse a JSON schema; those of its numbers that are no integers are Decimals, with the digits as written."""
+    return json.loads(text, parse_float=_read)
 
 
-def _exact(number: float) -> bool:
-    """Return whether llguidance, which computes value = digits * 10^n in doubles, keeps ``number`` as it is written."""
-    if not -MOST <= number <= MOST:
-        return False
-    if isinstance(number, int):
-        return True
-    written = _decimal(getattr(number, "text", repr(number)))
-    _, digits, exponent = (read := Decimal(float.__repr__(number))).as_tuple()
-    significand = int("".join(map(str, digits)))
-    return written == read and significand <= MOST and isinstance(exponent, int) and abs(exponent) <= MOST_EXPONENT
+def _dumped(schema: Any) -> str:
+    return json.dumps(schema, ensure_ascii=False, default=float)
 
 
 def _check_exact(where: str, key: str, value: Any) -> None:
-    """Raise TextError if a number at any depth of ``value``, which belongs to the keyword ``key``, is not exact."""
+    """Raise TextError unless llguidance, which computes value = digits * 10^n in doubles, keeps a number as it is
+    written, and so every number at any depth of ``value``, which belongs to the keyword ``key``."""
     if isinstance(value, (dict, list)):
         for one in value.values() if isinstance(value, dict) else value:
             _check_exact(where, key, one)
-    elif isinstance(value, (int, float)) and not _exact(value):
+    if not isinstance(value, (int, Decimal)):
+        return
+    kept = -MOST <= value <= MOST
+    if kept and isinstance(value, Decimal):
+        read = Decimal(repr(float(value)))
+        _, digits, exponent = read.as_tuple()
+        kept = value == read and int(Decimal((0, digits, 0))) <= MOST and abs(int(exponent)) <= MOST_EXPONENT
+    if not kept:
         raise TextError(
-            f"{where}: {key} {getattr(value, 'text', str(value))[:40]} would be changed: supported are integers up to "
-            f"{MOST} and decimals of up to 15 digits"
+            f"{where}: {key} {str(value)[:40]} would be changed: supported are integers up to {MOST} and decimals of "
+            "up to 15 digits"
         )
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return isinstance(value, (int, Decimal)) and not isinstance(value, bool)
 
 
 def bounded(where: str, schema: Any, lenient: bool = False) -> Any:
@@ -167,7 +155,7 @@ def bounded(where: str, schema: Any, lenient: bool = False) -> Any:
     return found
 
 
-def _may_repeat(schema: Mapping[str, Any], least: float) -> bool:
+def _may_repeat(schema: Mapping[str, Any], least: Decimal | int) -> bool:
     """Return whether llguidance could reach ``least`` members by writing one name twice."""
     required = schema.get("required")
     names = {name for name in required if isinstance(name, str)} if isinstance(required, list) else set()
@@ -182,13 +170,13 @@ def inner_schemas(where: str, definition: str) -> str:
         if match.start() < at:
             continue  # inside the schema before
         try:
-            raw, end = json.JSONDecoder(parse_float=Number.read).raw_decode(definition, match.end())
+            raw, end = json.JSONDecoder(parse_float=_read).raw_decode(definition, match.end())
         except ValueError:
             raise TextError(f"{where}: %json without a JSON schema behind it") from None
         schema = bounded(where, raw)
         if isinstance(schema, dict):
             check_schema(where, schema, {})
-        out += [definition[at : match.end()], json.dumps(schema, ensure_ascii=False)]
+        out += [definition[at : match.end()], _dumped(schema)]
         at = end
     return "".join([*out, definition[at:]])
 
@@ -196,7 +184,7 @@ def inner_schemas(where: str, definition: str) -> str:
 def json_rule(schema: Any, options: Mapping[str, Any]) -> str:
     """Return the Lark expression for JSON that fits ``schema`` (parsed JSON schema; ``options``: llguidance's)."""
     document = schema if isinstance(schema, dict) else {"allOf": [schema]}
-    return f"%json {json.dumps({**document, 'x-guidance': options}, ensure_ascii=False)}"
+    return f"%json {_dumped({**document, 'x-guidance': options})}"
 
 
 def check(where: str, grammar: str) -> None:
@@ -230,7 +218,7 @@ def check_schema(where: str, schema: dict[str, Any], options: Mapping[str, Any])
         raise TextError(f"{where}: nested more than {MAX_NESTING} deep, with all that it refers to")
     if any(size({"$ref": ref}) > MAX_INTERSECTED for ref in targets) or size(schema) > MAX_INTERSECTED:
         raise TextError(f"{where}: allOf and $ref make more than {MAX_INTERSECTED} schemas for one place")
-    check(where, LLMatcher.grammar_from_json_schema(json.dumps({**schema, "x-guidance": options})))
+    check(where, LLMatcher.grammar_from_json_schema(_dumped({**schema, "x-guidance": options})))
 
 
 def references(schema: Any) -> set[str]:
@@ -264,18 +252,6 @@ def _target(schema: Any, reference: str) -> Any:
     return schema if reference.startswith("#") else None
 
 
-@dataclass
-class CallGrammar:
-    """Grammar of tool calls.
-
-    rules    Lark rules, one per entry
-    custom   grammars of custom tools by name, which the rules refer to as ``@name``
-    """
-
-    rules: list[str] = field(default_factory=list)
-    custom: dict[str, str] = field(default_factory=dict)
-
-
 def after_marker(tag: str) -> str:
     """Return what stands behind the DSML marker in a tag."""
     return tag.partition(DSML)[2]
@@ -284,7 +260,8 @@ def after_marker(tag: str) -> str:
 def call_grammar(
     tools: Sequence[Tool], dsml: int, most: int, *, lenient: bool = False, profile: Profile | None = None
 ) -> CallGrammar:
-    """Write the rules ``block`` (one to ``most`` calls) and ``begun`` (a block after its first call's marker).
+    """Write the rules ``block`` (one to ``most`` calls) and ``begun`` (a block after its first call's marker); none without
+    tools.
 
     dsml      token id of the DSML marker
     lenient   constrain only strict tools and custom tools with a grammar
@@ -292,27 +269,34 @@ def call_grammar(
 
     Raises TextError naming the tool whose schema or grammar is not supported.
     """
-    writer = _Writer(f"<[{dsml}]>", profile)
-    calls = [writer.tool(tool, lenient) for tool in tools]
+    grammar = CallGrammar(f"<[{dsml}]>", profile)
+    if not tools:
+        return grammar
+    calls = [grammar.tool(tool, lenient) for tool in tools]
     more = f" (open call){{0,{most - 1}}}" if most > 1 else ""
-    end = f"{writer.tag('</')} {literal(writer.names.block_close)}"
-    writer.grammar.rules += [
+    end = f"{grammar.tag('</')} {literal(grammar.names.block_close)}"
+    grammar.rules += [
         f"call: {' | '.join(calls)}",
-        f"open: {writer.tag('<')}",
+        f"open: {grammar.tag('<')}",
         f"begun: call{more} {end}",
-        f"block: {writer.tag(chr(10) * 2 + '<')} {literal(writer.names.block_open + chr(10))} open begun",
+        f"block: {grammar.tag(chr(10) * 2 + '<')} {literal(grammar.names.block_open + chr(10))} open begun",
     ]
-    return writer.grammar
+    return grammar
 
 
-class _Writer:
-    """Writes rules; each method returns the name of the rule it wrote, or an expression."""
+class CallGrammar:
+    """Grammar of tool calls; each method that writes a rule returns its name, or an expression.
+
+    rules    Lark rules, one per entry
+    custom   grammars of custom tools by name, which the rules refer to as ``@name``
+    """
 
     def __init__(self, marker: str, profile: Profile | None):
         self.marker = marker
         self.names = Dialect(*map(after_marker, CANONICAL if profile is None else profile.tags))
         self.escape = escape_attribute if profile is None else str  # only May's parser undoes it
-        self.grammar = CallGrammar()
+        self.rules: list[str] = []
+        self.custom: dict[str, str] = {}
 
     def tag(self, opener: str) -> str:
         """Text ``opener``, then the marker."""
@@ -320,14 +304,14 @@ class _Writer:
 
     def rule(self, prefix: str, body: str) -> str:
         """Add a rule of a new name; a capital ``prefix`` makes it a terminal."""
-        name = f"{prefix}{len(self.grammar.rules)}"
-        self.grammar.rules.append(f"{name}: {body}")
+        name = f"{prefix}{len(self.rules)}"
+        self.rules.append(f"{name}: {body}")
         return name
 
     def tool(self, tool: Tool, lenient: bool) -> str:
         """One call, from behind the marker of its tag to the end of its closing tag."""
         if tool.kind == "custom":
-            body = self.parameter(literal(INPUT), [self.custom(tool)])
+            body = self.parameter(literal(INPUT), [self.custom_text(tool)])
         elif lenient and not tool.strict:
             body = self.arguments(tool, {})
         else:
@@ -335,7 +319,7 @@ class _Writer:
         head = literal(f'{self.names.invoke_open} name="{self.escape(tool.name)}">\n')
         return self.rule("c", f"{head} {body} {self.tag('</')} {literal(self.names.invoke_close + chr(10))}")
 
-    def custom(self, tool: Tool) -> str:
+    def custom_text(self, tool: Tool) -> str:
         """The text of a custom tool."""
         from llguidance import LLMatcher, regex_to_lark
 
@@ -351,8 +335,8 @@ class _Writer:
             raise TextError(f"tool {tool.name}: a grammar of more than {MAX_RULES} rules")
         definition = inner_schemas(f"tool {tool.name}", definition)
         check(f"tool {tool.name}", LLMatcher.grammar_from_lark(definition))
-        name = f"custom{len(self.grammar.custom)}"
-        self.grammar.custom[name] = definition
+        name = f"custom{len(self.custom)}"
+        self.custom[name] = definition
         # The grammar's last terminal may take "</" as text; ``constrain`` lets the marker follow "</" alone.
         return f'{literal("true" + chr(34) + ">")} @{name} "</"? {self.marker}'
 

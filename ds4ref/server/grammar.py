@@ -260,8 +260,8 @@ def after_marker(tag: str) -> str:
 def call_grammar(
     tools: Sequence[Tool], dsml: int, most: int, *, lenient: bool = False, profile: Profile | None = None
 ) -> CallGrammar:
-    """Write the rules ``block`` (one to ``most`` calls) and ``begun`` (a block after its first call's marker); none without
-    tools.
+    """Write the rules ``block`` (one to ``most`` calls) and ``begun`` (a block after its first call's marker), if there
+    are tools.
 
     dsml      token id of the DSML marker
     lenient   constrain only strict tools and custom tools with a grammar

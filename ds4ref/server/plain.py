@@ -28,15 +28,6 @@ PARAMETERS = (
     "frequency_penalty",
 )  # fmt: skip
 
-EFFORTS = {"none": "answers at once", "high": "thinks first", "max": "thinks as long as it likes"}
-
-AGENT = (
-    "You are a coding agent in a terminal. Work on the user's files with the tools you have: look before you change "
-    "anything, make the smallest change that does what was asked, run what can show that it works, and say in a few "
-    "words what you did. Do not invent files, commands or results."
-)
-"""The base system prompt of Codex when it takes its model catalogue from this server."""
-
 CSP = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; " \
       "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"  # fmt: skip
 
@@ -60,6 +51,7 @@ class Plain:
     def __init__(self, service: Service):
         self.service = service
         self._chat = files(__package__).joinpath("chat.html").read_bytes()
+        self._codex = msgspec.json.decode(files(__package__).joinpath("codex.json").read_bytes())
 
     # --- models
 
@@ -104,29 +96,10 @@ class Plain:
         }
 
     def _catalogue(self) -> dict[str, Any]:
-        """Return Codex's catalogue entry of the model (clients.md 2)."""
+        """Return Codex's catalogue entry of the model (clients.md 2): codex.json, with what is this model's own."""
         s = self.service.settings
-        return {
-            "slug": s.model,
-            "display_name": s.title or s.model,
-            "description": "a local model",
-            "supported_reasoning_levels": [{"effort": name, "description": text} for name, text in EFFORTS.items()],
-            "default_reasoning_level": "high",
-            "shell_type": "shell_command",
-            "visibility": "list",
-            "supported_in_api": True,
-            "priority": 1,
-            "support_verbosity": False,
-            "truncation_policy": {"mode": "tokens", "limit": 10_000},
-            "experimental_supported_tools": [],
-            "base_instructions": AGENT,
-            "context_window": self.service.ctx,
-            "supports_parallel_tool_calls": True,
-            "apply_patch_tool_type": "freeform",
-            "supports_search_tool": False,
-            "supports_reasoning_summaries": True,
-            "default_reasoning_summary": "auto",
-        }
+        own = {"slug": s.model, "display_name": s.title or s.model, "context_window": self.service.ctx}
+        return self._codex | own
 
     # --- tokens
 

@@ -53,9 +53,9 @@ ARGUMENTS = calls(lambda call: call["function"].update(arguments='{"city": '))
         ("openai", RESPONSES, without(r'"response\.(completed|incomplete)"'),
          {"openai.responses.stream", "openai.responses.stream_tool"}),
         ("anthropic", MESSAGES, replaced(r"^event: .*\n", ""),
-         {"anthropic.stream", "anthropic.stream.helper", "anthropic.stream.tool"}),
+         {"anthropic.stream", "anthropic.messages.stream_tool"}),
         ("anthropic", MESSAGES, document(lambda found: found.update(stop_reason="end_turn")),
-         {"anthropic.tool", "anthropic.runner"}),
+         {"anthropic.messages.tool", "anthropic.runner"}),
     ],
 )  # fmt: skip
 def test_a_fault_is_told(good, tmp_path, name, path, fault, wanted):

@@ -226,24 +226,11 @@ def _deep(depth: int) -> dict[str, Any]:
     return found
 
 
-def _doubling(count: int) -> dict[str, Any]:
-    """Each definition is twice the next one: 2**count of the last."""
-    found = {
-        f"d{n}": {"type": "array", "prefixItems": [{"$ref": f"#/$defs/d{n + 1}"}] * 2, "minItems": 2}
-        for n in range(count)
-    }
-    return {"$ref": "#/$defs/d0", "$defs": {**found, f"d{count}": {"type": "integer"}}}
-
-
 SCHEMAS: dict[str, Any] = {
     "deep": _deep(100),
-    "twice the next one": _doubling(40),
     "itself": {"$ref": "#"},
-    "nowhere": {"$ref": "#/$defs/none"},
-    "elsewhere": {"$ref": "http://127.0.0.1:9/schema.json"},
     "a file": {"$ref": "file:///etc/passwd"},
     "a pattern that backtracks": {"type": "string", "pattern": "^(a+)+$"},
-    "a pattern that looks ahead": {"type": "string", "pattern": "^(?=.*a)(?!b)(?<=c)\\1$"},
     "a long string": {"type": "string", "minLength": 10**9},
     "a million choices": {"enum": [f"choice {n}" for n in range(50_000)]},
     "many properties": {"type": "object", "properties": {f"p{n}": {"type": "string"} for n in range(5000)}},
@@ -257,14 +244,10 @@ GRAMMARS: dict[str, tuple[str, str]] = {
     "nothing": ("lark", ""),
     "left recursion": ("lark", 'start: start "a" | start start'),
     "doubling": ("lark", "start: r0\n" + "\n".join(f"r{n}: r{n + 1} r{n + 1}" for n in range(60)) + '\nr60: "a"'),
-    "many rules": ("lark", "start: r0\n" + "\n".join(f'r{n}: "x{n}" | r{n + 1}' for n in range(5000)) + '\nr5000: "a"'),
-    "deep": ("lark", "start: " + "(" * 5000 + '"a"' + ")" * 5000),
     "imports": ("lark", "%import ..etc.passwd\nstart: passwd"),
     "a regex that backtracks": ("regex", "(a+)+$"),
     "a regex that repeats": ("regex", "((a{1000}){1000}){1000}"),
-    "no regex": ("regex", "(["),
     "a long regex": ("regex", "a?" * 20_000 + "a" * 20_000),
-    "an unknown syntax": ("cobol", "MOVE A TO B"),
 }
 """Grammars of custom tools, the same."""
 

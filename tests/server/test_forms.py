@@ -127,12 +127,6 @@ def test_calls_are_made_as_demanded(scripted, path, case):
         assert found.calls if names is None else [name for _, name, _ in found.calls] == names
 
 
-def test_arguments_of_a_tool_that_is_not_strict_come_as_they_are(scripted):
-    scripted.engine.say("See: " + BAD)
-    found = told(scripted, CHAT, tools=[tool(CHAT, "f", STRICT)])
-    assert found.text.strip() == "See:" and json.loads(found.calls[0][2]) == {"n": "no number"}
-
-
 @EACH
 def test_answers_have_the_form_that_is_demanded(scripted, path):
     for stream in (False, True):

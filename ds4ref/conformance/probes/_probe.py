@@ -1,4 +1,18 @@
-"""Parts shared by the probes: running checks, writing their results, one tool."""
+"""Parts shared by the probes: running checks, writing their results, one tool, and what every API has to do.
+
+``scenarios(api)`` runs the checks of an API, which is a class with
+
+name         begins the names of its checks
+usual        fields that clients send with every request
+tools        arguments of a request with the tool; ``named`` demands its call, ``none`` forbids one
+thinks       arguments that switch reasoning on, one way each
+bad          the exceptions for a request that is wrong
+ask          the answer to messages, given more arguments; ``helper``: the same by the SDK's helper for streams
+read         what an answer says: text, arguments of its calls, whether it has reasoning
+counts       tokens of the prompt, of the answer, and their total
+back         the messages for an answer, and for the result of its call if there is one
+formed       the value of an answer of two flags, "sure" and "warm", that a format demands
+"""
 
 import json
 import os
@@ -12,6 +26,7 @@ SECONDS = float(os.environ.get("SMOKE_TIMEOUT") or 300)
 
 ASK = "What will the weather be in Oslo tomorrow? Use the tool."
 RESULT = "Cloudy, 12 degrees."
+USER, HELLO = ([{"role": "user", "content": text}] for text in (ASK, "Say hello."))
 CITIES = ["Oslo", "Paris", "Lima"]
 PARAMETERS = {
     "type": "object",
@@ -74,3 +89,55 @@ def check(name, feature, expected, required=True, how=""):
 def where():
     """Return the source line at which the current exception was raised."""
     return shown(traceback.extract_tb(sys.exc_info()[2])[-1].line)
+
+
+def scenarios(api):
+    """Run what every API has to do."""
+    state = {}
+
+    @check(api.name, "turn", "an answer to a request with the usual fields; counts that add up")
+    def _():
+        reply = api.ask(HELLO, **api.usual)
+        text, calls, _ = api.read(reply)
+        prompt, answer, total = api.counts(reply.usage)
+        expect(isinstance(text, str) and not calls and total == prompt + answer > 0, reply)
+
+    @check(f"{api.name}.tool", "tools", "a call of the tool that tool_choice names", how="forced")
+    def _():
+        reply = api.ask(USER, **api.tools, **api.named)
+        calls = api.read(reply)[1]
+        expect(len(calls) == 1 and fits(calls[0]), reply)
+        state["call"] = reply
+
+    @check(f"{api.name}.answer", "answer", "an answer to the result, the call sent back as it came")
+    def _():
+        if "call" not in state:
+            raise Skip("no call")
+        reply = api.ask([*USER, *api.back(state["call"], RESULT)], **api.tools, **api.none)
+        expect(isinstance(api.read(reply)[0], str), reply)
+
+    @check(f"{api.name}.stream_tool", "tools", "the stream helper puts the call together", how="forced")
+    def _():
+        reply = api.helper(USER, **api.tools, **api.named)
+        calls = api.read(reply)[1]
+        expect(len(calls) == 1 and fits(calls[0]), reply)
+
+    @check(f"{api.name}.thinking", "thinking", "reasoning apart from the text, and taken back", required=False)
+    def _():
+        for thinks in api.thinks:
+            reply = api.ask(HELLO, **thinks)
+            expect(api.read(reply)[2], reply)
+        api.ask([*HELLO, *api.back(reply), {"role": "user", "content": "Again."}])
+
+    @check(f"{api.name}.format", "format", "an answer of a schema, as the SDK reads it", how="forced")
+    def _():
+        value = api.formed(USER)
+        expect(set(value) == {"sure", "warm"} and all(isinstance(flag, bool) for flag in value.values()), value)
+
+    @check(f"{api.name}.errors", "errors", "an exception with the body for messages that are a number")
+    def _():
+        try:
+            api.ask(5)
+            raise AssertionError("no error")
+        except api.bad as error:
+            expect(isinstance(error.body, dict), f"the body {error.body}")

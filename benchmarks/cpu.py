@@ -6,7 +6,7 @@ measured is a row that says why. The real-shape figures come from a slice of Fla
 model cache on first use: 8 experts with --quick (0.9 GB), 256 otherwise (7.7 GB).
 
     python -m benchmarks.cpu --quick --json     under a minute, one JSON document
-    python -m benchmarks.cpu --only start nano
+    python -m benchmarks.cpu --only decode nano
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
 
-from . import matvec, start, whole
+from . import matvec, whole
 from .context import Context
 from .harness import Budget, OutOfTime, Row, add_json, show
 
@@ -26,11 +26,9 @@ SECTIONS: dict[str, tuple[Callable[[Context], Iterator[Row]], float]] = {
     "matvec": (matvec.measure, 10),
     "decode": (whole.decode, 6),
     "nano": (whole.nano, 3),
-    "start": (start.measure, 6),
     "growth": (whole.growth, 5),
     "prefill": (whole.prefill, 10),
     "depth": (whole.depth, 8),
-    "compile": (start.cold_compile, 0),
 }
 """Sections of the table: name -> (function that yields its rows, minimum seconds of a quick run)."""
 

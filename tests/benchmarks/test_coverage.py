@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from scipy import stats as scipy_stats
 
 from benchmarks.coverage import CASES, Case, coverage, main
 from ds4ref.runs.stats import Interval
@@ -53,18 +52,6 @@ def test_an_interval_that_is_too_narrow_is_seen():
     texts = next(case for case in CASES if case.name == "texts, normal, lengths 1 to 10")
     wrong = Case(texts.kind, texts.data, bootstrap, texts.draw)
     assert coverage(wrong, 4, 400)[0] < 0.86 and pooled(wrong, 50)[0] < 0.91
-
-
-def test_bca_was_too_narrow_from_the_number_on_where_it_was_used():
-    def bca(values):
-        low, high = scipy_stats.bootstrap(
-            (values,), np.mean, n_resamples=299, rng=np.random.default_rng(2)
-        ).confidence_interval
-        return Interval(0.0, low, high, len(values), "BCa")
-
-    heavy = next(case for case in CASES if case.name == "centre, heavy")
-    assert coverage(Case("centre", "heavy", bca, heavy.draw), 20, 300)[0] < 0.93
-    assert coverage(heavy, 20, 300)[0] > 0.93
 
 
 def test_what_is_not_given_is_not_counted():

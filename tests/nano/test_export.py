@@ -10,27 +10,15 @@ import numpy as np
 import pytest
 
 from ds4ref.archs.deepseek4.shape import PLAIN, ModelShape
-from ds4ref.engine import Engine
 from ds4ref.errors import ModelFileError
 from ds4ref.nano.checkpoint import to_bf16, tokenizer, write_trained
-from ds4ref.nano.prose import prose
 from ds4ref.nano.train.shape import SHAPE
 from ds4ref.nano.vocab import build_vocabulary
-from ds4ref.weights import open_source
-from ds4ref.weights.container import TensorSpec
 from ds4ref.weights.published import PublishedSource
-from ds4ref.weights.writer import write_gguf
 
-from .placeholder import tensors, write_placeholder
+from .placeholder import tensors
 
 SMALL = replace(SHAPE, n_layers=1, ratios=(PLAIN,), swiglu_limit=(4.0,), vocab=300, n_experts=2)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("export") / "weights"
-    write_placeholder(path)
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -62,24 +50,6 @@ def test_values_are_those_given_rounded_to_bf16(tmp_path: Path, weights: dict[st
         np.testing.assert_array_equal(source.raw(sinks.name).view("<f4"), weights["layers.0.attn.attn_sink"])
         table = source.raw("blk.0.ffn_gate_tid2eid.weight").view("<i4").reshape(300, 2)
         np.testing.assert_array_equal(table, weights["layers.0.ffn.gate.tid2eid"])
-
-
-@pytest.mark.parametrize(("backend", "bar"), [("reference", 0.0), ("cpu", 1e-4)])
-def test_the_engine_computes_with_the_rounded_weights(folder: Path, tmp_path: Path, backend: str, bar: float) -> None:
-    path = tmp_path / "float32.gguf"
-    with open_source(folder) as source:
-        entries = [(key, source.metadata.type_of(key), source.metadata[key]) for key in source.metadata]
-        infos = source.tensors.values()
-        specs = [TensorSpec(i.name, "I32" if i.fmt.name == "I32" else "F32", i.dims) for i in infos]
-        with write_gguf(path, entries, specs) as out:
-            for info in infos:
-                raw = source.raw(info.name)
-                out.write(info.name, raw if info.fmt.name == "I32" else info.fmt.dequantize(raw))
-    logits = []
-    for model in (folder, path):
-        with Engine.open(model, backend=backend, numerics="exact", threads=1) as engine:
-            logits.append(engine.logits(prose(400, 3)))
-    assert np.abs(logits[0] - logits[1]).max() <= bar and logits[0].std() > 1
 
 
 def test_a_model_without_multi_token_prediction(tmp_path: Path, weights: dict[str, np.ndarray]) -> None:

@@ -162,11 +162,8 @@ def test_what_cannot_be_cached_is_said(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_hot_list_beside_the_file_is_read_first(tmp_path: Path) -> None:
-    threads = threading.active_count()
     path = tmp_path / "m.gguf"
-    os.link(random_path(), path) if os.stat(random_path()).st_dev == os.stat(tmp_path).st_dev else shutil.copy(
-        random_path(), path
-    )
+    shutil.copy(random_path(), path)
     counts = np.zeros((6, 16), int)
     counts[2, 3], counts[5, 15], counts[0, 0] = 3, 2, 1
     write_hot_list(beside(path), counts)
@@ -174,10 +171,6 @@ def test_a_hot_list_beside_the_file_is_read_first(tmp_path: Path) -> None:
         contents = engine.model.experts.resident.contents
         assert np.argwhere(contents.place >= 0).tolist() == [[0, 0], [2, 3], [5, 15]]
         assert outputs(engine)
-    beside(path).write_text("{}")
-    with pytest.raises(DataError, match="not a hot list"):
-        open_cached(path, 10**6)
-    assert threading.active_count() <= threads
 
 
 def test_a_file_larger_than_memory_gets_a_cache_of_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,6 +37,7 @@ Query heads share key and value heads in equal groups. logits = norm(x) Whead^T,
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...weights.accounting import Inert, inert
@@ -84,9 +85,9 @@ _QWEN3_EXPERTS = ExpertNames(
 """Refused: weights that are not divided by their sum, layers without experts. GGUF files of this family say neither."""
 
 LLAMA_FOLDER = Published(LLAMA.family, published.Own(windows.no_window))
-MISTRAL_FOLDER = Published(LLAMA.family, published.Own(windows.mistral))
+MISTRAL_FOLDER = Published(LLAMA.family, published.Own(partial(windows.everywhere, windows.PUBLISHED)))
 MIXTRAL_FOLDER = Published(
-    LLAMA.family, published.Own(windows.mixtral, rms_eps=1e-5, rope_theta=1e6, experts=_MIXTRAL_EXPERTS)
+    LLAMA.family, published.Own(partial(windows.everywhere, 0), rms_eps=1e-5, rope_theta=1e6, experts=_MIXTRAL_EXPERTS)
 )
 QWEN2_FOLDER = Published(QWEN2.family, published.Own(windows.layered), (
     *_WINDOWS, inert("positions of text alone", "use_mrope", False),

@@ -26,43 +26,34 @@ def no_window(config: Config, layers: int) -> Window:
     """Read a family that has none (Llama)."""
     if config.flag("use_sliding_window", False):
         raise config.fail("use_sliding_window", "is true, which is not supported here")
-    _agree(config, layers, ())
+    _agree(config, layers, False)
     return 0, ()
 
 
-def mistral(config: Config, layers: int) -> Window:
-    """Read ``sliding_window`` of all layers: null is none, an absent one that of the first Mistral."""
-    window = _size(config, PUBLISHED if "sliding_window" not in config.values else 0)
-    _agree(config, layers, (True,) * layers if window else ())
-    return window, ()
-
-
-def mixtral(config: Config, layers: int) -> Window:
-    """Read ``sliding_window`` of all layers: null and absent are none."""
-    window = _size(config, 0)
-    _agree(config, layers, (True,) * layers if window else ())
+def everywhere(absent: int, config: Config, layers: int) -> Window:
+    """Read ``sliding_window`` of all layers: null is none; ``absent``: the window of a config without the key."""
+    window = _size(config, absent)
+    _agree(config, layers, bool(window))
     return window, ()
 
 
 def switched(config: Config, layers: int) -> Window:
     """Read ``sliding_window`` of all layers if ``use_sliding_window`` (Qwen3 with experts)."""
-    window = _of_switch(config)
-    _agree(config, layers, (True,) * layers if window else ())
-    return window, ()
+    if config.flag("use_sliding_window", False):
+        return everywhere(PUBLISHED, config, layers)
+    _agree(config, layers, False)
+    return 0, ()
 
 
 def layered(config: Config, layers: int) -> Window:
     """Read ``sliding_window`` if ``use_sliding_window``, of the layers from ``max_window_layers`` on, or of those that
     ``layer_types`` names (Qwen2, Qwen3)."""
-    window = _of_switch(config)
-    if not window:
-        _agree(config, layers, ())
-        return 0, ()
+    if not config.flag("use_sliding_window", False):
+        return switched(config, layers)
     named = _named(config, layers)
     windowed = named or tuple(layer >= config.integer("max_window_layers", 28) for layer in range(layers))
-    if not any(windowed):
-        return 0, ()
-    return window, () if all(windowed) else windowed
+    window = _size(config, PUBLISHED)
+    return (window, () if all(windowed) else windowed) if window and any(windowed) else (0, ())
 
 
 def fixed(config: Config, windowed: tuple[bool, ...]) -> int:
@@ -71,17 +62,13 @@ def fixed(config: Config, windowed: tuple[bool, ...]) -> int:
     named = _named(config, len(windowed))
     if named and named != windowed:
         raise config.fail("layer_types", "is not the order of this family's layers, the only one supported here")
-    return _size(config, PUBLISHED if "sliding_window" not in config.values else 0)
+    return _size(config, PUBLISHED)
 
 
-def _of_switch(config: Config) -> int:
-    if not config.flag("use_sliding_window", False):
-        return 0
-    return _size(config, PUBLISHED if "sliding_window" not in config.values else 0)
-
-
-def _size(config: Config, otherwise: int) -> int:
-    return config.integer("sliding_window", low=1, high=1 << 30) if config.has("sliding_window") else otherwise
+def _size(config: Config, absent: int) -> int:
+    if "sliding_window" not in config.values:
+        return absent
+    return config.integer("sliding_window", low=1, high=1 << 30) if config.has("sliding_window") else 0
 
 
 def _named(config: Config, layers: int) -> tuple[bool, ...]:
@@ -97,9 +84,10 @@ def _named(config: Config, layers: int) -> tuple[bool, ...]:
     return tuple(kind == SLIDING for kind in kinds)
 
 
-def _agree(config: Config, layers: int, windowed: tuple[bool, ...]) -> None:
-    """Refuse ``layer_types`` that name other layers than ``windowed`` (empty: none)."""
+def _agree(config: Config, layers: int, windowed: bool) -> None:
+    """Refuse ``layer_types`` by which other layers have a window than all or, unless ``windowed``, none."""
     named = _named(config, layers)
-    if named and any(named) != any(windowed) or (any(named) and not all(named)):
-        raise config.fail("layer_types", f"has {SLIDING!r} where this model has none of it" if any(named) else
-                          f"has no {SLIDING!r} where this model has all of it")  # fmt: skip
+    if any(named) and not (windowed and all(named)):
+        raise config.fail("layer_types", f"has {SLIDING!r} where this model has none of it")
+    if named and windowed and not any(named):
+        raise config.fail("layer_types", f"has no {SLIDING!r} where this model has all of it")

@@ -1,5 +1,5 @@
-"""Small models on compiled CUDA kernels: the random model beside the CPU, with the bars of ``gpu-check``, also where
-not all of its experts fit; drafts; a dense family; the command."""
+"""Small models on compiled CUDA kernels: not all experts fit; drafts; a dense family; the command. Logits of golden
+models: ``test_golden``."""
 
 from __future__ import annotations
 
@@ -10,9 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import gpu_models
-from benchmarks.gpu_check import Check
-from benchmarks.harness import Row
 from ds4ref.archs.deepseek4.mtp import Block
 from ds4ref.cli import ds4
 from ds4ref.drafts.mtp import Mtp
@@ -21,20 +18,8 @@ from ds4ref.kernels.cuda import backend
 from ds4ref.nano import embedded_path, mtp_path
 from tests.archs import dense
 from tests.archs.test_dense import BAR, apart, ids_of
-from tests.marking import sampled
 
 pytestmark = pytest.mark.cuda
-
-
-@pytest.mark.parametrize("mode", sampled(gpu_models.MODES, ["ds4"], pytest.mark.slow))
-def test_a_prompt_and_recorded_tokens_are_as_near_as_orders_of_adding_allow(
-    mode: str, nano_path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(gpu_models, "MODES", (mode,))
-    told: list[dict[str, Any]] = []
-    gpu_models.beside_the_cpu(Check(told.append), "random model", nano_path, gpu_models.Length(20, 3))
-    judged = [row for row in (Row(**message["row"]) for message in told) if row.bar is not None]
-    assert judged and all(row.met for row in judged), judged
 
 
 def test_a_model_that_does_not_fit_has_the_bits_of_one_that_does(

@@ -42,7 +42,7 @@ class ExpertUse:
         self.counts = ops.array(len(layers), experts, dtype=np.int64)
         """Number of times each expert of each layer was chosen, (layers, experts), an array of the backend."""
         ops.fill(self.counts, 0)
-        self.advise, self.resident = advise and resident is None, resident
+        self.advise, self.resident = advise and resident is None and len(layers) > 0, resident
         self.uncached = ""
         """Why an engine that would have read experts with a cache of its own accord has none, for reports."""
         if resident is not None:

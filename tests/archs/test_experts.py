@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from ds4ref.engine import Engine
+from ds4ref.errors import DataError
 from ds4ref.kernels.cpu import CPU
 from ds4ref.nano import random_path
+
+from . import dense
 
 
 def choices(engine: Engine, tokens: int) -> int:
@@ -37,6 +42,15 @@ def test_summary_names_the_hottest() -> None:
         found = engine.expert_use(most=5)
     assert found["hottest"] == [[2, 3, 9], [1, 7, 4]]
     assert (found["choices"], found["experts_used"], found["advised"]) == (13, 2, False)
+
+
+def test_a_model_without_experts_has_nothing_to_count(tmp_path: Path) -> None:
+    shape = dense.draw_shape(1, dense.FAMILIES["llama"])
+    path = dense.write(tmp_path / "m.gguf", shape, dense.draw_tensors(shape, 1, True))
+    with Engine.open(path, advise=True) as engine:
+        assert engine.expert_use() == {"choices": 0, "experts_used": 0, "experts": 0, "hottest": [], "advised": False}
+        with pytest.raises(DataError, match="no routed experts"):
+            engine.expert_counts()
 
 
 def test_advice_changes_no_number(monkeypatch: pytest.MonkeyPatch) -> None:

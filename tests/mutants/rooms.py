@@ -63,7 +63,11 @@ ROOMS = {
     "session": ("ds4ref/session", "tests/session"),
     "drafts": ("ds4ref/drafts", "tests/drafts"),
     "decode": ("ds4ref/decode.py", "tests/test_decode.py tests/session/test_forks.py"),
-    "archs": ("ds4ref/archs", "tests/archs tests/test_decode.py tests/session tests/test_importance.py"),
+    "archs": (
+        "ds4ref/archs",
+        "tests/archs tests/test_decode.py tests/session tests/test_importance.py tests/test_costs.py "
+        "tests/weights/test_tensors.py",
+    ),
     "text": ("ds4ref/text", "tests/text"),
     "weights": ("ds4ref/weights", "tests/weights"),
     "residency": ("ds4ref/residency", "tests/residency"),

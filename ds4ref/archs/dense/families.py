@@ -38,16 +38,17 @@ Query heads share key and value heads in equal groups. logits = norm(x) Whead^T,
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from ...weights.accounting import Inert, inert
+from ...weights.accounting import inert
 from ...weights.config import Config
 from . import Dense, Family, published, windows
+from .published import Published
 from .published_experts import ExpertNames
 from .shape import WINDOW_THETA, every
 
 if TYPE_CHECKING:
-    from ...weights.published import MetadataEntry, TensorParts
+    from ...weights.published import MetadataEntry
     from ...weights.safetensors import Checkpoint
 
 LLAMA = Dense(Family("llama", halves=False, qk_norm=False, experts="feed_forward_length"))
@@ -55,23 +56,6 @@ QWEN2 = Dense(Family("qwen2", halves=True, qk_norm=False, biases=True))
 QWEN3 = Dense(Family("qwen3", halves=True, qk_norm=True))
 QWEN3_MOE = Dense(Family("qwen3moe", halves=True, qk_norm=True, experts="expert_feed_forward_length"))
 GEMMA3 = Dense(Family("gemma3", halves=True, qk_norm=True, gemma=True, full=6))
-
-
-class Published(NamedTuple):
-    """Implementation of ``weights.published.Family``: a family's folders in Hugging Face's layout."""
-
-    family: Family
-    own: published.Own
-    INERT: tuple[Inert, ...] = published.INERT
-    INERT_TENSORS: tuple[Inert, ...] = published.INERT_TENSORS
-
-    def metadata(self, config: Config, checkpoint: Checkpoint) -> list[MetadataEntry]:
-        """Return the metadata entries of a GGUF file of this model."""
-        return published.metadata(config, checkpoint, self.family, self.own)
-
-    def parts(self, config: Config, checkpoint: Checkpoint) -> list[TensorParts]:
-        """Return what the tensors of a GGUF file of this model are made of."""
-        return published.parts(config, checkpoint, self.family, self.own)
 
 
 _WINDOWS = (*published.INERT, windows.INERT)
@@ -84,17 +68,17 @@ _QWEN3_EXPERTS = ExpertNames(
 )  # fmt: skip
 """Refused: weights that are not divided by their sum, layers without experts. GGUF files of this family say neither."""
 
-LLAMA_FOLDER = Published(LLAMA.family, published.Own(windows.no_window))
-MISTRAL_FOLDER = Published(LLAMA.family, published.Own(partial(windows.everywhere, windows.PUBLISHED)))
+LLAMA_FOLDER = Published(LLAMA.family, windows.no_window)
+MISTRAL_FOLDER = Published(LLAMA.family, partial(windows.everywhere, windows.PUBLISHED))
 MIXTRAL_FOLDER = Published(
-    LLAMA.family, published.Own(partial(windows.everywhere, 0), rms_eps=1e-5, rope_theta=1e6, experts=_MIXTRAL_EXPERTS)
+    LLAMA.family, partial(windows.everywhere, 0), rms_eps=1e-5, rope_theta=1e6, experts=_MIXTRAL_EXPERTS
 )
-QWEN2_FOLDER = Published(QWEN2.family, published.Own(windows.layered), (
+QWEN2_FOLDER = Published(QWEN2.family, windows.layered, (
     *_WINDOWS, inert("positions of text alone", "use_mrope", False),
     inert("queries, keys and values have biases in any case", "attention_bias"),
 ))  # fmt: skip
-QWEN3_FOLDER = Published(QWEN3.family, published.Own(windows.layered), _WINDOWS)
-QWEN3_MOE_FOLDER = Published(QWEN3_MOE.family, published.Own(windows.switched, experts=_QWEN3_EXPERTS), _WINDOWS)
+QWEN3_FOLDER = Published(QWEN3.family, windows.layered, _WINDOWS)
+QWEN3_MOE_FOLDER = Published(QWEN3_MOE.family, windows.switched, _WINDOWS, experts=_QWEN3_EXPERTS)
 
 HEAD_DIM = 256
 """Gemma 3: value of an absent ``head_dim`` and of an absent ``query_pre_attn_scalar``."""
@@ -134,12 +118,9 @@ class _PublishedGemma(Published):
 
 
 GEMMA3_FOLDER = _PublishedGemma(
-    GEMMA3.family,
-    published.Own(
-        _gemma_window, rope=_gemma_rope, head_dim=HEAD_DIM, rope_theta=1e6, tied=True, norm_plus=1.0,
-        activation=("hidden_activation", "gelu_pytorch_tanh"),
-        names={"post_attention_norm": "post_attention_layernorm", "ffn_norm": "pre_feedforward_layernorm",
-               "post_ffw_norm": "post_feedforward_layernorm"},
-    ),
-    (*published.INERT, inert("how transformers keeps the cache", "cache_implementation")),
+    GEMMA3.family, _gemma_window, (*published.INERT, inert("how transformers keeps the cache", "cache_implementation")),
+    rope=_gemma_rope, head_dim=HEAD_DIM, rope_theta=1e6, tied=True, norm_plus=1.0,
+    activation=("hidden_activation", "gelu_pytorch_tanh"),
+    names={"post_attention_norm": "post_attention_layernorm", "ffn_norm": "pre_feedforward_layernorm",
+           "post_ffw_norm": "post_feedforward_layernorm"},
 )  # fmt: skip

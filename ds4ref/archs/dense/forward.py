@@ -7,7 +7,6 @@ records.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -28,21 +27,6 @@ if TYPE_CHECKING:
     import numpy as np
 
     from ...residency.resident import ResidentExperts
-
-
-class NoExperts:
-    """Placeholder for ``archs.Model.experts`` in a model without experts."""
-
-    def summary(self, most: int = 16) -> dict[str, Any]:
-        """Return the expert report with all counts zero."""
-        return {"choices": 0, "experts_used": 0, "experts": 0, "hottest": [], "advised": False}
-
-    def passing(self, decoded: int = 0, fresh: bool = False) -> AbstractContextManager[None]:
-        """Surround a pass: nothing is read."""
-        return nullcontext()
-
-    def close(self) -> None:
-        """Do nothing."""
 
 
 def of_family(mode: Numerics) -> Numerics:
@@ -70,9 +54,8 @@ class Model(archs.Model):
     ):
         self.shape, self.weights, self.ops = shape, placed(weights, ops, on_host=("rope_freqs",)), ops
         self.numerics = of_family(numerics)
-        self.experts: Any = NoExperts()
-        if shape.n_experts:
-            self.experts = ExpertUse(ops, self.weights.layers, shape.n_experts, advise, resident)
+        layers = self.weights.layers if shape.n_experts else []
+        self.experts = ExpertUse(ops, layers, shape.n_experts, advise, resident)
         self.rope = RopeTables(shape, self.numerics.rope, weights.rope_freqs)
         self.window_rope = self.rope
         if shape.window_theta:

@@ -9,12 +9,13 @@ has it.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...errors import ModelFileError
-from ...weights.accounting import inert
+from ...weights.accounting import Inert, inert
 from ...weights.cursor import quote
 from ...weights.published import TensorParts
 from .published_experts import ExpertNames
@@ -58,9 +59,11 @@ def rope_values(config: Config) -> Config:
     return config.part("rope_scaling" if config.values.get("rope_scaling") else "rope_parameters")
 
 
-class Own(NamedTuple):
-    """What the folders of a family have of their own.
+@dataclass(frozen=True)
+class Published:
+    """A family's folders in Hugging Face's layout; implements ``weights.published.Family``.
 
+    INERT, INERT_TENSORS  keys of the config and tensors without effect
     window      reads the window in tokens (0: none) and the layers that have it (empty: all); ``windows``
     rms_eps     value of an absent ``rms_norm_eps``
     rope_theta  value of an absent ``rope_theta``
@@ -73,7 +76,10 @@ class Own(NamedTuple):
     head_dim    value of an absent ``head_dim``; 0: the width divided by the heads
     """
 
+    family: Family
     window: Callable[[Config, int], tuple[int, tuple[bool, ...]]]
+    INERT: tuple[Inert, ...] = INERT
+    INERT_TENSORS: tuple[Inert, ...] = INERT_TENSORS
     rms_eps: float = 1e-6
     rope_theta: float = 10000.0
     experts: ExpertNames | None = None
@@ -84,128 +90,123 @@ class Own(NamedTuple):
     rope: Callable[[Config], Config] = rope_values
     head_dim: int = 0
 
+    def metadata(self, config: Config, checkpoint: Checkpoint) -> list[MetadataEntry]:
+        """Implement ``weights.published.Family.metadata``."""
+        self._refuse_what_differs(config)
+        layers, heads, shared, size = self._sizes(config)
+        window, windowed = self.window(config, layers)
+        scaling = self._scaling(config)
+        at = self.family.name + "."
+        return [
+            ("general.architecture", "string", self.family.name),
+            ("general.name", "string", config.text("_name_or_path", "") or checkpoint.folder.resolve().name),
+            (at + "block_count", "u32", layers),
+            (at + "embedding_length", "u32", config.integer("hidden_size")),
+            (at + "feed_forward_length", "u32", config.integer("intermediate_size")),
+            (at + "vocab_size", "u32", config.integer("vocab_size")),
+            (at + "context_length", "u32", config.integer("max_position_embeddings", 1 << 30)),
+            (at + "attention.head_count", "u32", heads),
+            (at + "attention.head_count_kv", "u32", shared),
+            (at + "attention.key_length", "u32", size),
+            (at + "attention.value_length", "u32", size),
+            (at + "rope.dimension_count", "u32", size),
+            # f64: a value is what the config spells, where f32 would be its neighbour
+            (at + "attention.layer_norm_rms_epsilon", "f64", config.number("rms_norm_eps", self.rms_eps)),
+            (at + "rope.freq_base", "f64", self._theta(config)),
+            *((key, "f64" if kind == "f32" else kind, value)
+              for key, kind, value in scaling_entries(at, Scaling() if scaling.kind == "llama3" else scaling)),
+            *window_entries(at, window, windowed),
+            *(expert_entries(at, self.family, self.experts.sizes(config)) if self.experts else []),
+        ]  # fmt: skip
 
-def metadata(config: Config, checkpoint: Checkpoint, family: Family, own: Own) -> list[MetadataEntry]:
-    """Implement ``weights.published.Family.metadata``."""
-    _refuse_what_differs(config, family, own)
-    layers, heads, shared, size = _sizes(config, own)
-    window, windowed = own.window(config, layers)
-    scaling = _scaling(config, own)
-    at = family.name + "."
-    return [
-        ("general.architecture", "string", family.name),
-        ("general.name", "string", config.text("_name_or_path", "") or checkpoint.folder.resolve().name),
-        (at + "block_count", "u32", layers),
-        (at + "embedding_length", "u32", config.integer("hidden_size")),
-        (at + "feed_forward_length", "u32", config.integer("intermediate_size")),
-        (at + "vocab_size", "u32", config.integer("vocab_size")),
-        (at + "context_length", "u32", config.integer("max_position_embeddings", 1 << 30)),
-        (at + "attention.head_count", "u32", heads),
-        (at + "attention.head_count_kv", "u32", shared),
-        (at + "attention.key_length", "u32", size),
-        (at + "attention.value_length", "u32", size),
-        (at + "rope.dimension_count", "u32", size),
-        # f64: a value is what the config spells, where f32 would be its neighbour
-        (at + "attention.layer_norm_rms_epsilon", "f64", config.number("rms_norm_eps", own.rms_eps)),
-        (at + "rope.freq_base", "f64", _theta(config, own)),
-        *((key, "f64" if kind == "f32" else kind, value)
-          for key, kind, value in scaling_entries(at, Scaling() if scaling.kind == "llama3" else scaling)),
-        *window_entries(at, window, windowed),
-        *(expert_entries(at, family, own.experts.sizes(config)) if own.experts else []),
-    ]  # fmt: skip
+    def parts(self, config: Config, checkpoint: Checkpoint) -> list[TensorParts]:
+        """Implement ``weights.published.Family.parts``; missing tensors are reported when binding, by their GGUF
+        names."""
+        layers, heads, shared, size = self._sizes(config)
+        tensors = checkpoint.tensors
+        tensor_parts = [TensorParts(ours, (theirs,)) for ours, theirs in MODEL_NAMES.items() if theirs in tensors]
+        # a head of its own counts, whatever the config says of ties, as in transformers since version 5
+        tied = config.flag("tie_word_embeddings", self.tied)
+        if HEAD in tensors:
+            tensor_parts.append(TensorParts("output.weight", (HEAD,)))
+        elif not tied:
+            raise ModelFileError(checkpoint.path, f"tensor {HEAD} is missing, and the config does not tie the head")
+        scaling = self._scaling(config)
+        if scaling.kind == "llama3":
+            divisors = llama3_divisors(size, self._theta(config), scaling)
+            tensor_parts.append(TensorParts("rope_freqs.weight", (), made=divisors))
+        tensor_parts += self._layer_parts(layers, heads, shared, size, tensors)
+        if self.norm_plus:
+            tensor_parts = [
+                part._replace(plus=self.norm_plus * part.name.endswith("norm.weight")) for part in tensor_parts
+            ]
+        if self.experts:
+            count = self.experts.sizes(config)[0]
+            tensor_parts += [part for layer in range(layers) for part in self.experts.parts(layer, count)]
+        return tensor_parts
 
+    def _layer_parts(
+        self, layers: int, heads: int, shared: int, size: int, tensors: Collection[str]
+    ) -> Iterator[TensorParts]:
+        orders = {} if self.family.halves else {"attn_q": adjacent(heads, size), "attn_k": adjacent(shared, size)}
+        for layer in range(layers):
+            for ours, theirs in (LAYER_NAMES | (self.names or {})).items():
+                name = f"model.layers.{layer}.{theirs}.weight"
+                if name in tensors:
+                    yield TensorParts(f"blk.{layer}.{ours}.weight", (name,), orders.get(ours))
+            for ours in ("attn_q", "attn_k", "attn_v") if self.family.biases else ():
+                name = f"model.layers.{layer}.{LAYER_NAMES[ours]}.bias"
+                if name in tensors:
+                    yield TensorParts(f"blk.{layer}.{ours}.bias", (name,))
 
-def parts(config: Config, checkpoint: Checkpoint, family: Family, own: Own) -> list[TensorParts]:
-    """Implement ``weights.published.Family.parts``; missing tensors are reported when binding, by their GGUF names."""
-    layers, heads, shared, size = _sizes(config, own)
-    tensors = checkpoint.tensors
-    tensor_parts = [TensorParts(ours, (theirs,)) for ours, theirs in MODEL_NAMES.items() if theirs in tensors]
-    # a head of its own counts, whatever the config says of ties, as in transformers since version 5
-    tied = config.flag("tie_word_embeddings", own.tied)
-    if HEAD in tensors:
-        tensor_parts.append(TensorParts("output.weight", (HEAD,)))
-    elif not tied:
-        raise ModelFileError(checkpoint.path, f"tensor {HEAD} is missing, and the config does not tie the head")
-    scaling = _scaling(config, own)
-    if scaling.kind == "llama3":
-        divisors = llama3_divisors(size, _theta(config, own), scaling)
-        tensor_parts.append(TensorParts("rope_freqs.weight", (), made=divisors))
-    tensor_parts += _layer_parts(layers, heads, shared, size, tensors, family, own.names or {})
-    if own.norm_plus:
-        norms = [part.name.endswith("norm.weight") for part in tensor_parts]
-        tensor_parts = [
-            part._replace(plus=own.norm_plus) if norm else part for part, norm in zip(tensor_parts, norms, strict=True)
-        ]
-    if own.experts:
-        count = own.experts.sizes(config)[0]
-        tensor_parts += [part for layer in range(layers) for part in own.experts.parts(layer, count)]
-    return tensor_parts
+    def _sizes(self, config: Config) -> tuple[int, int, int, int]:
+        """Return layers, heads, shared heads and channels per head."""
+        layers = config.integer("num_hidden_layers", low=1, high=MAX_LAYERS)
+        heads = config.integer("num_attention_heads", low=1, high=MAX_HEADS)
+        shared = config.integer("num_key_value_heads", heads, low=1, high=MAX_HEADS)
+        size = config.integer(
+            "head_dim", self.head_dim or config.integer("hidden_size") // heads, low=2, high=MAX_HEAD_DIM
+        )
+        if size % 2:
+            raise config.fail("head_dim", f"is {size}, rope needs an even one")
+        return layers, heads, shared, size
 
+    def _refuse_what_differs(self, config: Config) -> None:
+        key, wanted = self.activation
+        if config.text(key, wanted) != wanted:
+            raise config.fail(key, f"is {quote(config.text(key), 40)}, wanted {wanted!r}")
+        for key in ("mlp_bias",) if self.family.biases else ("attention_bias", "mlp_bias"):
+            if config.flag(key, False):
+                raise config.fail(key, "is true, which is not supported here")
+        for part in (config, self.rope(config)):
+            if part.number("partial_rotary_factor", 1.0) != 1.0:
+                raise part.fail("partial_rotary_factor", "is not 1, which is not supported here")
 
-def _layer_parts(
-    layers: int, heads: int, shared: int, size: int, tensors: Collection[str], family: Family, names: dict[str, str]
-) -> Iterator[TensorParts]:
-    orders = {} if family.halves else {"attn_q": adjacent(heads, size), "attn_k": adjacent(shared, size)}
-    for layer in range(layers):
-        for ours, theirs in (LAYER_NAMES | names).items():
-            name = f"model.layers.{layer}.{theirs}.weight"
-            if name in tensors:
-                yield TensorParts(f"blk.{layer}.{ours}.weight", (name,), orders.get(ours))
-        for ours in ("attn_q", "attn_k", "attn_v") if family.biases else ():
-            name = f"model.layers.{layer}.{LAYER_NAMES[ours]}.bias"
-            if name in tensors:
-                yield TensorParts(f"blk.{layer}.{ours}.bias", (name,))
+    def _theta(self, config: Config) -> float:
+        return self.rope(config).number("rope_theta", config.number("rope_theta", self.rope_theta))
+
+    def _scaling(self, config: Config) -> Scaling:
+        part = self.rope(config)
+        kind = part.agreed("rope_type", "type", default="default")
+        if kind == "default":
+            return Scaling()
+        if kind not in ("linear", "yarn", "llama3"):
+            raise part.fail("rope_type", f"is {quote(kind, 40)}, not one of default, linear, yarn, llama3")
+        factor = part.number("factor")
+        if kind == "linear":
+            return Scaling(kind, factor)
+        trained = _trained(config, part)
+        if kind == "llama3":
+            return Scaling(kind, factor, trained, part.number("high_freq_factor"), part.number("low_freq_factor"))
+        if not part.flag("truncate", True):
+            raise part.fail("truncate", "is false, which is not supported here")
+        fast, slow = part.number("beta_fast", 32.0), part.number("beta_slow", 1.0)
+        return Scaling(kind, factor, trained, fast, slow, _yarn_gain(part, factor))
 
 
 def adjacent(heads: int, size: int) -> np.ndarray:
     """Return the permutation (rows,) from rope's halves order to its adjacent-pairs order: new row -> old row."""
     return np.arange(heads * size).reshape(heads, 2, size // 2).swapaxes(1, 2).reshape(-1)
-
-
-def _sizes(config: Config, own: Own) -> tuple[int, int, int, int]:
-    """Return layers, heads, shared heads and channels per head."""
-    layers = config.integer("num_hidden_layers", low=1, high=MAX_LAYERS)
-    heads = config.integer("num_attention_heads", low=1, high=MAX_HEADS)
-    shared = config.integer("num_key_value_heads", heads, low=1, high=MAX_HEADS)
-    size = config.integer("head_dim", own.head_dim or config.integer("hidden_size") // heads, low=2, high=MAX_HEAD_DIM)
-    if size % 2:
-        raise config.fail("head_dim", f"is {size}, rope needs an even one")
-    return layers, heads, shared, size
-
-
-def _refuse_what_differs(config: Config, family: Family, own: Own) -> None:
-    key, wanted = own.activation
-    if config.text(key, wanted) != wanted:
-        raise config.fail(key, f"is {quote(config.text(key), 40)}, wanted {wanted!r}")
-    for key in ("mlp_bias",) if family.biases else ("attention_bias", "mlp_bias"):
-        if config.flag(key, False):
-            raise config.fail(key, "is true, which is not supported here")
-    for part in (config, own.rope(config)):
-        if part.number("partial_rotary_factor", 1.0) != 1.0:
-            raise part.fail("partial_rotary_factor", "is not 1, which is not supported here")
-
-
-def _theta(config: Config, own: Own) -> float:
-    return own.rope(config).number("rope_theta", config.number("rope_theta", own.rope_theta))
-
-
-def _scaling(config: Config, own: Own) -> Scaling:
-    part = own.rope(config)
-    kind = part.agreed("rope_type", "type", default="default")
-    if kind == "default":
-        return Scaling()
-    if kind not in ("linear", "yarn", "llama3"):
-        raise part.fail("rope_type", f"is {quote(kind, 40)}, not one of default, linear, yarn, llama3")
-    factor = part.number("factor")
-    if kind == "linear":
-        return Scaling(kind, factor)
-    trained = _trained(config, part)
-    if kind == "llama3":
-        return Scaling(kind, factor, trained, part.number("high_freq_factor"), part.number("low_freq_factor"))
-    if not part.flag("truncate", True):
-        raise part.fail("truncate", "is false, which is not supported here")
-    fast, slow = part.number("beta_fast", 32.0), part.number("beta_slow", 1.0)
-    return Scaling(kind, factor, trained, fast, slow, _yarn_gain(part, factor))
 
 
 def _trained(config: Config, part: Config) -> int:

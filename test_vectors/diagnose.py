@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from argparse import ArgumentTypeError, Namespace
+from argparse import Namespace
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 NOT_DEEPSEEK = ("only DeepSeek V4 has a library of known mistakes; this model was compared with rounding sets and with "
                 "mistakes of prompt, template and output")  # fmt: skip
+TYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
 USUAL = 250
 """Candidates of a search that nothing ends early."""
 
@@ -69,7 +70,7 @@ def run(argv: Sequence[str]) -> int:
     )
     made.add_argument("--chat", action="store_true", help="with --target: ask as a chat, which also tests the template")
     add(made, "--their-model")
-    made.add_argument("--computes", metavar="TYPE", type=computing, default=None,
+    made.add_argument("--computes", metavar="TYPE", type=choice(*TYPES, *TYPES.values()), default=None,
                       help="bf16, f16 or f32: the type that engine computes in (inferred)")  # fmt: skip
     made.add_argument("--allow-undecided", action="store_true", help="exit with 0 also for the verdict undecided")
     add(made, "--json")
@@ -86,7 +87,6 @@ def run(argv: Sequence[str]) -> int:
         raise UsageError("--prompt-file goes with --logits")
     from ds4ref.engine import Engine
     from ds4ref.nano.diagnostic import diagnostic_path
-    from ds4ref.variants import ROUNDING
 
     from .trace.plan import planned
 
@@ -101,13 +101,8 @@ def run(argv: Sequence[str]) -> int:
                 report_notes("ds4-vectors", target)
         with Interrupt(signal.SIGTERM) as interrupt:
             result = run_diagnosis(engine, seen if args.top is None else seen.top(args.top), args.their_model,
-                                   interrupt, args.computes)  # fmt: skip
-        sure = result.mode in ROUNDING and not ROUNDING[result.mode].coarse
-        plan = (
-            planned(engine.shape, seen.ids.tolist(), result.first_position, sure)
-            if result.verdict == "unknown"
-            else None
-        )
+                                   interrupt, TYPES.get(args.computes, args.computes))  # fmt: skip
+        plan = planned(engine.shape, len(seen.ids), result)
     whole, text = result.to_json(), _describe(result, seen)
     if plan is not None:
         whole["dump"] = plan.to_json()
@@ -116,14 +111,6 @@ def run(argv: Sequence[str]) -> int:
     if interrupt.requested:
         return 128 + interrupt.signum
     return 0 if result.clean or (args.allow_undecided and result.verdict == "undecided") else 1
-
-
-def computing(text: str) -> str:
-    """Parse the type in which an engine computes; ArgumentTypeError for another one."""
-    types = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
-    if text not in (*types, *types.values()):
-        raise ArgumentTypeError(f"{text!r} is not bf16, f16 or f32")
-    return types.get(text, text)
 
 
 def read_given(args: Namespace, engine: Engine, ids: Sequence[int] | None) -> Observation:
@@ -177,9 +164,9 @@ def run_diagnosis(
 
         if broken:
             return _broken(broken, seen, explained)
-        found, notes = (None, []) if their_model is None else _of_their_file(engine, their_model, seen, library, bos)
-        result = found or explained(seen)
-        result.notes += [] if result.clean else notes
+        theirs, note = (None, "") if their_model is None else _of_their_file(engine, their_model, seen, library, bos)
+        result = theirs or explained(seen)
+        result.notes += [note] if note and not result.clean else []
     result.notes += [finding.says for finding in findings if finding.name != "storage"]
     if not library.runner.own:
         result.notes.append(NOT_DEEPSEEK)
@@ -190,7 +177,7 @@ def run_diagnosis(
     return result
 
 
-def _broken(findings: list[Finding], seen: Observation, explained: object) -> Diagnosis:
+def _broken(findings: list[Finding], seen: Observation, explained: Callable[[Observation], Diagnosis]) -> Diagnosis:
     """Report positions that are no output of an engine, and diagnose the other positions on their own."""
     from .diagnosis import Diagnosis
 
@@ -200,7 +187,7 @@ def _broken(findings: list[Finding], seen: Observation, explained: object) -> Di
     result.notes += [finding.says for finding in findings[1:]]
     keep = ~np.isin(seen.rows, bad)
     if bad and keep.sum() >= 8:
-        other = explained(seen.part(keep))  # type: ignore[operator]
+        other = explained(seen.part(keep))
         result.mode, result.ranking = other.mode, other.ranking
         result.notes.append(
             f"the other {int(keep.sum())} positions on their own: {other.fault or other.verdict} ({other.says})"
@@ -211,7 +198,7 @@ def _broken(findings: list[Finding], seen: Observation, explained: object) -> Di
 
 def _of_their_file(
     engine: Engine, path: str, seen: Observation, library: Signatures, bos: int | None
-) -> tuple[Diagnosis | None, list[str]]:
+) -> tuple[Diagnosis | None, str]:
     """Check whether our engine on their file gives their numbers, and not on ours: then the file is wrong.
 
     Return (the diagnosis if it is the file, else None; what to note of a diagnosis by our file). ``library``: ours.
@@ -227,13 +214,13 @@ def _of_their_file(
         there = Signatures(other, seen.ids.tolist())
         theirs = explain(there, seen, bos)
         if not theirs.clean:
-            return None, ["their engine is also wrong on its own file: " + (theirs.fault or theirs.verdict)]
+            return None, f"their engine is also wrong on its own file: {theirs.fault or theirs.verdict}"
         if np.array_equal(there.get(theirs.verdict).logprobs, library.get(theirs.verdict).logprobs):
-            return None, ["their file and ours give the same numbers"]
+            return None, "their file and ours give the same numbers"
     theirs.mode, theirs.verdict, theirs.limit = theirs.verdict, "file", None
     theirs.says = "their engine is right about the file it reads, which is not this one"
     theirs.next = [f"ds4-vectors damage {engine.path} {path} names the tensors that differ"]
-    return theirs, []
+    return theirs, ""
 
 
 def _show_tokens(engine: Engine, library: Signatures, seen: Observation, result: Diagnosis) -> None:
@@ -259,13 +246,9 @@ def _show_tokens(engine: Engine, library: Signatures, seen: Observation, result:
 def _describe(result: Diagnosis, seen: Observation) -> str:
     kind = "full logits" if seen.full else f"the top {seen.logprobs.shape[1]} tokens"
     stored = f" stored as {result.stored}" if result.stored else ""
-    early = (
-        ""
-        if result.stopped is None
-        else (f"stopped early, after {result.stopped} candidates: one not tried yet may explain the numbers better")
-    )
+    early = f"stopped early, after {result.stopped} candidates: one not tried yet may explain the numbers better"
     lines = [
-        *([early] if early else []),
+        *([] if result.stopped is None else [early]),
         f"verdict      {result.verdict}" + (f": {result.fault}" if result.fault else ""),
         f"meaning      {result.says}",
         f"confidence   {result.confidence:.3f}, from {kind}{stored} at {result.positions} positions",

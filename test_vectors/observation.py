@@ -271,8 +271,8 @@ def _listed(seen: Observation, support: np.ndarray) -> list[Finding]:
         hint = "; they look like base-10 logarithms" if (tens <= 1 + TOP_SUM).all() and (values <= 0).all() else ""
         says = (f"the listed tokens alone have probabilities summing to {sums.max():.3g} at {{at}}: these are not "
                 f"natural log probabilities{hint}")  # fmt: skip
-        found = broken("sum", says, seen.rows, over)
-        findings.append(Finding("sum", found.says, REFUSE) if over.all() else found)
+        finding = broken("sum", says, seen.rows, over)
+        findings.append(Finding("sum", finding.says, REFUSE) if over.all() else finding)
     twice = np.array([len(np.unique(row[on])) < on.sum() for row, on in zip(support, listed, strict=True)])
     if twice.any():
         findings.append(broken("twice", "a token is listed twice at {at}", seen.rows, twice))

@@ -130,9 +130,9 @@ def run(argv: Sequence[str]) -> int:
         return 0
     depths = read_depths(args.depths)
     with opened(args) as store, target_of(args, args.target) as target, Progress("scored") as progress:
-        room = min(depths[-1], args.ctx or depths[-1])
-        text = prose(room * 6) if args.text is None else read_text(args.text, "text")
-        steps, length = score(target, text, room, progress)
+        limit = min(depths[-1], args.ctx or depths[-1])
+        text = prose(limit * 6) if args.text is None else read_text(args.text, "text")
+        steps, length = score(target, text, limit, progress)
         progress.clear()
         agrees = None if isinstance(target, LocalTarget) else echo_agrees(target)
         identity = target.identity()
@@ -142,7 +142,7 @@ def run(argv: Sequence[str]) -> int:
         scores = by_depth(nats, depths, args.window)
         reached, stopped = len(steps), len(steps) < length
         missing = [depth for depth in depths if depth > reached]
-        why = "stopped" if stopped else f"--ctx is {room}" if reached == room else f"the text has {reached} tokens"
+        why = "stopped" if stopped else f"--ctx is {limit}" if reached == limit else f"the text has {reached} tokens"
         if missing:
             say(PROG, f"{why}: depths not reached: {', '.join(map(str, missing))}")
         if not scores and not stopped:

@@ -23,31 +23,31 @@ WINDOW = "the sliding window: from here on it drops its oldest row"
 def onsets(shape: Any) -> list[tuple[int, str]]:
     """Return (position, what matters from there on) in ascending order of position."""
     if not isinstance(shape, ModelShape):
-        found = [
+        begins = [
             (0, "what acts on single tokens: embedding, norms, products, head"),
             (1, "what mixes tokens or turns with the position: rotary channels, attention over several rows"),
         ]
         windows = {shape.window_of(layer) for layer in range(shape.n_layers)} - {0}
-        return found + [(window, WINDOW) for window in sorted(windows)]
-    found = [
+        return begins + [(window, WINDOW) for window in sorted(windows)]
+    begins = [
         (0, "what acts on single tokens: embedding, norms, products, experts, hyper-connections, sinks, head"),
         (1, "what mixes tokens or turns with the position: rotary channels, attention over several rows"),
         (shape.window, WINDOW),
     ]
     for ratio in sorted(set(shape.ratios) - {0}):
-        found += [(at, f"layers with ratio {ratio}: {says}") for at, says in compressed(shape, ratio)]
-    return sorted(found)
+        begins += [(at, f"layers with ratio {ratio}: {says}") for at, says in compressed(shape, ratio)]
+    return sorted(begins)
 
 
 def compressed(shape: ModelShape, ratio: int) -> list[tuple[int, str]]:
     """Return (position, what matters from there on) of layers with ``ratio`` alone."""
-    found = [
+    begins = [
         (ratio - 1, "the first compressed row is attended from here on"),
         (2 * ratio - 1, "the second compressed row, and what a compressor keeps of the window before"),
     ]
     if ratio == CSA:
-        found.append((CSA * (shape.index_topk + 1) - 1, "the indexer selects from here on"))
-    return found
+        begins.append((CSA * (shape.index_topk + 1) - 1, "the indexer selects from here on"))
+    return begins
 
 
 def narrowed(shape: Any, first: int, exactly: bool) -> list[str]:

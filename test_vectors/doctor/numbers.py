@@ -125,10 +125,8 @@ def add_diagnosis(
     if outcome is Outcome.OK:
         limit = limit or "bugs that change the logits by less than this mode's noise are not detectable"
         notes += [f"the target reports mode {declared}"] if declared not in (None, diagnosis.verdict) else []
-    elif diagnosis.verdict == "unknown":
-        exactly = diagnosis.mode in ROUNDING and not ROUNDING[diagnosis.mode].coarse
-        plan = planned(case.engine.shape, observation.ids.tolist(), first, exactly)
-        steps += [] if plan is None else [plan.text()]
+    elif (plan := planned(case.engine.shape, len(observation.ids), diagnosis)) is not None:
+        steps.append(plan.text())
     if outcome is not Outcome.OK and (diagnosis.verdict == "fault" or not steps):
         steps.append(command)
     where = []

@@ -305,9 +305,9 @@ def compare_continuations(
     where = []
     if outcome is Outcome.WRONG and largest is not None:
         beyond = np.flatnonzero(rms > yard.apart)
-        said, at, other = places[int(beyond[0] if len(beyond) else np.nanargmax(rms))]
-        where = [(f"at token {at}", row([(s.token.raw, s.token.id) for s in said], at)),
-                 ("generating", alternatives_row(said[at])), ("as a prompt", alternatives_row(other))]  # fmt: skip
+        answer, at, other = places[int(beyond[0] if len(beyond) else np.nanargmax(rms))]
+        where = [(f"at token {at}", row([(s.token.raw, s.token.id) for s in answer], at)),
+                 ("generating", alternatives_row(answer[at])), ("as a prompt", alternatives_row(other))]  # fmt: skip
     steps_next = {Outcome.WRONG: [DECODE], Outcome.UNSURE: [IDS]}.get(outcome, [])
     stage.add(name, outcome, says, figures={"positions": len(places), "largest, nats rms": largest}, where=where,
               limit=yard.limit(len(rms)), next=steps_next)  # fmt: skip

@@ -175,9 +175,9 @@ def _find_fault(case: Blaming, result: BlameResult, unexplained: list[WrongOp]) 
     if best is not None and best.full:
         return best.cause
     for candidate in fitted(case, first, lambda faults: _acting(first, faults)):
-        found = _best(case, result, unexplained, [candidate])
-        if found is not None and (best is None or found.score > best.score):
-            best = found
+        scored = _best(case, result, unexplained, [candidate])
+        if scored is not None and (best is None or scored.score > best.score):
+            best = scored
         if best is not None and best.full:
             break
     return None if best is None else best.cause

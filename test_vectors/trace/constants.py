@@ -133,9 +133,9 @@ def _refined(best: float, tried: list[float], log: bool, cost: Callable[[float],
     at = tried.index(best)
     low, high = tried[max(at - 1, 0)], tried[min(at + 1, len(tried) - 1)]
     into, back = (math.log, math.exp) if log and low > 0 else (float, float)
-    found = minimize_scalar(lambda t: cost(back(t)), bounds=(into(low), into(high)), method="bounded",
+    minimum = minimize_scalar(lambda t: cost(back(t)), bounds=(into(low), into(high)), method="bounded",
                             options={"xatol": 1e-8 * max(into(high) - into(low), 1e-9), "maxiter": 60})  # fmt: skip
-    return min(best, back(found.x), key=cost)
+    return min(best, back(minimum.x), key=cost)
 
 
 def _plain(value: float, stepped: bool, unit: float, cost: Callable[[float], float]) -> float:

@@ -7,13 +7,14 @@ docs/reference/trace.md has the code that dumps.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ds4ref.archs.deepseek4.shape import ModelShape
+from ds4ref.variants import ROUNDING
 
 from ..diagnosis.onsets import LATE, compressed
+from ..diagnosis.verdict import Diagnosis
 
 
 @dataclass(frozen=True)
@@ -38,21 +39,20 @@ class DumpPlan:
                 f"{' '.join(command.split())}")  # fmt: skip
 
 
-def planned(shape: Any, ids: Sequence[int], first: int | None, exactly: bool = True) -> DumpPlan | None:
-    """Return the dump that would decide what is wrong with an engine that deviates first at position ``first``.
+def planned(shape: Any, tokens: int, diagnosis: Diagnosis) -> DumpPlan | None:
+    """Return the dump of ``tokens`` tokens that would decide what is wrong with an engine of an unknown mistake.
 
-    None for an architecture that trace does not know: all but DeepSeek V4.
-
-    ``exactly``: whether positions before are right to float precision; below a rounding's noise anything may have begun
-    earlier.
+    None for another verdict, and for an architecture that trace does not know: all but DeepSeek V4.
     """
-    if not isinstance(shape, ModelShape):
+    if diagnosis.verdict != "unknown" or not isinstance(shape, ModelShape):
         return None
-    first = first or 0
+    # below a rounding's noise anything may have begun earlier
+    exactly = diagnosis.mode in ROUNDING and not ROUNDING[diagnosis.mode].coarse
+    first = diagnosis.first_position or 0
     near = [ratio for ratio in sorted(set(shape.ratios) - {0})
             if exactly and any(at <= first <= at + LATE for at, _ in compressed(shape, ratio))]  # fmt: skip
     kinds = near if near else sorted(set(shape.ratios))
     layers = tuple(sorted(shape.ratios.index(ratio) for ratio in kinds))
     if not near and max(layers) < shape.n_hash_layers < shape.n_layers:
         layers = (*layers, shape.n_hash_layers)
-    return DumpPlan(len(ids), layers)
+    return DumpPlan(tokens, layers)

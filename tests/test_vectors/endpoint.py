@@ -160,8 +160,8 @@ class Endpoint:
             shift = self.wrong != "early"
             steps.append((ids[0], None))
             steps += [(ids[i], rows[i - shift]) for i in range(1, len(ids))]
-        told = body.get("thinking") == {"type": "disabled"}
-        thinks = self.wrong == "always thinks" or (self.wrong == "thinks" and not told)
+        thinking_off = body.get("thinking") == {"type": "disabled"}
+        thinks = self.wrong == "always thinks" or (self.wrong == "thinks" and not thinking_off)
         committed = self.committed(ids, body["max_tokens"])
         for i in range(body["max_tokens"]):
             row = row.copy()

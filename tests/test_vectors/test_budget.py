@@ -34,13 +34,15 @@ def test_one_row_beyond_noise_is_soft_where_flips_explain_it_and_hard_where_they
     for distance, beyond, hard in ((0.4, 0, 0), (0.41, 1, 0), (0.69, 1, 0), (0.71, 1, 1)):
         apart = np.zeros(n)
         apart[7], apart[8] = distance, np.nan
-        found = judge(apart, noise, size, lost, np.full(n, 0.2))
-        assert (found.beyond.sum(), found.hard.sum(), found.wrong) == (beyond, hard, bool(hard))
-        assert found.limit == pytest.approx(0.4)
+        result = judge(apart, noise, size, lost, np.full(n, 0.2))
+        assert (result.beyond.sum(), result.hard.sum(), result.wrong) == (beyond, hard, bool(hard))
+        assert result.limit == pytest.approx(0.4)
         assert judge(apart, noise, size, lost, None).wrong == (distance > 0.4)
     apart = np.full(n, 0.5)
-    found = judge(apart, noise, np.full(n, 2.0), lost, np.full(n, 0.2))
-    assert found.wrong and found.ratio == pytest.approx(0.5 / 0.4, rel=1e-5) and found.relative == pytest.approx(0.25)
+    result = judge(apart, noise, np.full(n, 2.0), lost, np.full(n, 0.2))
+    assert (
+        result.wrong and result.ratio == pytest.approx(0.5 / 0.4, rel=1e-5) and result.relative == pytest.approx(0.25)
+    )
     assert not judge(np.full(n, np.nan), noise, size, lost, None).wrong
 
 

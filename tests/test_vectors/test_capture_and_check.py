@@ -42,8 +42,8 @@ def test_what_is_asked_and_kept(tmp_path) -> None:
     prompts = [PromptCase("one", "First?", 99), PromptCase("two", "2?\n", 77)]
     options = {"max_tokens": 2, "top_logprobs": 5, "repetitions": 2, "system": "Be brief."}
     vectors = start(str(tmp_path / "v"), target, prompts, **options)
-    told = []
-    assert record_missing(vectors, target, lambda *pair: told.append(pair)) == 2 and told == [(0, 2), (1, 2)]
+    listed = []
+    assert record_missing(vectors, target, lambda *pair: listed.append(pair)) == 2 and listed == [(0, 2), (1, 2)]
     asked = [(r.prompt.user, r.prompt.system, r.max_tokens, r.top_logprobs, r.ctx) for r in target.asked]
     assert asked == [("First?", "Be brief.", 2, 5, 99)] * 2 + [("2?\n", "Be brief.", 2, 5, 77)] * 2
     again = Vectors.open(tmp_path / "v")
@@ -83,10 +83,10 @@ def test_prompts_that_make_no_files(tmp_path, ids) -> None:
 
 def test_alternatives_that_cannot_be_compared_are_kept_apart() -> None:
     """Without a probability, or without bytes: whoever reads ``top`` may compare all of it."""
-    told = (Token(b"A", -0.5), Token(b"", -1.0), Token(b"B", None), Token(b"C", -9999.0), Token(b"D", -2.0))
-    found = record(Step(Token(b"A", -0.5), told))
-    assert [(t.raw, t.logprob) for t in found.top] == [(b"A", -0.5), (b"D", -2.0)]
-    assert [(t.raw, t.logprob) for t in found.rest] == [(b"", -1.0), (b"B", None), (b"C", -9999.0)]
+    listed = (Token(b"A", -0.5), Token(b"", -1.0), Token(b"B", None), Token(b"C", -9999.0), Token(b"D", -2.0))
+    outcome = record(Step(Token(b"A", -0.5), listed))
+    assert [(t.raw, t.logprob) for t in outcome.top] == [(b"A", -0.5), (b"D", -2.0)]
+    assert [(t.raw, t.logprob) for t in outcome.rest] == [(b"", -1.0), (b"B", None), (b"C", -9999.0)]
     assert record(Step(Token(b"A", -9999.0))).token.logprob is None
 
 
@@ -146,9 +146,9 @@ def test_vectors_of_another_checkpoint_are_refused_by_name(tmp_path, capsys, mon
 
 
 def edit(folder, change) -> None:
-    found = json.loads((folder / "manifest.json").read_text())
-    change(found)
-    (folder / "manifest.json").write_text(json.dumps(found))
+    outcome = json.loads((folder / "manifest.json").read_text())
+    change(outcome)
+    (folder / "manifest.json").write_text(json.dumps(outcome))
 
 
 @pytest.mark.parametrize("damage", [

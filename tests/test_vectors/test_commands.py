@@ -80,8 +80,8 @@ def test_the_five_official_cases_are_checked(official, nano_path, tmp_path, caps
     target = f"local:{nano_path}?backend=cpu&numerics=exact"
     junit = tmp_path / "junit.xml"
     for profile in ("margin", "ds4"):
-        code, found = run(capsys, "check", path, "--target", target, "--profile", profile, "--junit", str(junit))
-        assert code == 0 and found["passed"] and found["verdicts"] == {"match": 4, "expected": 1}
+        code, result = run(capsys, "check", path, "--target", target, "--profile", profile, "--junit", str(junit))
+        assert code == 0 and result["passed"] and result["verdicts"] == {"match": 4, "expected": 1}
         suite = ET.parse(junit).getroot().find("testsuite")
         assert suite is not None and (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == (
             "5", "0", "1")  # fmt: skip
@@ -93,16 +93,16 @@ def test_a_wrong_case_fails_the_check(official, nano_path, capsys) -> None:
     steps = (good.steps[0], (b"q", ((b"q", 0.0),)), *good.steps[2:])
     (official / "official.vec").write_bytes(write_vec([VecCase(good.id, good.ctx, good.prompt_path, steps)]))
     target = f"local:{nano_path}?backend=cpu&numerics=exact"
-    code, found = run(capsys, "check", str(official / "official.vec"), "--target", target)
-    assert code == 1 and found["failed"] == ["long_code_audit"]
+    code, result = run(capsys, "check", str(official / "official.vec"), "--target", target)
+    assert code == 1 and result["failed"] == ["long_code_audit"]
 
 
 def test_an_external_binary_is_checked_too(official, nano_path, capsys) -> None:
     """Our own ds4 through its --dump-logprobs, as somebody would name theirs."""
     command = f"command:{sys.executable} -m ds4ref.cli.ds4 -m {nano_path} --backend cpu --numerics exact"
-    code, found = run(capsys, "check", str(official / "official.vec"), "--only", "short_code_completion",
+    code, result = run(capsys, "check", str(official / "official.vec"), "--only", "short_code_completion",
                       "--target", command)  # fmt: skip
-    assert code == 0 and found["verdicts"] == {"match": 1}
+    assert code == 0 and result["verdicts"] == {"match": 1}
 
 
 def test_capture_convert_and_back(nano_path, tmp_path, capsys) -> None:
@@ -113,8 +113,8 @@ def test_capture_convert_and_back(nano_path, tmp_path, capsys) -> None:
     goal = str(tmp_path / "a.vec")
     assert run(capsys, "convert", folder, goal)[0] == 0
     assert run(capsys, "convert", folder, goal)[0] == 2  # never refreshed in place
-    code, found = run(capsys, "check", goal, "--target", target)
-    assert code == 0 and found["verdicts"] == {"match": 1}
+    code, result = run(capsys, "check", goal, "--target", target)
+    assert code == 0 and result["verdicts"] == {"match": 1}
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.vec", "p.jsonl", "prompts", "v"]
 
 
@@ -140,8 +140,8 @@ def test_partial_captures_are_no_vectors(nano_path, tmp_path, capsys) -> None:
 def test_a_check_that_compared_nothing_is_not_passed(official, tmp_path, capsys, monkeypatch) -> None:
     silent = Scripted([], forced=[Step(Token(b"?"))] * 4)
     monkeypatch.setattr("ds4ref.test_vectors.check.target_of", lambda *a: silent)
-    code, found = run(capsys, "check", str(official / "official.vec"), "--only", "short_code_completion")
-    assert code == 1 and found["verdicts"] == {"incomparable": 1} and not found["passed"]
+    code, result = run(capsys, "check", str(official / "official.vec"), "--only", "short_code_completion")
+    assert code == 1 and result["verdicts"] == {"incomparable": 1} and not result["passed"]
 
 
 # ------------------------------------------------------------------------------------------------------- perplexity
@@ -162,9 +162,9 @@ def test_windows_end_at_their_depth_and_leave_the_start_out() -> None:
 
 def test_ppl_of_the_embedded_model(nano_path, capsys) -> None:
     target = f"local:{nano_path}?backend=cpu&numerics=exact"
-    code, found = run(capsys, "ppl", "--depths", "64,512", "--target", target)
-    assert code == 0 and [d["depth"] for d in found["depths"]] == [64, 512] and found["echo_agrees"] is None
-    assert all(d["ppl"] > 1 and d["nll_stderr"] > 0 for d in found["depths"])
+    code, result = run(capsys, "ppl", "--depths", "64,512", "--target", target)
+    assert code == 0 and [d["depth"] for d in result["depths"]] == [64, 512] and result["echo_agrees"] is None
+    assert all(d["ppl"] > 1 and d["nll_stderr"] > 0 for d in result["depths"])
     assert run(capsys, "ppl", "--depths", "3", "--target", target)[0] == 2
     assert run(capsys, "ppl", "--target", f"command:ds4 -m {nano_path}")[0] == 2  # it cannot score
 
@@ -196,10 +196,10 @@ def test_depths_that_are_not_reached_are_named(nano_path, tmp_path, capsys) -> N
     text.write_text("A short one. " * 30)
     spec = f"local:{nano_path}?backend=cpu&numerics=exact"
     argv = ["ppl", "--text", str(text), "--depths", "40,48,5000,9000", "--target", spec, "--no-store"]
-    code, found = run(capsys, *argv)
-    assert code == 0 and [d["depth"] for d in found["depths"]] == [40, 48] and found["not_reached"] == [5000, 9000]
+    code, result = run(capsys, *argv)
+    assert code == 0 and [d["depth"] for d in result["depths"]] == [40, 48] and result["not_reached"] == [5000, 9000]
     cli.main(argv)
-    assert f"the text has {found['tokens']} tokens: depths not reached: 5000, 9000" in capsys.readouterr().err
+    assert f"the text has {result['tokens']} tokens: depths not reached: 5000, 9000" in capsys.readouterr().err
     code, cut = run(capsys, *argv, "-c", "44")
     assert code == 0 and [d["depth"] for d in cut["depths"]] == [40] and cut["tokens"] == 44
     cli.main([*argv, "-c", "44"])
@@ -225,8 +225,8 @@ def test_an_interrupted_ppl_keeps_the_depths_it_reached(nano_path, capsys, monke
 
     monkeypatch.setattr(LocalTarget, "score_pieces", interrupted)
     monkeypatch.setattr("ds4ref.targets.local.SCORE_ROWS", 20)
-    code, found = run(capsys, *argv, "--target", spec)
-    assert code == 130 and found["stopped"] and found["not_reached"] == [512] and found["tokens"] == 181
-    assert [d["nll"] for d in found["depths"]] == pytest.approx([d["nll"] for d in whole["depths"][:2]], rel=1e-5)
+    code, result = run(capsys, *argv, "--target", spec)
+    assert code == 130 and result["stopped"] and result["not_reached"] == [512] and result["tokens"] == 181
+    assert [d["nll"] for d in result["depths"]] == pytest.approx([d["nll"] for d in whole["depths"][:2]], rel=1e-5)
     with Store.open(private_data / "runs.sqlite") as store:
         assert [(r.status, r.rows) for r in store.runs()] == [("stopped", 2), ("complete", 3)]

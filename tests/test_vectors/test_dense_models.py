@@ -89,10 +89,10 @@ TABLE: list[tuple[str, int, str]] = [
 def test_every_command(files: dict[str, str], line: str, code: int, part: str, capfd: pytest.CaptureFixture[str],
                        monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
     monkeypatch.delenv("DS4_DEBUG", raising=False)
-    found = main([word.format(**files) for word in line.split()])
+    result = main([word.format(**files) for word in line.split()])
     out, err = capfd.readouterr()
     assert "internal error" not in err and "Traceback" not in err, err
-    assert found == code, out + err
+    assert result == code, out + err
     assert part.format(**files) in out + err, out + err
 
 

@@ -76,16 +76,16 @@ def verdict(library, logits, top=None):
     sampled([(mode, top) for mode in ("exact", "qat", "ds4") for top in (None, 20)], [("exact", 20)]),
 )
 def test_a_clean_engine_is_named_by_its_mode(library, mode, top) -> None:
-    found = verdict(library, library.run(mode, [], seed=99), top)
-    assert (found.verdict, found.fault, found.first_position) == (mode, None, None)
-    assert found.confidence > 0.5 and found.limit is not None and found.limit["size"] > 0
-    assert found.limit["seen"] > 3 and "no_sink" not in [name for name, _ in found.limit["not_seen"]]
+    result = verdict(library, library.run(mode, [], seed=99), top)
+    assert (result.verdict, result.fault, result.first_position) == (mode, None, None)
+    assert result.confidence > 0.5 and result.limit is not None and result.limit["size"] > 0
+    assert result.limit["seen"] > 3 and "no_sink" not in [name for name, _ in result.limit["not_seen"]]
 
 
 @pytest.mark.parametrize("name", FEW[:-1])
 def test_a_fault_is_named(library, name) -> None:
-    found = verdict(library, library.run("exact", [LIBRARY[name]], seed=99), 20)
-    assert (found.verdict, found.fault) == ("fault", name) and found.confidence > 0.9
+    result = verdict(library, library.run("exact", [LIBRARY[name]], seed=99), 20)
+    assert (result.verdict, result.fault) == ("fault", name) and result.confidence > 0.9
 
 
 def test_the_first_position_is_where_it_starts(library) -> None:
@@ -97,17 +97,17 @@ def test_the_first_position_is_where_it_starts(library) -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("mode", ["qat", "ds4"])
 def test_a_fault_below_the_noise_is_no_accusation_and_is_said_to_be_unseen(library, mode) -> None:
-    found = verdict(library, library.run(mode, [LIBRARY["hc_eps_0"]], seed=1))  # 5 and 6 are undecided on AVX2
-    assert found.verdict == mode and "hc_eps_0" in [name for name, _ in found.limit["not_seen"]]
-    assert any("below the detection limit" in note and "hc_eps_0" in note for note in found.notes)
+    result = verdict(library, library.run(mode, [LIBRARY["hc_eps_0"]], seed=1))  # 5 and 6 are undecided on AVX2
+    assert result.verdict == mode and "hc_eps_0" in [name for name, _ in result.limit["not_seen"]]
+    assert any("below the detection limit" in note and "hc_eps_0" in note for note in result.notes)
 
 
 @pytest.mark.parametrize(
     "name, mode, top", [pytest.param("pool_flat", "exact", None, marks=pytest.mark.slow), ("leak", "ds4", 20)]
 )
 def test_an_unknown_fault_gets_no_name_and_no_acquittal(library, name, mode, top, without_families) -> None:
-    found = verdict(library, library.run(mode, [OUTSIDE[name](0.7)], seed=7), top)
-    assert found.verdict in ("unknown", "undecided") and found.fault is None
+    result = verdict(library, library.run(mode, [OUTSIDE[name](0.7)], seed=7), top)
+    assert result.verdict in ("unknown", "undecided") and result.fault is None
 
 
 @pytest.mark.thorough
@@ -116,15 +116,15 @@ def test_a_wide_rounding_set_acquits_nobody(library, effect) -> None:
     """Mistakes of a size that bfloat16 or binary16 products would have: they were once taken for those."""
     fault = {"route scale": FAMILIES["routed_scale"].fault(0.9), "sinkhorn": FAMILIES["sinkhorn_rounds"].fault(2),
              "eps": FAMILIES["rms_eps"].fault(1e-3)}[effect]  # fmt: skip
-    found = verdict(library, library.run("exact", [fault], seed=7))
-    assert not found.clean
+    result = verdict(library, library.run("exact", [fault], seed=7))
+    assert not result.clean
 
 
 def test_a_mistake_has_a_size(library) -> None:
-    found = verdict(library, library.run("exact", [FAMILIES["routed_scale"].fault(0.9)], seed=7))
-    assert (found.verdict, found.fault) == ("fault", "routed_scale")
-    assert found.parameter["value"] == pytest.approx(0.9, rel=0.01)
-    assert found.parameter["low"] <= 0.9 <= found.parameter["high"] and found.parameter["right"] == 1
+    result = verdict(library, library.run("exact", [FAMILIES["routed_scale"].fault(0.9)], seed=7))
+    assert (result.verdict, result.fault) == ("fault", "routed_scale")
+    assert result.parameter["value"] == pytest.approx(0.9, rel=0.01)
+    assert result.parameter["low"] <= 0.9 <= result.parameter["high"] and result.parameter["right"] == 1
 
 
 @pytest.mark.thorough
@@ -133,28 +133,28 @@ def test_a_constant_is_not_taken_for_its_neighbour(library, monkeypatch, value, 
     """Sinks times 1 / sqrt(head dim), below the grid of factors, are not sinks of zero, and the reverse."""
     monkeypatch.setattr(search, "FAMILIES", {name: FAMILIES[name] for name in ("sink_scale", "sink_offset", "rms_eps")})
     monkeypatch.setattr(Runner, "faults", lambda self, mode, tokens: [LIBRARY["no_sink"], LIBRARY["sink_zero"]])
-    found = verdict(library, library.run("exact", [FAMILIES["sink_scale"].fault(value)], seed=7))
-    assert (found.verdict, found.fault) == ("fault", "sink_scale" if value else "sink_zero")
+    result = verdict(library, library.run("exact", [FAMILIES["sink_scale"].fault(value)], seed=7))
+    assert (result.verdict, result.fault) == ("fault", "sink_scale" if value else "sink_zero")
     if value:
-        assert found.parameter["value"] == pytest.approx(value, rel=1e-3) and found.residue is None
+        assert result.parameter["value"] == pytest.approx(value, rel=1e-3) and result.residue is None
 
 
 @pytest.mark.thorough
 def test_an_unknown_mistake_says_from_where_on_and_what_begins_there(library, monkeypatch) -> None:
     monkeypatch.setattr(Runner, "faults", lambda self, mode, tokens: [LIBRARY["no_sink"]])
-    logits, said = library.run("exact", [LIBRARY["row_late"]], seed=7), []
-    found = diagnose(library, from_logits(library.ids, logits), 0, progress=lambda n, what: said.append(what))
-    assert said[-1].endswith(" (nothing fits yet; exact up to position 3)") and "yet" not in said[0]
-    assert found.verdict == "unknown" and (found.agrees_with, found.agrees_until) == ("exact", 3)
-    assert "possible cause: layers with ratio 4: the first compressed row is attended from here on" in found.notes
+    logits, reply = library.run("exact", [LIBRARY["row_late"]], seed=7), []
+    result = diagnose(library, from_logits(library.ids, logits), 0, progress=lambda n, what: reply.append(what))
+    assert reply[-1].endswith(" (nothing fits yet; exact up to position 3)") and "yet" not in reply[0]
+    assert result.verdict == "unknown" and (result.agrees_with, result.agrees_until) == ("exact", 3)
+    assert "possible cause: layers with ratio 4: the first compressed row is attended from here on" in result.notes
 
 
 def test_a_stopped_search_answers_with_what_it_has(library) -> None:
     logits, tried = library.run("exact", [LIBRARY["row_late"]], seed=7), []
-    found = diagnose(library, from_logits(library.ids, logits), 0, cancel=lambda: True)
-    assert found.fault is None and not found.clean and found.stopped == 1
-    found = diagnose(library, from_logits(library.ids, logits), 0, progress=lambda n, what: tried.append((n, what)))
-    assert found.fault == "row_late" and found.stopped is None
+    result = diagnose(library, from_logits(library.ids, logits), 0, cancel=lambda: True)
+    assert result.fault is None and not result.clean and result.stopped == 1
+    result = diagnose(library, from_logits(library.ids, logits), 0, progress=lambda n, what: tried.append((n, what)))
+    assert result.fault == "row_late" and result.stopped is None
     assert ("rounding exact", "fault in exact") == (tried[0][1], tried[-1][1]) and tried[-1][0] > tried[0][0] == 0
 
 
@@ -162,14 +162,14 @@ def test_a_stopped_search_answers_with_what_it_has(library) -> None:
 def test_a_mistake_in_a_part_of_the_model(library) -> None:
     part = "compressed layers"
     fault = ScopedFault(LIBRARY["no_sink"], part, scopes(library.engine.shape)[part])
-    found = verdict(library, library.run("exact", [fault], seed=7))
-    assert found.fault == "no_sink" and any(part in note for note in found.notes)
+    result = verdict(library, library.run("exact", [fault], seed=7))
+    assert result.fault == "no_sink" and any(part in note for note in result.notes)
 
 
 @pytest.mark.thorough
 def test_a_mistake_of_decode_alone(library) -> None:
-    found = verdict(library, library.run("exact", [LIBRARY["no_sink"]], seed=7, since=30))
-    assert found.fault == "no_sink" and found.first_position == 30 and "position 30" in found.says
+    result = verdict(library, library.run("exact", [LIBRARY["no_sink"]], seed=7, since=30))
+    assert result.fault == "no_sink" and result.first_position == 30 and "position 30" in result.says
 
 
 @pytest.mark.parametrize("stored", ["float16", "bfloat16", "4 decimals"])
@@ -184,9 +184,9 @@ def test_rounding_on_the_way_is_noise(library, stored) -> None:
 def test_a_small_uniform_residue_is_told_and_hides_no_name(library) -> None:
     """Precision lost where it cannot be seen in the values, such as float16 logits made log probabilities later."""
     logits = library.run("exact", [LIBRARY["no_sink"]], seed=3)
-    found = verdict(library, log_softmax(kept_as(logits, "float16")))
-    assert found.fault == "no_sink" and 1e-4 < found.residue < 1e-2
-    assert any("remain" in note for note in found.notes)
+    result = verdict(library, log_softmax(kept_as(logits, "float16")))
+    assert result.fault == "no_sink" and 1e-4 < result.residue < 1e-2
+    assert any("remain" in note for note in result.notes)
 
 
 @pytest.mark.thorough
@@ -206,8 +206,8 @@ def test_a_mistake_beside_a_rounding_that_begins_elsewhere(library, monkeypatch,
         monkeypatch.setattr(Runner, "faults", lambda *of: [fault, *(LIBRARY[name] for name in FEW[:6])])
     else:
         monkeypatch.setattr(search, "FAMILIES", search.FAMILIES | {family: FAMILIES[family]})
-    found = verdict(library, kept_as(library.run(mode, [fault], seed=5), stored))
-    assert found.fault == family, found.ranking[:3]
+    result = verdict(library, kept_as(library.run(mode, [fault], seed=5), stored))
+    assert result.fault == family, result.ranking[:3]
 
 
 @pytest.mark.thorough
@@ -216,9 +216,9 @@ def test_one_wrong_id(library) -> None:
     ids = library.ids.tolist()
     ids[10] = (ids[10] + 1) % DIAGNOSTIC.vocab
     logits = library.runner.run(ids, "exact")[0]
-    found = verdict(library, logits)
-    assert found.verdict == "unknown" and (found.agrees_with, found.agrees_until) == ("exact", 10)
-    assert found.first_position == 10
+    result = verdict(library, logits)
+    assert result.verdict == "unknown" and (result.agrees_with, result.agrees_until) == ("exact", 10)
+    assert result.first_position == 10
 
 
 @pytest.mark.parametrize("name", ["bos_added", "rows_early", "rows_late", "ids_up", "first_token_dropped", "scaled"])
@@ -235,16 +235,16 @@ def test_mistakes_outside_the_model(library, name) -> None:
     ids = library.ids
     rows = np.arange(len(ids))
     keep = rows[1:] if name in ("rows_late", "first_token_dropped") else rows[:-1] if name == "rows_early" else rows
-    found = diagnose(library, from_logits(ids, logits[keep], keep), bos=0)
-    assert (found.verdict, found.fault) == ("fault", name)
+    result = diagnose(library, from_logits(ids, logits[keep], keep), bos=0)
+    assert (result.verdict, result.fault) == ("fault", name)
 
 
 @pytest.mark.parametrize("top", [[], ["--top", "20"]], ids=["full", "top-20"])
 def test_hugging_face_is_exact(capsys, without_families, top) -> None:
     """Logits that Hugging Face transformers computed (tests/data): 96 of 200 positions."""
-    code, found = run(capsys, "diagnose", "--logits", str(HF), "--key", "hf", "--json", *top)
-    assert code == 0 and found["verdict"] == "exact" and found["confidence"] > 0.8
-    assert found["first_position"] is None and found["ranking"][0]["distance"] < 1e-4
+    code, result = run(capsys, "diagnose", "--logits", str(HF), "--key", "hf", "--json", *top)
+    assert code == 0 and result["verdict"] == "exact" and result["confidence"] > 0.8
+    assert result["first_position"] is None and result["ranking"][0]["distance"] < 1e-4
 
 
 @pytest.mark.thorough
@@ -252,19 +252,19 @@ def test_a_tie_that_falls_the_other_way_is_no_mistake(engine, without_families) 
     """Hugging Face takes the later of two equal rows, from position 118 of this prompt on."""
     whole = Two(engine, PROMPTS["mixed"]())
     ties = LIBRARY["indexer_ties_high"]
-    found = verdict(whole, whole.run("exact", [ties], seed=2))
-    assert found.verdict == "exact" and any("tie" in note and "118" in note for note in found.notes)
-    found = verdict(whole, whole.run("exact", [LIBRARY["chunk_128_window_cut"], ties], seed=2))
-    assert found.fault == "chunk_128_window_cut"
+    result = verdict(whole, whole.run("exact", [ties], seed=2))
+    assert result.verdict == "exact" and any("tie" in note and "118" in note for note in result.notes)
+    result = verdict(whole, whole.run("exact", [LIBRARY["chunk_128_window_cut"], ties], seed=2))
+    assert result.fault == "chunk_128_window_cut"
 
 
 def test_numbers_that_are_none(engine, library) -> None:
     logits = library.run("exact", [])
     logits[20:] = np.nan
-    found = run_diagnosis(engine, from_logits(library.ids, logits))
-    assert found.verdict == "broken" and found.first_position == 20 and not found.clean
-    assert "not a number" in found.says and any("other 20" in note for note in found.notes)
-    json.dumps(found.to_json(), allow_nan=False)
+    result = run_diagnosis(engine, from_logits(library.ids, logits))
+    assert result.verdict == "broken" and result.first_position == 20 and not result.clean
+    assert "not a number" in result.says and any("other 20" in note for note in result.notes)
+    json.dumps(result.to_json(), allow_nan=False)
 
 
 def test_signatures_are_kept_and_a_damaged_file_is_made_again(library) -> None:
@@ -295,12 +295,12 @@ def test_a_wrong_file_is_told_from_a_wrong_engine(tmp_path, capsys, without_fami
         logits = other.session(len(ids) + 1).extend(ids)
     np.savez(tmp_path / "x.npz", ids=np.array(ids, np.int32), logits=logits)
     given = ["diagnose", "--logits", str(tmp_path / "x.npz"), "--their-model", str(path), "--json"]
-    code, found = run(capsys, *given)
-    assert code == 1 and found["verdict"] == "file"
-    assert found["next"] == [f"ds4-vectors damage {diagnostic_path()} {path} names the tensors that differ"]
+    code, result = run(capsys, *given)
+    assert code == 1 and result["verdict"] == "file"
+    assert result["next"] == [f"ds4-vectors damage {diagnostic_path()} {path} names the tensors that differ"]
     # the same numbers from an engine that reads our file are the engine's
-    code, found = run(capsys, *given[:3], "--json")
-    assert code == 1 and found["verdict"] != "file"
+    code, result = run(capsys, *given[:3], "--json")
+    assert code == 1 and result["verdict"] != "file"
 
 
 def run(capsys, *argv: str) -> tuple[int, dict]:

@@ -48,11 +48,11 @@ pytestmark = pytest.mark.usefixtures("both")
     ],
 )  # fmt: skip
 def test_what_an_examination_may_claim(outcomes, stage, passed, complete, begins) -> None:
-    found = examination(*outcomes, stage=stage)
-    assert found.passed is passed and found.complete is complete
-    assert found.verdict.startswith(begins)
-    assert not re.search(r"\b(is|engine) (right|correct|fine)\b", found.verdict)
-    assert found.outcome is min(outcomes, key=list(Outcome).index, default=Outcome.SKIPPED), "the worst decides"
+    result = examination(*outcomes, stage=stage)
+    assert result.passed is passed and result.complete is complete
+    assert result.verdict.startswith(begins)
+    assert not re.search(r"\b(is|engine) (right|correct|fine)\b", result.verdict)
+    assert result.outcome is min(outcomes, key=list(Outcome).index, default=Outcome.SKIPPED), "the worst decides"
 
 
 def test_an_examination_without_diagnosis_passes_on_what_it_saw() -> None:
@@ -65,10 +65,10 @@ def test_an_examination_without_diagnosis_passes_on_what_it_saw() -> None:
 
 
 def test_next_steps_come_once_and_the_worst_first() -> None:
-    found = examination(Outcome.OK, next=["c"])
-    found.stages[0].add("a", Outcome.UNSURE, "", next=["b", "c"])
-    found.stages[0].add("b", Outcome.WRONG, "x", next=["a"])
-    assert found.steps == ["a", "b", "c"] and found.stages[0].says == "b: x"
+    result = examination(Outcome.OK, next=["c"])
+    result.stages[0].add("a", Outcome.UNSURE, "", next=["b", "c"])
+    result.stages[0].add("b", Outcome.WRONG, "x", next=["a"])
+    assert result.steps == ["a", "b", "c"] and result.stages[0].says == "b: x"
 
 
 def test_json_is_strict() -> None:
@@ -83,7 +83,7 @@ def test_json_is_strict() -> None:
 
 
 @pytest.mark.parametrize(
-    "found, outcome, says",
+    "result, outcome, says",
     [
         (diagnosis("qat"), Outcome.OK, "qat: words"),
         (diagnosis("fault", "no_sink"), Outcome.WRONG, "no_sink: words"),
@@ -93,10 +93,10 @@ def test_json_is_strict() -> None:
         (diagnosis("something new"), Outcome.UNSURE, "something new: words"),
     ],
 )
-def test_verdicts_as_outcomes(engine, found, outcome, says) -> None:
+def test_verdicts_as_outcomes(engine, result, outcome, says) -> None:
     case, stage = ExamContext(Scripted([step(b"a")]), engine), Stage("numbers", "Numbers", "?")
     seen = SimpleNamespace(ids=np.arange(9), rows=np.arange(9), full=True, logprobs=np.zeros((9, 512)))
-    check = numbers.add_diagnosis(case, stage, "mixed", found, seen, "again")
+    check = numbers.add_diagnosis(case, stage, "mixed", result, seen, "again")
     assert check.outcome is outcome and check.says.startswith(says)
     assert (check.outcome is Outcome.OK) != bool(check.next), "whatever is not clean says what to do next"
     assert check.next == ["again"] if outcome in (Outcome.WRONG, Outcome.UNSURE) else "again" not in check.next
@@ -106,9 +106,9 @@ def test_verdicts_as_outcomes(engine, found, outcome, says) -> None:
 def test_what_a_diagnosis_says_of_its_limit_is_shown(engine) -> None:
     case, stage = ExamContext(Scripted([step(b"a")]), engine), Stage("numbers", "Numbers", "?")
     seen = SimpleNamespace(ids=np.arange(9), rows=np.arange(9), full=False, logprobs=np.zeros((9, 20)))
-    found = diagnosis("undecided", first_position=4, next=["send 200 more"], notes=["n"],
+    result = diagnosis("undecided", first_position=4, next=["send 200 more"], notes=["n"],
                       limit={"size": 0.25, "says": ["would have seen 0.25 nats", "below: gelu"]})  # fmt: skip
-    check = numbers.add_diagnosis(case, stage, "mixed", found, seen, "again")
+    check = numbers.add_diagnosis(case, stage, "mixed", result, seen, "again")
     assert check.limit == "would have seen 0.25 nats; below: gelu" and check.next == ["send 200 more"]
     assert check.notes == ["n"] and check.figures["numbers"] == "top 20" and check.figures["first_position"] == 4
     assert [p.id for p in check.where[0][1] if p.marked] == [4]
@@ -146,7 +146,7 @@ UNSORTED = "alternatives not sorted"
 
 
 @pytest.mark.parametrize(
-    "found, missing, fault",
+    "result, missing, fault",
     [
         (steps_of(-0.5, -1.0, -9999.0), 0, []),
         (steps_of(-0.5, -1.0, -float("inf")), 0, []),
@@ -163,8 +163,8 @@ UNSORTED = "alternatives not sorted"
     ],
     ids=range(13),
 )  # fmt: skip
-def test_log_probabilities_that_are_none(found, missing, fault) -> None:
-    assert preflight.faults(found, missing) == fault
+def test_log_probabilities_that_are_none(result, missing, fault) -> None:
+    assert preflight.faults(result, missing) == fault
 
 
 def test_a_text_of_several_tokens_is_compared_with_none() -> None:
@@ -267,9 +267,9 @@ def test_how_much_a_batch_may_change(rms, fork, margin, effect) -> None:
 
 def test_mistakes_that_fit_the_counts(engine) -> None:
     chats = {name: encode_chat_prompt(engine.tokenizer, "", name, "none") for name in ("one", "another text")}
-    for delta, said in ((-1, "missing BOS token"), (1, "doubled BOS token")):
-        found = fitting_mistakes(engine.tokenizer, {n: (len(ids) + delta, ids) for n, ids in chats.items()})
-        assert said in found and len(found) < 4
+    for delta, reply in ((-1, "missing BOS token"), (1, "doubled BOS token")):
+        result = fitting_mistakes(engine.tokenizer, {n: (len(ids) + delta, ids) for n, ids in chats.items()})
+        assert reply in result and len(result) < 4
     assert not fitting_mistakes(engine.tokenizer, {n: (len(ids) + 50, ids) for n, ids in chats.items()})
 
 

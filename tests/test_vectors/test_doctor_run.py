@@ -40,27 +40,27 @@ def test_a_stage_that_breaks_leaves_the_others_alone(engine, quiet, monkeypatch,
         raise ZeroDivisionError("by accident")
 
     staged(monkeypatch, broken)
-    found = run.examine(ExamContext(Scripted([step(b"a", (b"b", -3.0))]), engine, quick=True))
-    by_name = {s.name: s for s in found.stages}
+    result = run.examine(ExamContext(Scripted([step(b"a", (b"b", -3.0))]), engine, quick=True))
+    by_name = {s.name: s for s in result.stages}
     assert by_name["ways"].outcome is Outcome.FAILED and not by_name["ways"].done
     assert by_name["ways"].checks[0].says == "kept" and "ZeroDivisionError" in by_name["ways"].checks[1].says
     assert by_name["batch"].outcome is Outcome.IMPOSSIBLE and by_name["determinism"].outcome is Outcome.OK
-    assert not found.passed and "7/8 One and many: not supported" in capsys.readouterr().err
+    assert not result.passed and "7/8 One and many: not supported" in capsys.readouterr().err
 
 
 def test_time_that_ran_out_is_told(engine, quiet, monkeypatch) -> None:
     monkeypatch.setattr(limits.Limit, "seconds_left", 0.0)
     case = ExamContext(Scripted([step(b"a", (b"b", -3.0))]), engine, long=True)
-    found = run.examine(case, only=["numbers", "determinism"])
-    checks = {c.name: c for _, c in found.checks()}
+    result = run.examine(case, only=["numbers", "determinism"])
+    checks = {c.name: c for _, c in result.checks()}
     assert checks["mixed"].outcome is Outcome.OK, "one prompt in any case"
     assert checks["long"].outcome is Outcome.SKIPPED and checks["long"].says == "out of time"
-    assert "--prompt long" in checks["long"].next[0] and not found.complete
+    assert "--prompt long" in checks["long"].next[0] and not result.complete
 
 
 def test_a_long_stage_that_is_asked_for_runs_in_a_quick_examination_too(engine, quiet) -> None:
-    found = run.examine(ExamContext(Scripted([step(b"a", (b"b", -3.0))]), engine, quick=True), only=["depth"])
-    assert [c.name for c in found.stages[-1].checks] == ["around 512 tokens", "facts"]
+    result = run.examine(ExamContext(Scripted([step(b"a", (b"b", -3.0))]), engine, quick=True), only=["depth"])
+    assert [c.name for c in result.stages[-1].checks] == ["around 512 tokens", "facts"]
 
 
 def doctored(monkeypatch, target) -> None:
@@ -103,20 +103,20 @@ def test_where_there_is_no_terminal_a_stage_says_what_it_is_at(engine, quiet, mo
     staged(monkeypatch, waits)
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     case = ExamContext(Scripted([step(b"a", (b"b", -3.0))]), engine, quick=True, budget=1.0)
-    found = run.examine(case, only=["ways", "batch"])
-    ways, batch = (next(s for s in found.stages if s.name == name) for name in ("ways", "batch"))
+    result = run.examine(case, only=["ways", "batch"])
+    ways, batch = (next(s for s in result.stages if s.name == name) for name in ("ways", "batch"))
     assert [(c.name, c.outcome, c.says) for c in ways.checks] == [
         ("first", Outcome.OK, "kept"), ("rest of the stage", Outcome.SKIPPED, "out of time"),
     ]  # fmt: skip
-    assert not ways.done and batch.done and not found.signum and "--budget" in ways.checks[1].next[0]
+    assert not ways.done and batch.done and not result.signum and "--budget" in ways.checks[1].next[0]
     assert "6/8 W: waiting for Godot\n" in capsys.readouterr().err
     assert before == (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM))
 
 
 def test_a_request_ends_when_the_time_of_its_stage_is_up(engine, quiet, monkeypatch) -> None:
     case = ExamContext(target := Waits(2), engine, quick=True, budget=1.0)
-    found = run.examine(case, only=["determinism"])
-    stage = next(s for s in found.stages if s.name == "determinism")
+    result = run.examine(case, only=["determinism"])
+    stage = next(s for s in result.stages if s.name == "determinism")
     assert len(target.asked) == 3 and [c.says for c in stage.checks] == ["out of time"]
 
 
@@ -131,8 +131,8 @@ def test_a_diagnosis_is_asked_to_end(engine, monkeypatch) -> None:
     monkeypatch.setattr(numbers, "elicit", lambda *args: seen)
     monkeypatch.setattr(numbers, "run_diagnosis", slow)
     case = ExamContext(Scripted([step(b"a", (b"b", -3.0))]), engine, budget=1.0)
-    found = run.examine(case, only=["numbers"])
-    assert [(c.name, c.outcome.value) for s, c in found.checks() if s.name == "numbers"] == [
+    result = run.examine(case, only=["numbers"])
+    assert [(c.name, c.outcome.value) for s, c in result.checks() if s.name == "numbers"] == [
         ("mixed", "unexplained"), ("short", "skipped"), ("text", "skipped"),
     ]  # fmt: skip
 
@@ -181,11 +181,11 @@ def test_usage_errors_that_teach(capsys, tmp_path) -> None:
 
 def test_the_page_shows_all_of_it_and_no_key(tmp_path) -> None:
     secret = 's"e<c|r&e_t'
-    found = examination(Outcome.WRONG, figures={"rms": 0.25, "names": [], "odd": {"a": True}}, notes=[f"key: {secret}"],
-                        next=["look there"], limit="0.3 nats",
-                        where=[("theirs", [ShownToken("tok", 3, True)])])  # fmt: skip
-    found.stages[0].add("other", Outcome.SKIPPED, "out of time")
-    page.write(found, str(tmp_path), secret)
+    figures, where = {"rms": 0.25, "names": [], "odd": {"a": True}}, [("theirs", [ShownToken("tok", 3, True)])]
+    result = examination(Outcome.WRONG, figures=figures, notes=[f"key: {secret}"], next=["look there"],
+                         limit="0.3 nats", where=where)  # fmt: skip
+    result.stages[0].add("other", Outcome.SKIPPED, "out of time")
+    page.write(result, str(tmp_path), secret)
     for name in page.FILES:
         text = (tmp_path / name).read_text()
         assert "***" in text and not any(form in text for form in (secret, "s&#34;e&lt;c|r&amp;e_t", 's\\"e<c|r&e_t'))

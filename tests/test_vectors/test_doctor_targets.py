@@ -26,12 +26,12 @@ from .scripted import Scripted, step
 pytestmark = pytest.mark.usefixtures("without_families", "both")
 
 
-def outcomes(found: Examination) -> dict[str, Outcome]:
-    return {stage.name: stage.outcome for stage in found.stages}
+def outcomes(result: Examination) -> dict[str, Outcome]:
+    return {stage.name: stage.outcome for stage in result.stages}
 
 
-def check(found: Examination, stage: str, name: str) -> Finding:
-    return next(c for s, c in found.checks() if s.name == stage and c.name == name)
+def check(result: Examination, stage: str, name: str) -> Finding:
+    return next(c for s, c in result.checks() if s.name == stage and c.name == name)
 
 
 # ------------------------------------------------------------------------------------------------ this engine
@@ -58,20 +58,20 @@ class Broken:
 @pytest.mark.parametrize("mode", ["exact", "qat", "ds4"])
 def test_this_engine_agrees_with_itself_in_every_mode(engine, mode) -> None:
     with open_target(f"local:{diagnostic_path()}", numerics=mode, ctx=600) as target:
-        found = examine(
+        result = examine(
             ExamContext(target, engine, quick=True), ["tokenizer", "template", "determinism", "ways", "batch"]
         )
-    seen = outcomes(found)
+    seen = outcomes(result)
     assert seen.pop("batch") is Outcome.IMPOSSIBLE and set(seen.values()) == {Outcome.OK, Outcome.SKIPPED}, (
-        found.verdict
+        result.verdict
     )
 
 
 def test_a_mistake_of_the_library_is_named(engine) -> None:
     case, stage = ExamContext(LocalTarget(Broken(engine, "no_sink"), 600), engine), Stage("numbers", "Numbers", "?")
-    found = numbers._diagnose_prompt(case, stage, "short", chat=False)
-    assert found.outcome is Outcome.WRONG and found.figures["fault"] == "no_sink"
-    assert any("--prompt short" in line for line in found.next) and found.where
+    result = numbers._diagnose_prompt(case, stage, "short", chat=False)
+    assert result.outcome is Outcome.WRONG and result.figures["fault"] == "no_sink"
+    assert any("--prompt short" in line for line in result.next) and result.where
 
 
 def test_recall(engine, monkeypatch) -> None:
@@ -94,9 +94,9 @@ def test_recall(engine, monkeypatch) -> None:
     monkeypatch.undo()
     target = Scripted([step(b"a")])
     monkeypatch.setattr(target, "complete", lambda request: Completion(text if request.max_tokens == 7 else ""))
-    found = depth.recalled(target, story, 7)
-    assert (found.right, found.facts) == (10, 12), "one is wrong, one missing"
-    assert sum(n for _, n in found.quarters) == 12 and sum(ok for ok, _ in found.quarters[:2]) == 12 - len(late)
+    result = depth.recalled(target, story, 7)
+    assert (result.right, result.facts) == (10, 12), "one is wrong, one missing"
+    assert sum(n for _, n in result.quarters) == 12 and sum(ok for ok, _ in result.quarters[:2]) == 12 - len(late)
 
 
 # ---------------------------------------------------------------------------------------------------- a server
@@ -182,15 +182,15 @@ def test_a_server(engine, wrong, options, only, expected) -> None:
         with open_target(server.url, ids=ids) as target:
             target.abilities -= options.get("without", set())
             case = ExamContext(target, engine, quick=options.get("quick", True), mode=options.get("mode"))
-            found = examine(case, only.split(","))
+            result = examine(case, only.split(","))
     for place, (outcome, says) in expected.items():
-        one = check(found, *place.split("/"))
+        one = check(result, *place.split("/"))
         assert one.outcome is outcome and says in one.says, one
     listed = {place for place, (outcome, _) in expected.items() if outcome is W and not place.startswith("preflight/")}
-    others = {f"{s.name}/{c.name}" for s, c in found.checks(W) if s.name != "preflight"}
+    others = {f"{s.name}/{c.name}" for s, c in result.checks(W) if s.name != "preflight"}
     assert others - {"batch/request 2"} == listed
     if wrong == "decode":
-        ways = check(found, "ways", "prompt against continuation")
+        ways = check(result, "ways", "prompt against continuation")
         assert "decode" in ways.next[0] and [label for label, _ in ways.where[1:]] == ["generating", "as a prompt"]
         assert int(ways.where[0][0].removeprefix("at token ")) >= 8, "before the eighth token it does as prefill does"
 
@@ -205,9 +205,9 @@ def test_whose_template_a_server_renders(server, checkpoint, says) -> None:
     """By numbers of tokens alone."""
     served, asked = (Engine.open(diagnostic_path(), template=name) for name in (server, checkpoint))
     with served, asked, Endpoint(served) as endpoint, open_target(endpoint.url) as target:
-        found = check(examine(ExamContext(target, asked, quick=True), ["template"]), "template", "counts")
-    assert says in found.says and found.figures["template"] == server
-    assert found.outcome is (OK if server == checkpoint else W)
+        result = check(examine(ExamContext(target, asked, quick=True), ["template"]), "template", "counts")
+    assert says in result.says and result.figures["template"] == server
+    assert result.outcome is (OK if server == checkpoint else W)
 
 
 @pytest.mark.parametrize(
@@ -222,8 +222,8 @@ def test_whose_template_a_server_renders(server, checkpoint, says) -> None:
 )
 def test_what_the_command_makes_of_a_server(engine, wrong, only, code, verdict, part, capsys) -> None:
     with Endpoint(engine, wrong) as server:
-        found, line, text = doctor(capsys, server.url, "--quick", "--only", only)
-    assert found == code and verdict in line["verdict"] and part in text, text
+        result, line, text = doctor(capsys, server.url, "--quick", "--only", only)
+    assert result == code and verdict in line["verdict"] and part in text, text
 
 
 def test_the_first_difference_of_tokens_is_shown(engine, tmp_path, capsys) -> None:
@@ -254,8 +254,8 @@ def test_the_key_is_in_no_output(engine, tmp_path, capsys, monkeypatch) -> None:
     with Endpoint(engine, "key") as server:
         code, _, text = doctor(capsys, server.url, "--quick", "--attempts", "1", "-o", str(tmp_path))
     assert code == 1 and "***" in text
-    for found in (text, *(path.read_text() for path in tmp_path.iterdir())):
-        assert "verysecret" not in found
+    for result in (text, *(path.read_text() for path in tmp_path.iterdir())):
+        assert "verysecret" not in result
 
 
 # ------------------------------------------------------------------------------------------------------- others
@@ -280,7 +280,7 @@ def test_an_engine_that_only_dumps(engine) -> None:
             return [*ids[:3], (ids[3] + 1) % 512, *ids[4:]] if self.wrong else ids
 
     for wrong, outcome in ((False, Outcome.OK), (True, Outcome.WRONG)):
-        found = examine(ExamContext(Dumps(wrong), engine, quick=True), only=["tokenizer", "batch"])
-        assert outcomes(found)["tokenizer"] is outcome
-        assert outcomes(found)["batch"] is Outcome.IMPOSSIBLE
-    assert check(found, "tokenizer", "prose").says.startswith("token 3 is ")
+        result = examine(ExamContext(Dumps(wrong), engine, quick=True), only=["tokenizer", "batch"])
+        assert outcomes(result)["tokenizer"] is outcome
+        assert outcomes(result)["batch"] is Outcome.IMPOSSIBLE
+    assert check(result, "tokenizer", "prose").says.startswith("token 3 is ")

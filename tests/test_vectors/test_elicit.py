@@ -56,10 +56,10 @@ def asked(engine: Engine, wrong: str = "", echo: bool = False, chat: bool = Fals
 )  # fmt: skip
 def test_servers_with_mistakes_of_their_own(engine, wrong, echo, chat, prompt) -> None:
     """In tokenizer, template and echo: by their name, from text and 20 alternatives alone."""
-    found = asked(engine, wrong, echo, chat, prompt)
+    result = asked(engine, wrong, echo, chat, prompt)
     names = {"": ("exact", None), "early": ("fault", "rows_early")}
-    assert (found.verdict, found.fault) == names.get(wrong, ("fault", wrong)) and found.confidence > 0.8
-    assert found.positions >= (100 if echo and wrong != "space_added" else 20)  # whose echo is not the text
+    assert (result.verdict, result.fault) == names.get(wrong, ("fault", wrong)) and result.confidence > 0.8
+    assert result.positions >= (100 if echo and wrong != "space_added" else 20)  # whose echo is not the text
 
 
 def test_places_are_those_with_the_same_text_behind(engine) -> None:

@@ -35,8 +35,8 @@ def test_a_little_more_noise_everywhere_is_refused_in_a_coarse_set(factor, refus
 
 def test_float_noise_may_be_larger_and_is_told() -> None:
     truth, ref = made(False, noise=1e-5)
-    found = ref.fit(engine(truth, 1e-4))
-    assert found.misfit < 3 and found.shift == pytest.approx(np.log(10), abs=0.1)
+    result = ref.fit(engine(truth, 1e-4))
+    assert result.misfit < 3 and result.shift == pytest.approx(np.log(10), abs=0.1)
     assert ref.fit(engine(truth, 1e-3)).misfit > 4 and np.exp(FOREIGN) < 100
 
 
@@ -62,8 +62,8 @@ def test_float_noise_of_another_engine_has_a_course_of_its_own(course, fits) -> 
 def test_storage_is_no_float_noise() -> None:
     """What storage rounding adds is known: it neither counts as misfit nor as noise of the engine's own."""
     truth, ref = made(False, noise=1e-5, storage=1e-3)
-    found = ref.fit(engine(truth, 1e-3))
-    assert found.misfit < 3 and found.shift < 0.5
+    result = ref.fit(engine(truth, 1e-3))
+    assert result.misfit < 3 and result.shift < 0.5
     assert ref.fit(engine(truth, 2e-3)).misfit > 3
 
 
@@ -72,5 +72,5 @@ def test_a_stretch_that_is_off_is_seen(where) -> None:
     truth, ref = made(True)
     values = engine(truth, 0.1)
     values[where] += 0.1 * np.random.default_rng(3).normal(0, 1, values[where].shape)
-    found = ref.fit(values)
-    assert found.local > 3 and found.local > found.z
+    result = ref.fit(values)
+    assert result.local > 3 and result.local > result.z

@@ -54,8 +54,8 @@ def test_members_that_the_library_knows_by_name(library, family, value, fault) -
 def test_a_size_is_found(library, name, start, truth) -> None:
     family = FAMILIES[name]
     seen = from_logits(library.ids, library.run("exact", [family.fault(truth)], seed=4))
-    found = fitting.refined(Case(library, seen, 0), "exact", family, start)
-    p = found.parameter
+    result = fitting.refined(Case(library, seen, 0), "exact", family, start)
+    p = result.parameter
     assert p is not None and p["low"] <= p["value"] <= p["high"]
     assert p["value"] == pytest.approx(truth, rel=0.02, abs=0.02 if not family.whole else 0)
 
@@ -63,8 +63,8 @@ def test_a_size_is_found(library, name, start, truth) -> None:
 def test_a_size_in_a_set_that_flips_steps(library) -> None:
     family = FAMILIES["shared_scale"]
     seen = from_logits(library.ids, library.run("ds4", [family.fault(1.4)], seed=4))
-    found = fitting.refined(Case(library, seen, 0), "ds4", family, 1.25)
-    p = found.parameter
+    result = fitting.refined(Case(library, seen, 0), "ds4", family, 1.25)
+    p = result.parameter
     assert p is not None and p["value"] == pytest.approx(1.4, rel=0.1) and p["low"] < 1.4 < p["high"]
 
 

@@ -73,9 +73,9 @@ def noisy(seed: int, scale: float, tokens: int) -> CaseResult:
 @pytest.mark.parametrize("scale", sampled([0.02, 0.1, 0.5, 2.0], 4))
 def test_noise_is_not_accused(scale) -> None:
     """Right engines whose noise is far above the floor."""
-    found = [judged(noisy(seed, scale, 300)) for seed in range(100)]
-    assert all(made.verdict in ("right", "undecided") for made in found)
-    assert any(made.wrong for made in found)
+    report = [judged(noisy(seed, scale, 300)) for seed in range(100)]
+    assert all(made.verdict in ("right", "undecided") for made in report)
+    assert any(made.wrong for made in report)
 
 
 # -------------------------------------------------------------------------------------------------- forcing and reading
@@ -176,19 +176,19 @@ def test_a_server_is_asked_and_judged(run, tmp_path, trained, wrong, verdict) ->
     texts = ("The miller counted the sacks, and", "Rain fell on the", "Ada likes the")
     prompts.write_text("\n".join(json.dumps({"id": f"p{i}", "prompt": text}) for i, text in enumerate(texts)))
     with Endpoint(trained, wrong) as server:
-        code, found = run(
+        code, report = run(
             "--committed-by", server.url, "--target", f"local:{trained.path}?numerics=exact&threads=1", "--prompts",
             str(prompts), "-n", "32", "--dialect", "plain", "-o", str(out), "--junit", str(junit),
         )  # fmt: skip
-    assert found["verdict"] == verdict, found
-    assert code == (verdict != "right") and found["passed"] == (verdict == "right")
-    assert found["floor"] == FLOOR and found["cases"] == len(json.loads(out.read_text())["results"]) == 3
+    assert report["verdict"] == verdict, report
+    assert code == (verdict != "right") and report["passed"] == (verdict == "right")
+    assert report["floor"] == FLOOR and report["cases"] == len(json.loads(out.read_text())["results"]) == 3
     assert ("<failure" in junit.read_text()) == (verdict != "right")
 
 
 def test_recorded_vectors_are_judged(run, tmp_path, nano_path) -> None:
     folder, target = str(tmp_path / "v"), f"local:{nano_path}?backend=cpu&numerics=exact"
     assert cli.main(["capture", folder, "--target", target, "-n", "3", "--repeat", "1"]) == 0
-    code, found = run(folder, "--target", target)
-    assert (code, found["verdict"], found["tokens"]) == (0, "right", 12)
+    code, report = run(folder, "--target", target)
+    assert (code, report["verdict"], report["tokens"]) == (0, "right", 12)
     assert run(folder, "--target", "http://127.0.0.1:9/v1")[0] == 2

@@ -84,14 +84,18 @@ def test_write_then_read_is_identity(tmp_path_factory, cases) -> None:
 
 def test_what_is_written(tmp_path) -> None:
     """Alternatives without a value or bytes are dropped, and no more than ds4 reads are kept."""
-    found = VecCase("a", 1, "p", ((b"x", ((b"x", 0.0), (b"y", -9999.0), (b"", -1.0))),))
-    assert b"step 0 78 1\ntop 78 0\nend" in write_vec([found])
+    result = VecCase("a", 1, "p", ((b"x", ((b"x", 0.0), (b"y", -9999.0), (b"", -1.0))),))
+    assert b"step 0 78 1\ntop 78 0\nend" in write_vec([result])
     top = tuple((bytes([65 + i]), -float(i)) for i in range(40))
     (read_again,) = parse(tmp_path, write_vec([VecCase("a", 1, "p", ((b"A", top), (b"C", top[:1])))]))
     assert read_again.steps == ((b"A", top[:32]), (b"C", top[:1]))
     steps = [StepRecord(TokenRecord([65], -0.5), [TokenRecord([65], -0.5), TokenRecord([66], None)])]
     ours = RecordedCase(CASE_SCHEMA, "a", "", [Repetition(steps, "stop"), Repetition([], "stop")])
     assert from_case(ours, 512, "prompts/a.txt") == VecCase("a", 512, "prompts/a.txt", ((b"A", ((b"A", -0.5),)),))
-    for bad in (VecCase("a", 1, "a b", found.steps), VecCase("a", 1, "p", ()), VecCase("a", 1, "p", found.steps * 17)):
+    for bad in (
+        VecCase("a", 1, "a b", result.steps),
+        VecCase("a", 1, "p", ()),
+        VecCase("a", 1, "p", result.steps * 17),
+    ):
         with pytest.raises(DataError):
             write_vec([bad])

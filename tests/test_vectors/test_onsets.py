@@ -29,7 +29,7 @@ def test_the_narrowest_part_comes_first(first, word) -> None:
 def test_a_step_is_found_where_it_is() -> None:
     noise = np.random.default_rng(3).normal(0, 0.3, 200)
     for at in (20, 50, 170):
-        found = change_point(noise + 0.8 * (np.arange(200) >= at))
-        assert found is not None and abs(found - at) <= 4
+        result = change_point(noise + 0.8 * (np.arange(200) >= at))
+        assert result is not None and abs(result - at) <= 4
     assert change_point(noise) is None and change_point(noise[:15]) is None
     assert change_point(noise - 0.8 * (np.arange(200) >= 50)) is None  # better from there on is no beginning

@@ -22,7 +22,7 @@ LOGS = log_softmax(LOGITS)
 ALL = slice(None)
 
 
-def found(logits: np.ndarray, ids: np.ndarray = IDS, vocab: int | None = V, **options) -> dict[str, Finding]:
+def result(logits: np.ndarray, ids: np.ndarray = IDS, vocab: int | None = V, **options) -> dict[str, Finding]:
     """Findings by name; no name twice."""
     findings = preflight(from_logits(ids, logits, vocab=vocab, **options))
     assert len({f.name for f in findings}) == len(findings) and all("\n" not in f.says for f in findings)
@@ -85,12 +85,12 @@ TABLE = {
 def test_findings_of_tables(name) -> None:
     logits, wanted = TABLE[name]
     with np.errstate(invalid="ignore"):
-        seen = found(logits)
-    told = {f.name: (f.outcome, f.positions, f.tokens, f.says) for f in seen.values()}
+        seen = result(logits)
+    listed = {f.name: (f.outcome, f.positions, f.tokens, f.says) for f in seen.values()}
     known = {each: value for each, value in wanted.items() if value is not None}
-    assert list(told)[: len(known)] == list(known) and set(told) <= set(wanted), told
+    assert list(listed)[: len(known)] == list(known) and set(listed) <= set(wanted), listed
     for each, (*rest, part) in known.items():
-        assert list(told[each][:3]) == rest and part in told[each][3], told[each]
+        assert list(listed[each][:3]) == rest and part in listed[each][3], listed[each]
 
 
 def test_what_is_converted_is_the_same() -> None:
@@ -111,7 +111,7 @@ def test_what_is_converted_is_the_same() -> None:
     (np.full(2, 5), np.repeat(LOGITS[:1], 2, axis=0), ()),
 ])  # fmt: skip
 def test_where_a_row_may_be_repeated(ids, rows, again) -> None:
-    seen = found(rows, ids)
+    seen = result(rows, ids)
     assert ("repeated" in seen) == (bool(again) or len(ids) == 2)
     assert not again or seen["repeated"].positions == again
 
@@ -182,7 +182,7 @@ def test_how_values_were_stored(stored, name, step) -> None:
 
 
 def test_what_is_no_logits_ends_a_diagnosis_in_one_line(tmp_path, capsys) -> None:
-    def said(name: str, **arrays) -> str:
+    def reply(name: str, **arrays) -> str:
         np.savez(tmp_path / name, **arrays)
         assert cli.main(["diagnose", "--logits", str(tmp_path / name)]) == 1
         out, err = capsys.readouterr()
@@ -190,7 +190,7 @@ def test_what_is_no_logits_ends_a_diagnosis_in_one_line(tmp_path, capsys) -> Non
         return err
 
     ids = np.arange(8)
-    assert "only zeros" in said("zero.npz", ids=ids, logits=np.zeros((8, 512), np.float32))
-    assert "give yours with -m" in said("wide.npz", ids=ids, logits=RNG.normal(0, 1, (8, 600)))
-    assert "give yours with -m" in said("ids.npz", ids=ids + 512, logits=RNG.normal(0, 1, (8, 512)))
-    assert "one row is missing" in said("rows.npz", ids=ids, logits=RNG.normal(0, 1, (7, 512)))
+    assert "only zeros" in reply("zero.npz", ids=ids, logits=np.zeros((8, 512), np.float32))
+    assert "give yours with -m" in reply("wide.npz", ids=ids, logits=RNG.normal(0, 1, (8, 600)))
+    assert "give yours with -m" in reply("ids.npz", ids=ids + 512, logits=RNG.normal(0, 1, (8, 512)))
+    assert "one row is missing" in reply("rows.npz", ids=ids, logits=RNG.normal(0, 1, (7, 512)))

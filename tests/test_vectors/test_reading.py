@@ -41,22 +41,22 @@ ROWS = {"ids": IDS, "logits": LOGITS.tolist()}
 TOP = {"ids": [1, 2], "rows": [{"position": 1, "top": [[3, -0.5], [4, -1.5]]}]}
 
 
-def saved(path: Path, found: object) -> str:
+def saved(path: Path, result: object) -> str:
     """Write arrays as .npz, an array as .npy or a table, bytes as they are, else JSON."""
     if path.suffix == ".npz":
-        np.savez(path, **found)  # type: ignore[arg-type]
+        np.savez(path, **result)  # type: ignore[arg-type]
     elif path.suffix == ".npy":
-        np.save(path, found)  # type: ignore[arg-type]
+        np.save(path, result)  # type: ignore[arg-type]
     elif path.suffix in (".csv", ".tsv"):
-        np.savetxt(path, found, delimiter="," if path.suffix == ".csv" else "\t")  # type: ignore[arg-type]
-    elif isinstance(found, bytes):
-        path.write_bytes(found)
+        np.savetxt(path, result, delimiter="," if path.suffix == ".csv" else "\t")  # type: ignore[arg-type]
+    elif isinstance(result, bytes):
+        path.write_bytes(result)
     else:
-        path.write_text(json.dumps(found))
+        path.write_text(json.dumps(result))
     return str(path)
 
 
-@pytest.mark.parametrize(("name", "found", "ids", "rows"), [
+@pytest.mark.parametrize(("name", "result", "ids", "rows"), [
     ("x.npz", {"ids": IDS, "logits": LOGITS}, None, None),
     ("x.npz", {"ids": IDS, "logits": LOGITS[1:3], "rows": np.array([1, 2], np.uint8)}, None, [1, 2]),
     ("x.npy", LOGITS, IDS, None), ("x.csv", LOGITS, IDS, None), ("x.tsv", LOGITS, IDS, None),
@@ -66,8 +66,8 @@ def saved(path: Path, found: object) -> str:
     ("x.json", [{"position": t, "top": [[i, float(p)] for i, p in enumerate(row)]} for t, row in enumerate(WANTED)],
      IDS, None),
 ], ids=range(11))  # fmt: skip
-def test_forms_agree(tmp_path, name, found, ids, rows) -> None:
-    seen = read(saved(tmp_path / name, found), ids, vocab=V)
+def test_forms_agree(tmp_path, name, result, ids, rows) -> None:
+    seen = read(saved(tmp_path / name, result), ids, vocab=V)
     rows = rows or [0, 1, 2, 3]
     assert seen.ids.tolist() == IDS and seen.rows.tolist() == rows and seen.rows.dtype == np.int64
     assert np.allclose(seen.logprobs, WANTED[rows], atol=1e-6)
@@ -113,9 +113,9 @@ BAD = {
 
 @pytest.mark.parametrize("name", BAD)
 def test_files_that_are_no_logits(tmp_path, name) -> None:
-    file, found, why = BAD[name]
+    file, result, why = BAD[name]
     with pytest.raises(Ds4Error, match=why or "^.") as caught:
-        read(saved(tmp_path / file, found), None)
+        read(saved(tmp_path / file, result), None)
     assert "\n" not in str(caught.value)
 
 
@@ -213,10 +213,10 @@ def test_dumps_of_our_ds4_are_diagnosed(tmp_path, capsys, nano_path, without_fam
         assert cli.main(["diagnose", "-m", nano_path, "--logits", str(dump), "--json", *more]) == 0
         return json.loads(capsys.readouterr().out)
 
-    found = diagnosed()
-    assert (found["verdict"], found["fault"]) == ("exact", None)
+    result = diagnosed()
+    assert (result["verdict"], result["fault"]) == ("exact", None)
     whole = json.loads(dump.read_text())
     (tmp_path / "ids.json").write_text(json.dumps(whole.pop("prompt_ids")))
     dump.write_text(json.dumps(whole))  # as ds4 itself writes it
     for more in (["--prompt-file", str(text)], ["--token-ids", str(tmp_path / "ids.json")]):
-        assert diagnosed(*more) == found
+        assert diagnosed(*more) == result

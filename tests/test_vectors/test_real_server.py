@@ -76,22 +76,22 @@ def test_capture_then_check(server, tmp_path, capsys) -> None:
     assert code == 0 and done["complete"] and done["cases"] == 2
     # the random model likes tokens that are no text; this server loses their bytes (docs/reference/vectors.md)
     out = tmp_path / "steps.json"
-    code, found = run(capsys, "check", folder, "--target", server, "--out", str(out))
+    code, result = run(capsys, "check", folder, "--target", server, "--out", str(out))
     verdicts = [step["verdict"] for case in json.loads(out.read_text())["results"] for step in case["steps"]]
-    assert code == 0 and found["passed"] and set(verdicts) <= {"match", "incomparable"} and "match" in verdicts
+    assert code == 0 and result["passed"] and set(verdicts) <= {"match", "incomparable"} and "match" in verdicts
 
 
 def test_ppl_runs_and_says_that_this_echo_cannot_be_trusted(server, tmp_path, capsys) -> None:
     text = tmp_path / "text.txt"
     text.write_text(prose(900)[:600].strip())
-    code, found = run(capsys, "ppl", "--text", str(text), "--depths", "64,128", "--target", server)
-    assert code == 0 and [d["depth"] for d in found["depths"]] == [64, 128]
-    assert all(d["nll"] > 0 and d["nll_stderr"] > 0 for d in found["depths"])
-    assert found["echo_agrees"] is False
+    code, result = run(capsys, "ppl", "--text", str(text), "--depths", "64,128", "--target", server)
+    assert code == 0 and [d["depth"] for d in result["depths"]] == [64, 128]
+    assert all(d["nll"] > 0 and d["nll_stderr"] > 0 for d in result["depths"])
+    assert result["echo_agrees"] is False
 
 
 @pytest.mark.slow
 def test_its_echo_is_off_by_one(server, capsys) -> None:
     """docs/reference/vectors.md: what this server lists for a prompt token is the distribution after that token."""
-    code, found = run(capsys, "diagnose", "--target", server, "--json")
-    assert code == 0 and (found["verdict"], found["fault"]) == ("fault", "rows_early")
+    code, result = run(capsys, "diagnose", "--target", server, "--json")
+    assert code == 0 and (result["verdict"], result["fault"]) == ("fault", "rows_early")

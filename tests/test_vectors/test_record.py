@@ -27,12 +27,12 @@ def test_a_check_is_kept(vectors, nano_path, private_data, capsys):
     main([*argv, "--numerics", "ds4", "--label", "after"])
     assert "saved as run 2; ds4-report show 2\n" in capsys.readouterr().err
     with Store.open(private_data / "runs.sqlite") as store:
-        found = store.find("before")
-        assert found.kind == "vectors" and found.status == "complete"
-        assert len(found.fact("model", "sha256")) == len(found.fact("prompt_sha256")) == 64
-        assert found.fact("numerics") == "exact" and found.fact("command")[:2] == ["ds4-vectors", "check"]
-        assert found.fact("machine", "cpu") and found.fact("versions", "numpy") and found.fact("threads") == 1
-        rows = store.rows(found.id)
+        result = store.find("before")
+        assert result.kind == "vectors" and result.status == "complete"
+        assert len(result.fact("model", "sha256")) == len(result.fact("prompt_sha256")) == 64
+        assert result.fact("numerics") == "exact" and result.fact("command")[:2] == ["ds4-vectors", "check"]
+        assert result.fact("machine", "cpu") and result.fact("versions", "numpy") and result.fact("threads") == 1
+        rows = store.rows(result.id)
     assert [row["id"] for row in rows] == ["p0", "p1"]
     assert all(row["passed"] and row["tokens"] == 2 and row["nll"] > 0 for row in rows)
     assert report(["compare", "before", "after"]) == 4

@@ -56,12 +56,12 @@ def test_an_engine_that_computes_in_16_bits(trained, computes, fault, clean) -> 
     faults = [LIBRARY[fault] if isinstance(fault, str) else fault] if fault else []
     session.hooks = Bent([*faults, rounding(computes)], set())
     logits = kept_as(np.asarray(session.extend(signatures.ids.tolist())), computes)
-    found = diagnose(signatures, from_logits(signatures.ids, logits))
-    assert found.clean is clean, (found.verdict, found.notes)
-    if clean and found.verdict == "llama.cpp_f32_cache":
+    result = diagnose(signatures, from_logits(signatures.ids, logits))
+    assert result.clean is clean, (result.verdict, result.notes)
+    if clean and result.verdict == "llama.cpp_f32_cache":
         assert computes == "float16"  # which rounds the inputs of F16 matrices, all of this model's, in the same way
     elif clean:
-        assert found.verdict == computes and 0.002 < found.limit["size"] < 0.5
+        assert result.verdict == computes and 0.002 < result.limit["size"] < 0.5
         wide = logits + np.random.default_rng(0).normal(0, 1e-5, logits.shape)  # no longer of that type
         assert not diagnose(signatures, from_logits(signatures.ids, wide)).clean
         assert diagnose(signatures, from_logits(signatures.ids, wide), computes=computes).verdict == computes
@@ -74,5 +74,5 @@ def test_what_agrees_better_than_it_rounds_was_not_computed_so(trained) -> None:
     session = engine.session(len(signatures.ids) + 1)
     session.hooks = late(1.05, 60).hooks()
     logits = kept_as(np.asarray(session.extend(signatures.ids.tolist())), "bfloat16")
-    found = diagnose(signatures, from_logits(signatures.ids, logits))
-    assert not found.clean and found.first_position is not None and 58 <= found.first_position <= 64
+    result = diagnose(signatures, from_logits(signatures.ids, logits))
+    assert not result.clean and result.first_position is not None and 58 <= result.first_position <= 64

@@ -36,17 +36,19 @@ def test_record_then_blame(tmp_path, ids, capsys):
         assert entries["Qcur.1"]["shape"] == [40, 8, 256] and entries["Qcur.1"]["axes"] == "THF"
         assert {entry["layer"] for entry in entries.values()} == {1, 2}
     assert main(["trace", "blame", out]) == 0
-    found = last_line(capsys)
-    assert found["verdict"] == "nothing beyond rounding" and found["rounding"] == "qat" and found["checked"] > 90
+    result = last_line(capsys)
+    assert result["verdict"] == "nothing beyond rounding" and result["rounding"] == "qat" and result["checked"] > 90
 
 
 def test_an_op_is_blamed(tmp_path, ids, capsys):
     np.savez(tmp_path / "theirs.npz", ids=IDS[:40], **recorded("exact", ["no_sink"], layers=[0], ids=IDS[:40]))
     assert main(["trace", "blame", str(tmp_path / "theirs.npz")]) == 1
     text = capsys.readouterr().out
-    found = json.loads(text.splitlines()[-1])
-    assert found["first"]["point"] == "attn_sinks" and found["first"]["docs"] == "docs/explanation/model.md#4-attention"
-    assert found["causes"][0]["names"] == ["no_sink"]
+    result = json.loads(text.splitlines()[-1])
+    assert (
+        result["first"]["point"] == "attn_sinks" and result["first"]["docs"] == "docs/explanation/model.md#4-attention"
+    )
+    assert result["causes"][0]["names"] == ["no_sink"]
     assert "attn_sinks of layer 0" in text and "no attention sink" in text
     assert main(["trace", "blame", str(tmp_path / "theirs.npz"), "--json"]) == 1
     assert len(capsys.readouterr().out.splitlines()) == 1
@@ -56,8 +58,8 @@ def test_nothing_is_acquitted_that_was_not_dumped(tmp_path, ids, capsys):
     kept = {name: values for name, values in recorded(layers=[0], ids=IDS[:40]).items() if name.startswith("attn_norm")}
     np.savez(tmp_path / "few.npz", ids=IDS[:40], **kept)
     assert main(["trace", "blame", str(tmp_path / "few.npz")]) == 0
-    found = last_line(capsys)
-    assert found["checked"] == 1 and "kqv_out" in found["not_covered"]
+    result = last_line(capsys)
+    assert result["checked"] == 1 and "kqv_out" in result["not_covered"]
 
 
 @pytest.mark.parametrize(

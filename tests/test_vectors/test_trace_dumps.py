@@ -73,8 +73,8 @@ def test_graph_dumps_of_ds4(tmp_path):
     dump = read(str(tmp_path))
     assert set(dump.tensors) == {"Qcur.3", "ffn_moe_topk.3", "result_norm"}
     assert [piece.first for piece in dump.tensors["Qcur.3"]] == [0, 5]
-    _, found = guess(dump.tensors, 6)
-    assert set(found) == {("Qcur", 3), ("ffn_moe_topk", 3), ("result_norm", -1)}
+    _, result = guess(dump.tensors, 6)
+    assert set(result) == {("Qcur", 3), ("ffn_moe_topk", 3), ("result_norm", -1)}
 
 
 # --- damaged and hostile

@@ -110,10 +110,10 @@ def _vec_of(path: str) -> str | None:
 def refuse_other_checkpoint(paths: Sequence[str], target: Target) -> None:
     """Raise UsageError if a directory of vectors is of another checkpoint than the target's; unknown ones may be the
     same."""
-    known = target.identity().get("checkpoint")
     for path in paths:
         recorded = Vectors.open(path).manifest.source.get("checkpoint") if _vec_of(path) is None else None
-        if None not in (known, recorded) and known != recorded:
+        known = recorded and target.identity().get("checkpoint")
+        if known and known != recorded:
             raise UsageError(f"{path}: these vectors are of {recorded}, the model is {known}")
 
 

@@ -71,8 +71,6 @@ def _ids(args: Any, vocab: int) -> list[int]:
 
         return np.random.default_rng(args.seed).integers(0, vocab, args.tokens).tolist()
     ids = read_ids(args.token_ids)
-    if not ids:
-        raise DataError(f"{args.token_ids} has no token ids")
     if max(ids) >= vocab:
         raise DataError(f"token id {max(ids)} is outside the vocabulary of {vocab}")
     return ids

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from ds4ref.console.common import Progress
@@ -171,7 +171,7 @@ class Committed:
         """Return whether the check passed, the JSON object, and the table."""
         judgement = weigh(results, self.floor, self.args.floor is not None)
         passed = judgement.verdict == "right" and not any(r.failed for r in results)
-        fields = {"committed_by": self.args.committed_by, "floor": self.floor, **judgement.to_json()}
+        fields = {"committed_by": self.args.committed_by, "floor": self.floor, **asdict(judgement)}
         return passed, fields, _table(results, judgement)
 
 

@@ -162,9 +162,7 @@ class Vectors:
 
     def save(self) -> None:
         """Write the manifest atomically."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with atomic_write(self.folder / "manifest.json") as out:
-            out.write(encode(self.manifest))
+        self._write("manifest.json", encode(self.manifest))
 
     def prompt(self, entry: CaseEntry) -> str:
         """Read the user's text of a case; DataError if it was changed after it was recorded."""
@@ -188,21 +186,23 @@ class Vectors:
 
     def add_prompt(self, entry: CaseEntry, text: bytes) -> None:
         """Write a prompt file."""
-        path = self.folder / entry.prompt_file
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(path) as out:
-            out.write(text)
+        self._write(entry.prompt_file, text)
 
     def add_case(self, entry: CaseEntry, case: RecordedCase) -> None:
         """Write a case file, then the manifest with its SHA-256."""
         data = encode(case)
-        path = self.folder / "cases" / f"{entry.id}.json"
+        name = f"cases/{entry.id}.json"
+        self._write(name, data)
+        entry.case_file, entry.sha256 = name, sha256(data)
+        entry.repetitions = len(case.repetitions)
+        self.save()
+
+    def _write(self, name: str, data: bytes) -> None:
+        """Write a file of the directory atomically."""
+        path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(path) as out:
             out.write(data)
-        entry.case_file, entry.sha256 = f"cases/{entry.id}.json", sha256(data)
-        entry.repetitions = len(case.repetitions)
-        self.save()
 
 
 def record(step: Step, degenerate: float = -1000.0) -> StepRecord:

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -69,10 +68,6 @@ class Judgement:
     worst: tuple[str, int, float] | None
     lapses: Lapses
     says: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the JSON object of the verdict."""
-        return asdict(self)
 
 
 def weigh(results: Sequence[CaseResult], floor: float, known: bool = False) -> Judgement:

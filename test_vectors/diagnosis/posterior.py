@@ -15,7 +15,6 @@ A candidate fits if its misfit is below ``LIMIT``, or if all that it leaves is s
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import cache
 
 import numpy as np
@@ -256,12 +255,6 @@ class Posterior:
         ways = [(*self.explained(c), c) for c in sets]
         explained = [(value, c) for value, until, c in ways if value > 0 and until != begin]
         return max(explained, key=lambda way: way[0])[1] if explained else sets[0]
-
-    def extend(self, candidates: Iterable[Candidate]) -> list[Candidate]:
-        """Add candidates and return them as a list."""
-        new = list(candidates)
-        self.candidates += new
-        return new
 
     def replace(self, old: Candidate, new: Candidate) -> None:
         """Replace a candidate by a better version."""

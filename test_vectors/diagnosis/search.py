@@ -147,7 +147,8 @@ class Search:
     def _add(self, candidates: Iterable[Candidate]) -> list[Candidate]:
         new = []
         for c in candidates:
-            new += self.posterior.extend([c])
+            self.posterior.candidates.append(c)
+            new.append(c)
             self._say(self._doing)
         return new
 

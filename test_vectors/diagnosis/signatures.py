@@ -107,9 +107,9 @@ class Signatures:
         """Return the result of a rounding set without a fault."""
         return self.of(Pass(mode))
 
-    def noisy(self, run: Pass, count: int = REPLICAS, louder: bool = False) -> list[Signature]:
-        """Return the results of a run repeated ``count`` times with different float noise."""
-        runs = [replace(run, noise=i, louder=louder) for i in range(count)]
+    def noisy(self, run: Pass, louder: bool = False) -> list[Signature]:
+        """Return the results of a run repeated ``REPLICAS`` times with different float noise."""
+        runs = [replace(run, noise=i, louder=louder) for i in range(REPLICAS)]
         self.ahead(runs)
         return [self.of(each) for each in runs]
 

@@ -81,26 +81,23 @@ def judge(
     """
     limit = limits(noise, size, lost)
     known = ~np.isnan(apart)
-    distance = np.where(known, apart, 0.0)
-    beyond = known & (distance > limit)
-    step = np.zeros_like(limit) if flip is None else np.nan_to_num(flip, nan=0.0, posinf=np.inf)
-    hard = beyond & (distance > limit + FLIPS * step)
-    # the false-positive rate: how often is one noisy run beyond the limit that the other one gives?
-    alone = limits(noise[1:], size, lost)
-    first = np.nan_to_num(noise[0])
-    share = float((known & (first > alone)).sum()) / max(1, int(known.sum()))
     count = max(1, int(known.sum()))
-    allowed = 3 * share + 3 * np.sqrt(share / count) + (2 / count if np.any(step > 0) else 0.0)
-    soft_wrong = beyond.sum() / count > max(allowed, 0.0) and bool(beyond.any())
+    distance = np.where(known, apart, 0.0)
+    step = np.zeros_like(limit) if flip is None else np.nan_to_num(flip, nan=0.0, posinf=np.inf)
+    beyond = known & (distance > limit)
+    hard = beyond & (distance > limit + FLIPS * step)
+    if not known.any():
+        return Judgement(False, 0.0, 0.0, 0.0, 0.0, hard, beyond)
+    # the false-positive rate: how often is one noisy run beyond the limit that the other one gives?
+    first, alone = np.nan_to_num(noise[0]), limits(noise[1:], size, lost)
     bound = alone + FLIPS * step
-    hard_share = float((known & (first > bound)).sum()) / count
+    share, hard_share = (float((known & (first > most)).sum()) / count for most in (alone, bound))
+    allowed = 3 * share + 3 * np.sqrt(share / count) + (2 / count if np.any(step > 0) else 0.0)
+    soft_wrong = beyond.sum() / count > allowed
     hard_wrong = hard.sum() / count > 3 * hard_share + 3 * np.sqrt(hard_share / count)
     with np.errstate(divide="ignore", invalid="ignore"):
         usual = np.nan_to_num(first / bound, nan=0.0, posinf=np.inf)[known].max(initial=1.0)
         hard_wrong |= bool((distance[hard] > FURTHER * usual * (limit + FLIPS * step)[hard]).any())
-    if not known.any():
-        return Judgement(False, 0.0, 0.0, 0.0, 0.0, hard, beyond)
-    with np.errstate(divide="ignore", invalid="ignore"):
         ratio = float(np.max(distance[known] / np.maximum(limit[known], 1e-300)))
         relative = float(np.median(distance[known]) / max(float(np.median(size[known])), 1e-30))
         largest = float(np.max(distance[beyond] / np.maximum(size[beyond], 1e-30), initial=0.0))

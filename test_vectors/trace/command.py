@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
@@ -154,14 +155,12 @@ def _layers(text: str | None) -> list[int] | None:
     if text is None:
         return None
     layers: set[int] = set()
-    for part in text.split(","):
-        low, dash, high = part.strip().partition("-")
-        if low == "head" and not dash:
-            layers.add(-1)
-        elif low.isdecimal() and len(low) < 7 and (not dash or (high.isdecimal() and len(high) < 7)):
-            if dash and int(high) < int(low):
-                raise UsageError(f"--layers: {part.strip()} is no range")
-            layers |= set(range(int(low), int(high or low) + 1))
-        else:
+    for part in map(str.strip, text.split(",")):
+        match = re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", part)
+        if match is None and part != "head":
             raise UsageError(f"--layers {text[:40]!r}: numbers and ranges are needed, such as 0,5-9")
+        low, high = (-1, -1) if match is None else (int(match[1]), int(match[2] or match[1]))
+        if high < low:
+            raise UsageError(f"--layers: {part} is no range")
+        layers |= set(range(low, high + 1))
     return sorted(layers)

@@ -31,7 +31,8 @@ from ds4ref.errors import DataError, ModelFileError
 from ds4ref.weights.mapped import MappedFile
 from ds4ref.weights.safetensors import read_header
 
-from ..reading import read_npz
+from ..observation import MAX_ID
+from ..reading import Ids, read_npz
 from .ops import OPS
 
 FORMAT = "ds4ref trace 1"
@@ -226,9 +227,7 @@ def _apply(dump: Dump, about: dict[str, Any], where: str) -> None:
 
 
 def _ints(value: Any, where: str) -> list[int]:
-    values = np.asarray(value) if isinstance(value, (list, np.ndarray)) else np.zeros((0, 0))
-    if values.ndim != 1 or not len(values) or values.dtype.kind not in "iu":
-        raise DataError(f"{where} must be a list of integers")
-    if values.min() < 0 or values.max() >= 1 << 31:
-        raise DataError(f"{where} must be 0 or more and fit 31 bits")
-    return values.astype(int).tolist()
+    try:
+        return msgspec.convert(value.tolist() if isinstance(value, np.ndarray) else value, Ids)
+    except msgspec.ValidationError:
+        raise DataError(f"{where} must be a list of integers from 0 to {MAX_ID}") from None

@@ -99,7 +99,7 @@ class Decision:
 ])  # fmt: skip
 def test_a_name_needs_odds_over_right_engines_and_over_other_names(posterior, monkeypatch, decision, named) -> None:
     fault = candidate("fault", name="a")
-    posterior.extend([fault])
+    posterior.candidates.extend([fault])
     monkeypatch.setattr(posterior, "over", lambda c: decision.over)
     monkeypatch.setattr(posterior, "rival", lambda c: (None, decision.gap))
     monkeypatch.setattr(posterior, "fits", lambda c: decision.fits)
@@ -111,7 +111,7 @@ def test_the_champion_is_the_best_mistake_that_fits(posterior, monkeypatch) -> N
     """By score in float precision, by odds where steps flip."""
     monkeypatch.setattr(posterior, "fits", lambda c: c.name != "a")
     a, b, c = (candidate("fault", "exact", name, score) for name, score in (("a", 9.0), ("b", 8.0), ("c", 7.0)))
-    posterior.extend([c, b, a])
+    posterior.candidates.extend([c, b, a])
     assert posterior.champion() is b
     posterior.candidates = [candidate("fault", "ds4", x.name, x.fit.score) for x in (a, b, c)]
     monkeypatch.setattr(posterior, "over", lambda x: {"b": 1.0, "c": 2.0}[x.name])
@@ -122,7 +122,7 @@ def test_the_answer_is_the_best_clean_set_that_fits(posterior, monkeypatch) -> N
     monkeypatch.setattr(posterior, "told_apart", lambda c: c.mode != "bf16")
     near, wide = candidate("mode", "exact", score=5.0, misfit=LIMIT), candidate("rounding", "bf16", score=7.0)
     right, other = candidate("mode", "qat", score=3.0), candidate("mode", "ds4", score=2.0)
-    posterior.extend([other, near, wide, right])
+    posterior.candidates.extend([other, near, wide, right])
     assert posterior.answer() is right
     assert [c.mode for c in posterior.ranked(clean=True)] == ["exact", "bf16", "qat", "ds4"]
 
@@ -137,9 +137,9 @@ def test_a_wide_set_may_miss_one_of_many_narrower_ones(posterior, monkeypatch) -
     spread = float(places.std(ddof=1)) * math.sqrt(1 + 1 / 8)
     posterior.case.values = np.full((4, 2), 1 - 0.1 - 4 * spread)
     assert LIMIT == limit_of(1) < 4 < limit_of(5)
-    posterior.extend([wide, candidate("mode", "exact")])
+    posterior.candidates.extend([wide, candidate("mode", "exact")])
     assert not posterior.told_apart(wide)
-    posterior.extend([candidate("rounding", mode) for mode in noise if mode not in ("bf16", "exact")])
+    posterior.candidates.extend([candidate("rounding", mode) for mode in noise if mode not in ("bf16", "exact")])
     assert posterior.told_apart(wide)
     for count in (2, 5, 12):
         assert stats.t.sf(limit_of(count), 7) == pytest.approx(stats.t.sf(LIMIT, 7) / count, rel=0.15)
@@ -155,7 +155,7 @@ def test_a_constant_in_a_wide_set_is_held_against_itself_in_narrower_ones(poster
     posterior.case.member = lambda mode, family, value: asked.append((mode, family.name, value))
     posterior.case.computed = lambda ideas: [candidate("family", "exact", "shared_scale=1.5") for _ in ideas]
     right, wide = candidate("rounding", "bf16", at=-1.0), candidate("family", "bf16", "shared_scale=1.5", at=1.0)
-    posterior.extend([candidate("mode", "exact"), right, wide])
+    posterior.candidates.extend([candidate("mode", "exact"), right, wide])
     assert posterior.told_apart(wide) is apart and asked == [("exact", "shared_scale", 1.5)]
 
 
@@ -167,5 +167,5 @@ def test_a_mistake_must_move_all_of_its_engines(posterior, spread, apart) -> Non
     posterior.case.runs = lambda c: [np.full((4, 2), place) for place in places]
     posterior.case.values = np.ones((4, 2))
     right, wrong = candidate("mode", "qat"), candidate("part", "qat", "x [in layer 1]", at=1.0)
-    posterior.extend([right, wrong])
+    posterior.candidates.extend([right, wrong])
     assert posterior.told_apart(wrong) is apart

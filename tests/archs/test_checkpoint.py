@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from ds4ref.archs.deepseek4.weights import check_tensors
 from ds4ref.cli.ds4 import main
 from ds4ref.engine import Engine
 from ds4ref.errors import DataError, ModelFileError, ShapeError
+from ds4ref.nano import random_path
 from ds4ref.text.official import PROFILES
 from ds4ref.weights import open_source
 from ds4ref.weights.container import TensorSpec
@@ -26,9 +28,11 @@ from ds4ref.weights.mapped import MappedFile
 from ds4ref.weights.published import PublishedSource
 from ds4ref.weights.safetensors import INDEX, SINGLE, read_header
 from ds4ref.weights.safetensors_writer import write_file, write_json
+from ds4ref.weights.writer import write_gguf
 from tests.marking import sampled
 from tests.weights.checkpointfile import write_small
 from tests.weights.modelfile import SMALL, TOKENS, with_metadata, write_model
+from tests.weights.test_split import llama_cpp
 
 from .releases import JULY, MAY, RELEASES, SPARK, Release, tensors_of, write_release
 
@@ -250,6 +254,36 @@ def test_dialects_are_read_as_the_same_model(tmp_path, changes, tensors, drafter
             pytest.raises(ModelFileError, match="DSpark|nextn.*--mtp-block"),
         ):
             bind_block(source, SMALL, None, None)
+
+
+@pytest.mark.peers
+def test_llama_cpp_reads_a_block_after_the_layers_as_we_do(tmp_path):
+    """The random model with a seventh block and without the size of its vocabulary: as without, theirs and ours."""
+    with open_source(random_path()) as source:
+        metadata = {key: (source.metadata.type_of(key), source.metadata[key]) for key in source.metadata}
+        layers = metadata["deepseek4.block_count"][1]
+        metadata |= {"deepseek4.block_count": ("u32", layers + 1), NEXTN: ("u32", 1)}
+        metadata |= {RATIOS: ("i32[]", [*metadata[RATIOS][1], 0]), LIMITS: ("f32[]", [10.0] * (layers + 1))}
+        del metadata["deepseek4.vocab_size"]
+        tensors = {name: (i.fmt.name, i.dims, source.raw(name)) for name, i in source.tensors.items()}
+        of_block = {name.split(".", 2)[2]: tensor for name, tensor in tensors.items() if name[:6] == "blk.0."}
+        of_block |= {"exp_probs_b.bias": tensors[f"blk.{layers - 1}.exp_probs_b.bias"]}
+        del of_block["ffn_gate_tid2eid.weight"]
+        dim = metadata["deepseek4.embedding_length"][1]
+        for name, dims in {"eh_proj": (2 * dim, dim), "enorm": (dim,), "hnorm": (dim,)}.items():
+            of_block[f"nextn.{name}.weight"] = "F32", dims, np.ones(dims, np.float32)
+        tensors |= {f"blk.{layers}.{name}": tensor for name, tensor in of_block.items()}
+        specs = [TensorSpec(name, fmt, dims) for name, (fmt, dims, _) in tensors.items()]
+        with write_gguf(tmp_path / "m.gguf", [(key, *entry) for key, entry in metadata.items()], specs) as out:
+            for name, (*_, data) in tensors.items():
+                out.write(name, data)
+    paths, logits = (Path(random_path()), tmp_path / "m.gguf"), []
+    for path in paths:
+        with Engine.open(path, backend="reference") as engine:
+            logits.append(engine.session(20).extend(list(range(9))))
+    assert np.array_equal(*logits)
+    theirs = [llama_cpp(path) for path in paths]
+    assert theirs[0] and theirs[0] == theirs[1]
 
 
 def test_blocks_that_no_drafter_has_are_refused(tmp_path):

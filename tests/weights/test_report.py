@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ds4ref.archs.deepseek4.shape import FLASH
+from ds4ref.archs.deepseek4.shape import CONSTANTS, FLASH, KEYS
 from ds4ref.archs.deepseek4.weights import expected_tensors
 from ds4ref.archs.report import describe, inspect_text
 from ds4ref.cli.ds4 import main as ds4
@@ -101,33 +101,13 @@ def test_what_is_refused_is_listed_and_then_an_error(tmp_path, capsys):
     assert error.count("\n") == 1 and "attention.scale is 0.5" in error and "blk.9.attn_norm" in error
 
 
-CHANGED = {
-    "window": (32, "attention.sliding_window 32, where DeepSeek V4 Flash has 128"),
-    "index_topk": (8, "attention.indexer.top_k 8, where DeepSeek V4 Flash has 512"),
-    "sinkhorn_iters": (3, "hyper_connection.sinkhorn_iterations 3, where DeepSeek V4 Flash has 20"),
-    "rope_theta": (20000.0, "rope.freq_base 20000, where DeepSeek V4 Flash has 10000"),
-    "compress_theta": (10000.0, "attention.compress_rope_freq_base 10000, where DeepSeek V4 Flash has 160000"),
-    "yarn_factor": (40.0, "rope.scaling.factor 40, where DeepSeek V4 Flash has 16"),
-    "yarn_beta_fast": (16.0, "rope.scaling.yarn_beta_fast 16, where DeepSeek V4 Flash has 32"),
-    "yarn_beta_slow": (2.0, "rope.scaling.yarn_beta_slow 2, where DeepSeek V4 Flash has 1"),
-    "yarn_orig_ctx": (4096, "rope.scaling.original_context_length 4096, where DeepSeek V4 Flash has 65536"),
-    "route_scale": (1.0, "expert_weights_scale 1, where DeepSeek V4 Flash has 1.5"),
-    "rms_eps": (1e-5, "attention.layer_norm_rms_epsilon 1e-05, where DeepSeek V4 Flash has 1e-06"),
-    "hc_eps": (1.5e-6, "hyper_connection.epsilon 1.5e-06, where DeepSeek V4 Flash has 1e-06"),
-    "swiglu_limit": ((10.0,) * 42 + (7.0,), "swiglu_clamp_exp 7,10, where DeepSeek V4 Flash has 10"),
-}
-FLASHLIKE = {name: getattr(FLASH, name) for name in CHANGED if name != "swiglu_limit"}
-
-
-@pytest.mark.parametrize("field", CHANGED)
+@pytest.mark.parametrize("field", CONSTANTS)
 def test_a_constant_that_no_flash_file_has_is_named(tmp_path, field):
     """Also in a small model, which differs from Flash in every size."""
-    value, says = CHANGED[field]
-    small = replace(SMALL, **FLASHLIKE, swiglu_limit=(10.0,) * SMALL.n_layers)
-    small = replace(small, **{field: value[-SMALL.n_layers :] if isinstance(value, tuple) else value})
-    path = write_model(tmp_path / "m.gguf", small, data=True)
-    assert [line for line in inspect_text(path).splitlines() if "where DeepSeek" in line] == [
-        f"constants   deepseek4.{says}"
-    ]
-    ((key, facts),) = describe(path)["constants"].items()
-    assert f"{key} {facts['value']}, where DeepSeek V4 Flash has {facts['published']}" == f"deepseek4.{says}"
+    alike = {name: getattr(FLASH, name) for name in CONSTANTS} | {"swiglu_limit": (10.0,) * SMALL.n_layers}
+    value = 2 * alike[field] if field != "swiglu_limit" else (10.0, 10.0, 10.0, 7.0)
+    path = write_model(tmp_path / "m.gguf", replace(SMALL, **alike | {field: value}), data=True)
+    got, want = ("7,10", "10") if field == "swiglu_limit" else (f"{value:.10g}", f"{alike[field]:.10g}")
+    assert describe(path)["constants"] == {KEYS[field]: {"value": got, "published": want}}
+    said = f"{KEYS[field]} {got}, where DeepSeek V4 Flash has {want}"
+    assert [line for line in inspect_text(path).splitlines() if "where DeepSeek" in line] == [f"constants   {said}"]

@@ -68,9 +68,6 @@ def _other(key, kind, value):
 REFUSED = {
     "an unknown key": (_other("deepseek4.surprise", "u32", 1), "deepseek4.surprise is 1: unknown here"),
     "an unknown family": (_other("general.architecture", "string", "rwkv7"), "architecture 'rwkv7' is not one of"),
-    "no vocabulary size": (
-        _other("tokenizer.ggml.tokens", "string[]", ["a"]), f"{SIZE} is missing, tokenizer.ggml.tokens has 1 tokens"
-    ),
     "a tensor without a place": (
         lambda: (entries(), [("blk.0.surprise.weight", (256,))]), "blk.0.surprise.weight has no place in"
     ),

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import math
 import os
+import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
 
 from ..errors import ModelFileError
 from .cursor import quote
 
 _ABSENT: Any = object()
 MAX_INTEGER = (1 << 32) - 1
+_Finite = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
 
 
 class Config:
@@ -46,47 +50,28 @@ class Config:
 
     def integer(self, key: str, default: int = _ABSENT, low: int = 0, high: int = MAX_INTEGER) -> int:
         """Return the whole number under ``key``, from ``low`` to ``high``; a float such as 4.0 counts as one."""
-        value = self._value(key, default)
-        if type(value) is float and value.is_integer():
-            value = int(value)
-        if type(value) is not int or not low <= value <= high:
-            raise self.fail(key, f"is {_brief(value)}, wanted a whole number from {low} to {high}")
-        return value
+        return self._typed(key, default, Annotated[int, Meta(ge=low, le=high)], f"a whole number from {low} to {high}")
 
     def number(self, key: str, default: float = _ABSENT) -> float:
         """Return the finite number under ``key``."""
-        value = self._value(key, default)
-        if type(value) not in (int, float) or not math.isfinite(_float(value)):
-            raise self.fail(key, f"is {_brief(value)}, wanted a number")
-        return float(value)
+        return self._typed(key, default, _Finite, "a number")
 
     def flag(self, key: str, default: bool = _ABSENT) -> bool:
         """Return the boolean under ``key``."""
-        value = self._value(key, default)
-        if type(value) is not bool:
-            raise self.fail(key, f"is {_brief(value)}, wanted true or false")
-        return value
+        return self._typed(key, default, bool, "true or false")
 
     def text(self, key: str, default: str = _ABSENT) -> str:
         """Return the string under ``key``."""
-        value = self._value(key, default)
-        if not isinstance(value, str):
-            raise self.fail(key, f"is {_brief(value)}, wanted a text")
-        return value
+        return self._typed(key, default, str, "a text")
 
     def integers(self, key: str, most: int, default: list[int] = _ABSENT) -> list[int]:
         """Return the list of integers under ``key``; refuse any other value, and more than ``most``."""
-        return self._list(key, most, default, int, "whole numbers")
+        kind = Annotated[list[int], Meta(max_length=most)]
+        return self._typed(key, default, kind, f"a list of at most {most} whole numbers")
 
     def texts(self, key: str, most: int, default: list[str] = _ABSENT) -> list[str]:
         """Return the list of strings under ``key``; refuse any other value, and more than ``most``."""
-        return self._list(key, most, default, str, "texts")
-
-    def _list(self, key: str, most: int, default: list[Any], kind: type, named: str) -> list[Any]:
-        value = self._value(key, default)
-        if not isinstance(value, list) or len(value) > most or not all(type(item) is kind for item in value):
-            raise self.fail(key, f"is {_brief(value)}, wanted a list of at most {most} {named}")
-        return value
+        return self._typed(key, default, Annotated[list[str], Meta(max_length=most)], f"a list of at most {most} texts")
 
     def agreed(self, *keys: str, default: str) -> str:
         """Return the string that all of ``keys`` that exist have; refuse two that differ."""
@@ -106,6 +91,15 @@ class Config:
             raise self.fail(key, f"is {_brief(value)}, wanted an object")
         return Config(self.path, value, f"{self._where}{key}.", self.read)
 
+    def _typed(self, key: str, default: Any, kind: Any, wanted: str) -> Any:
+        value = self._value(key, default)
+        if type(value) is float and value.is_integer() and kind is not _Finite:
+            value = int(value)
+        try:
+            return msgspec.convert(value, kind)
+        except (msgspec.ValidationError, OverflowError):
+            raise self.fail(key, f"is {_brief(value)}, wanted {wanted}") from None
+
     def _value(self, key: str, default: Any) -> Any:
         self.read.add(self._where + key)
         value = self.values.get(key)
@@ -114,13 +108,6 @@ class Config:
                 raise self.fail(key, "is missing")
             return default
         return value
-
-
-def _float(value: int | float) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf
 
 
 def _brief(value: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -212,6 +213,10 @@ def test_splice_refuses_layers_that_are_not_there(quantized, tmp_path, capsys, l
     command = [str(quantized), "--donor", str(quantized), "--layers", layers]
     assert main([*command, "-o", str(tmp_path / "o.gguf")]) == code
     assert says in capsys.readouterr().err and not list(tmp_path.iterdir())
+    plain = str(tied(tmp_path, 256, True))
+    assert main([plain, "--donor", plain, "--layers", "0", "-o", str(tmp_path / "o.gguf")]) == 1
+    assert "tied.gguf: has no routed experts" in capsys.readouterr().err
+    os.unlink(plain)
     for more in (["--layers", "1"], ["--donor", str(quantized)], [*command[1:-1], "1", "--recipe", "q4"]):
         assert main([str(quantized), *more, "-o", str(tmp_path / "o.gguf")]) == 2 and not list(tmp_path.iterdir())
 

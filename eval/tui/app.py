@@ -31,7 +31,7 @@ FRAMES = 12
 
 
 class EvalApp(App[None]):
-    """The application; ends when the run failed, or has ended and the user leaves (without ``stay``: at once).
+    """The application; ends when the run failed, or has ended and the user leaves.
 
     Signal handlers set ``stop_requested`` and ``leave_requested``, which take no lock; the next redraw acts on them.
     ``following`` selects the running question until the user moves elsewhere.
@@ -66,13 +66,12 @@ class EvalApp(App[None]):
         *,
         title: str,
         pause_s: float = 0.35,
-        stay: bool = True,
     ):
         super().__init__()
         self.animation_level = "none"
         self.work = Work(make_runner, pause_s)
         self.board = Board(questions, epochs, log.samples, Pace(self.work.runner.clock))
-        self.record, self.about, self.stay = log, one_line(title), stay
+        self.record, self.about = log, one_line(title)
         self.stop_requested = self.leave_requested = False
         self.crash: Exception | None = None
         self.printed: list[str] = []
@@ -114,7 +113,7 @@ class EvalApp(App[None]):
         elif self.stop_requested and not work.stopping:
             work.stop()
         self.look()
-        over = not work.alive and (work.failure is not None or work.stopping or not self.stay)
+        over = not work.alive and (work.failure is not None or work.stopping)
         if over or work.runner.left:
             self.exit()
 

@@ -34,14 +34,13 @@ def show(
     title: str,
     interrupt: Interrupt,
     pause_s: float = 0.35,
-    stay: bool = True,
 ) -> None:
-    """Run ``make_runner(listener)`` on the screen until the user leaves, a signal comes, or (without ``stay``) it ends.
+    """Run ``make_runner(listener)`` on the screen until the user leaves or a signal comes.
 
     The run has ended when this returns. Raises the run's or the screen's error, and KeyboardInterrupt if the user would
     not wait for the end. ``pause_s``: seconds to show each grade.
     """
-    app = EvalApp(make_runner, questions, epochs, log, title=title, pause_s=pause_s, stay=stay)
+    app = EvalApp(make_runner, questions, epochs, log, title=title, pause_s=pause_s)
     interrupt.second = app.request_leave  # an exception would break the event loop
     try:
         with interrupt.does(app.request_stop), _terminal():

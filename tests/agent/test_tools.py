@@ -31,6 +31,8 @@ def test_read_numbers_lines(tools, folder) -> None:
     done = tools("read", path="a")
     assert done.note == "a: lines 1-32 of 40", "64 KiB"
     assert done.text.endswith(f"32 {'x' * 2000}... (3000 characters)")
+    (folder / "a").write_text("x" * 2000)
+    assert tools("read", path="a").text.endswith("\n1 " + "x" * 2000)
 
 
 @pytest.mark.parametrize("arguments, why", [
@@ -150,6 +152,10 @@ def test_a_search_ends_when_it_takes_too_long(tools, tree, monkeypatch) -> None:
     (tree / "b").write_text("a" * 5000 + "!\n")
     pattern = r"(?:a|a|aa)+(?:a|a|aa)+(?:a|aa)+$"
     assert tools("search", query=pattern, mode="regex").text == "No matches (stopped after 0 s)"
+    clock = iter([0.0, 0.05, 0.06, 0.2])  # the time is up in the middle of a file
+    with monkeypatch.context() as patch:
+        patch.setattr(search_module.time, "monotonic", lambda: next(clock))
+        assert tools("search", query="alpha", path="a.py").text == "No matches (stopped after 0 s)"
     cancel = Cancellation()
     cancel.press()
     assert tools.box.run(ToolCall("search", '{"query":"alpha"}'), cancel).text == "No matches (interrupted)"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from ds4ref.errors import Cancelled, DataError, TargetError
 from ds4ref.runs.columns import Row
 from ds4ref.runs.results import COLUMNS, parse_rows
 from ds4ref.targets import Cancellation
-from ds4ref.targets.command import CommandTarget
+from ds4ref.targets.command import CommandTarget, complaint
 
 from .plan import BenchTarget, Plan
 from .sources import FOREIGN, Opening, Source
@@ -51,10 +51,46 @@ class BinarySource(Source):
         return cls(target, opening.plan, flags(opening.plan, str(file)), about)
 
     def walk(self, rep: int, done: int, progress: Progress | None, cancel: Cancellation) -> Iterator[Row]:
-        """Run one sweep, which always starts at the first depth; yield its rows without the first ``done``."""
-        for number, row in enumerate(walk(self.target, self.options, self.plan.rows, progress, cancel)):
-            if number >= done:
-                yield row
+        """Run one sweep, which always starts at the first depth; yield its rows without the first ``done``.
+
+        Raises TargetError with the last line of the binary's stderr if it fails or does not print all rows.
+        """
+        count, name, number, problem = self.plan.rows, self.target.name, 0, None
+        with tempfile.TemporaryFile() as stderr:
+            try:
+                process = subprocess.Popen(
+                    [*self.target.command, *self.options], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                    stderr=stderr, encoding="utf-8", errors="replace",
+                )  # fmt: skip
+            except OSError as error:
+                raise TargetError(f"cannot run {self.target.command[0]}: {error.strerror}") from None
+            with process:
+                assert process.stdout is not None
+                try:
+                    for number, row in enumerate(parse_rows(process.stdout, name), 1):
+                        known = {column: value for column, value in row.items() if value is not None}
+                        unknown = dict.fromkeys(COLUMNS, 0) | {"kvcache_bytes": None}  # an unknown size is not 0
+                        if number > done:
+                            yield unknown | known | {"at": time.perf_counter()}
+                        if progress is not None:
+                            progress(number, count)
+                        if cancel():
+                            process.terminate()
+                            break
+                except DataError as error:
+                    problem = error
+                    process.terminate()
+                except GeneratorExit:  # the caller stopped reading
+                    process.terminate()
+                    raise
+            if cancel() and number < count:
+                raise Cancelled(f"stopped while {name} was running")
+            if process.returncode > 0 or (number != count and not problem):
+                stderr.seek(0)
+                why = f"exited with {process.returncode}" if process.returncode else f"wrote {number} of {count} rows"
+                raise TargetError(f"{name} {why}{complaint(stderr.read())}")
+            if problem is not None:
+                raise problem
 
 
 def flags(plan: Plan, file: str) -> list[str]:
@@ -68,58 +104,3 @@ def flags(plan: Plan, file: str) -> list[str]:
     if plan.chat:
         options += ["--system", plan.system]
     return [str(part) for part in options]
-
-
-def walk(
-    binary: CommandTarget,
-    options: Sequence[str],
-    count: int,
-    progress: Progress | None = None,
-    cancel: Callable[[], bool] = lambda: False,
-) -> Iterator[Row]:
-    """Run a binary with ``options``; yield each of the ``count`` rows as soon as it is printed.
-
-    ``progress`` is called with (rows done, ``count``); ``cancel`` returns whether to stop.
-
-    Raises TargetError with the last line of the binary's stderr if it fails or does not print ``count`` rows.
-    """
-    with tempfile.TemporaryFile() as stderr:
-        try:
-            process = subprocess.Popen(
-                [*binary.command, *options], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr,
-                encoding="utf-8", errors="replace",
-            )  # fmt: skip
-        except OSError as error:
-            raise TargetError(f"cannot run {binary.command[0]}: {error.strerror}") from None
-        done, problem = 0, None
-        with process:
-            assert process.stdout is not None
-            try:
-                for row in parse_rows(process.stdout, binary.name):
-                    known = {name: value for name, value in row.items() if value is not None}
-                    # an unknown size is not 0
-                    yield dict.fromkeys(COLUMNS, 0) | {"kvcache_bytes": None} | known | {"at": time.perf_counter()}
-                    done += 1
-                    if progress is not None:
-                        progress(done, count)
-                    if cancel():
-                        break
-            except DataError as error:
-                problem = error
-            except GeneratorExit:  # the caller stopped reading
-                process.terminate()
-                raise
-            finally:
-                if cancel() or problem:
-                    process.terminate()
-        if cancel() and done < count:
-            raise Cancelled(f"stopped while {binary.name} was running")
-        if process.returncode > 0 or (done != count and not problem):
-            stderr.seek(0)
-            lines = [line for line in stderr.read().decode("utf-8", "replace").splitlines() if line.strip()]
-            problem_text = (
-                f"exited with {process.returncode}" if process.returncode else f"wrote {done} of {count} rows"
-            )
-            raise TargetError(f"{binary.name} {problem_text}" + (f": {lines[-1][:200]}" if lines else ""))
-        if problem is not None:
-            raise problem

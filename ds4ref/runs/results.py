@@ -68,20 +68,16 @@ def _row(path: str | os.PathLike[str], line: int, cells: dict[Any, Any], width: 
     row: dict[str, Any] = {}
     for name, cell in cells.items():
         text = cell.strip()
-        known = name in COLUMNS
-        value = _number(text)
-        whole = name in _COUNTS
-        if (known and text and value is None) or (name in _NEEDED and value is None) or _impossible(name, value):
+        value, known, whole = _number(text), name in COLUMNS, name in _COUNTS
+        if value is None:
+            wrong = name in _NEEDED or (known and text)
+        else:
+            least = 1 if name == "ctx_tokens" else 0
+            wrong = known and (not least <= value <= _MOST or (whole and value % 1 != 0))
+        if wrong:
             raise DataError(f"{path}:{line}: {name} is {text!r}, not a number one can plot")
         row[name] = (int(value) if whole else value) if value is not None else text or None
     return row
-
-
-def _impossible(name: str, value: float | None) -> bool:
-    if value is None or name not in COLUMNS:
-        return False
-    whole = name not in _COUNTS or value % 1 == 0
-    return not 0 <= value <= _MOST or not whole or (name == "ctx_tokens" and value < 1)
 
 
 def _number(text: str) -> float | None:

@@ -66,17 +66,16 @@ def _note(asked: bool, shown: list[bool | None], facts: Mapping[str, Any]) -> st
         answers += f" ({silent} more cannot show it)"
     if asked and count:
         return f"thinking: asked for, and seen in {count} of {answers}"
-    said = f"asked for, but seen in none of {answers}" if asked else f"switched off, but seen in {count} of {answers}"
+    outcome = (
+        f"asked for, but seen in none of {answers}" if asked else f"switched off, but seen in {count} of {answers}"
+    )
     if (facts.get("target") or {}).get("kind") != "http":
-        return f"thinking: {said}"
+        return f"thinking: {outcome}"
     server = facts.get("server") or {}
     how = f" (--dialect {server['dialect']})" if server.get("dialect") else ""
     first, *more = server.get("likely", REMEDIES) or [""]
-    tries = f". Try --dialect {first}" + (f" (or {', '.join(more)})" if more else "") if first else ""
-    if first:
-        other = "hides its thinking, or its model does not think" if asked else "or its model always thinks"
-        why = f"The server ignores how it was asked{how}, {other}"
-    else:
-        other = "it hides its thinking, or its model does not think" if asked else "its model always thinks"
-        why = f"The server was asked in its own way{how}: {other}"
-    return f"thinking: {said}. {why}{tries}"
+    other = "hides its thinking, or its model does not think" if asked else "its model always thinks"
+    if not first:
+        return f"thinking: {outcome}. The server was asked in its own way{how}: {'it ' * asked}{other}"
+    why = f"The server ignores how it was asked{how}, {'or ' * (not asked)}{other}"
+    return f"thinking: {outcome}. {why}. Try --dialect {first}" + (f" (or {', '.join(more)})" if more else "")

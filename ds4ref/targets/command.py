@@ -119,10 +119,14 @@ class CommandTarget(Target):
         except OSError as error:
             raise TargetError(f"cannot run {self.command[0]}: {error.strerror}") from None
         if process.returncode and not cancel():
-            lines = [line for line in errors.decode("utf-8", "replace").splitlines() if line.strip()]
-            why = f": {lines[-1][:200]}" if lines else ""
-            raise TargetError(f"{self.name} exited with {process.returncode}{why}")
+            raise TargetError(f"{self.name} exited with {process.returncode}{complaint(errors)}")
         return out
+
+
+def complaint(errors: bytes) -> str:
+    """Return ": " and the last line of a binary's standard error, "" if it has none."""
+    lines = [line for line in errors.decode("utf-8", "replace").splitlines() if line.strip()]
+    return f": {lines[-1][:200]}" if lines else ""
 
 
 class Dump(NamedTuple):

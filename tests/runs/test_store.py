@@ -167,27 +167,18 @@ def test_a_store_from_the_future_is_refused(tmp_path):
         Store.open(path)
 
 
-def test_truncated_stores_give_one_line(tmp_path):
-    whole = tmp_path / "whole.sqlite"
-    with Store.open(whole) as store:
-        for _ in range(40):
-            store.add("bench", FACTS, ROWS * 20)
-    data = whole.read_bytes()
-    assert len(data) > 40_000
-    for size in (1, 50, 99, 100, 4096, 5000, len(data) // 2, len(data) - 1):
-        path = tmp_path / f"cut{size}.sqlite"
-        path.write_bytes(data[:size])
-        with pytest.raises(DataError, match="cut short|not a run store") as error:
-            Store.open(path)
-        one_line(error)
-
-
-def test_damage_inside_gives_one_line(tmp_path):
+def test_stores_that_are_cut_short_or_damaged_give_one_line(tmp_path):
     path = tmp_path / "runs.sqlite"
     with Store.open(path) as store:
         for _ in range(40):
             store.add("bench", FACTS, ROWS * 20)
     data = bytearray(path.read_bytes())
+    assert len(data) > 40_000
+    for size in (1, 50, 99, 100, 4096, 5000, len(data) // 2, len(data) - 1):
+        path.write_bytes(data[:size])
+        with pytest.raises(DataError, match="cut short|not a run store") as error:
+            Store.open(path)
+        one_line(error)
     for at in range(8192, len(data), 4096):
         data[at : at + 200] = bytes(200)
     path.write_bytes(data)

@@ -177,5 +177,3 @@ def dest(flag: str) -> str:
 
 
 KINDS = EngineOptions, Drafting, Steering, ClusterSettings
-FLAG_NAMES = tuple(dest(each.metadata["flag"]) for each in flags(*KINDS))
-"""What a command line keeps the values of an engine's flags under."""

@@ -121,7 +121,7 @@ def memory_bytes() -> int | None:
         physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError, AttributeError):
         return sysctl_number("hw.memsize")
-    return min([physical, *_cgroup_limits()])
+    return min([physical, *(limit for limit, _ in _cgroups())])
 
 
 def cache_bytes(root: Path = Path("/sys/devices/system/cpu")) -> int | None:
@@ -154,11 +154,6 @@ def available_bytes() -> int | None:
         if line.startswith("MemAvailable:"):
             return min([1024 * int(line.split()[1]), *(limit - taken for limit, taken in _cgroups())])
     return memory_bytes()
-
-
-def _cgroup_limits(root: Path = Path("/sys/fs/cgroup")) -> list[int]:
-    """Return the memory limits of this process's control groups and their parents (Linux, versions 1 and 2)."""
-    return [limit for limit, _ in _cgroups(root)]
 
 
 def _cgroups(root: Path = Path("/sys/fs/cgroup")) -> list[tuple[int, int]]:

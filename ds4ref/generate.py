@@ -164,23 +164,20 @@ def decode(
     stop: Collection[int] = (),
     *,
     last: bool = True,
-    eager: bool = False,
 ) -> Iterator[int]:
     """Yield up to ``limit`` tokens, each as soon as it is picked.
 
-    A token is evaluated when the next one is requested, or before it is yielded if ``eager``. A token of ``stop`` ends
-    the loop and is never evaluated. Otherwise the session advances by all tokens, or without ``last`` by all but the
-    last. Raise SessionError if a picked logit is NaN or infinite.
+    A token is evaluated when the next one is requested. A token of ``stop`` ends the loop and is never evaluated.
+    Otherwise the session advances by all tokens, or without ``last`` by all but the last. Raise SessionError if a
+    picked logit is NaN or infinite.
     """
     for count in range(1, limit + 1):
         token = pick(session)
         check_finite(session, token)
-        if eager:
-            session.append(token)
         yield token
         if token in stop:
             return
-        if not eager and (count < limit or last):
+        if count < limit or last:
             session.append(token)
 
 

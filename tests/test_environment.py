@@ -63,8 +63,8 @@ def test_memory_limits_of_the_groups_around(groups, limits, wanted, tmp_path, mo
         (tmp_path / "fs" / name).write_text(text + "\n")
     paths = {"/proc/self/cgroup": tmp_path / "self"}
     monkeypatch.setattr(environment, "Path", lambda path: paths.get(path) or Path(path))
-    assert environment._cgroup_limits(tmp_path / "fs") == wanted
-    monkeypatch.setattr(environment, "_cgroup_limits", lambda: wanted)
+    assert [limit for limit, _ in environment._cgroups(tmp_path / "fs")] == wanted
+    monkeypatch.setattr(environment, "_cgroups", lambda: [(limit, 0) for limit in wanted])
     assert environment.memory_bytes() == min([os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *wanted])
 
 

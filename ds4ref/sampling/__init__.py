@@ -262,13 +262,9 @@ def _best_ids(logits: np.ndarray, k: int) -> np.ndarray:
         return _descending(np.flatnonzero(values > -np.inf), logits)
     above = np.flatnonzero(values > border)
     ties = np.flatnonzero(values == border)[: k - len(above)]
-    return _descending(np.concatenate((above, ties)), logits)
+    return _descending(np.sort(np.concatenate((above, ties))), logits)
 
 
 def _descending(ids: np.ndarray, logits: np.ndarray) -> np.ndarray:
-    """Sort ``ids`` by descending logit, then ascending id: one integer sort of (inverted float bits, id)."""
-    bits = (logits[ids] + np.float32(0)).view(np.uint32)  # + 0 makes -0 and +0 the same key
-    rising = np.where(bits >> 31, ~bits, bits | np.uint32(0x80000000))
-    keys = ((~rising).astype(np.uint64) << np.uint64(32)) | ids.astype(np.uint64)
-    keys.sort()
-    return (keys & np.uint64(0xFFFFFFFF)).astype(np.int64)
+    """Sort ``ids``, which rise, by descending logit."""
+    return ids[np.argsort(-logits[ids], kind="stable")]

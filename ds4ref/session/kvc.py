@@ -257,7 +257,7 @@ class Checkpoint:
         file.seek(HEAD_BYTES + self.header.text)
         return Payload(file, self.header.payload, None if self.integrity is None else self.integrity.payload)
 
-    def tools(self, file: BinaryIO, max_ids: int = MAX_IDS) -> list[tuple[bytes, bytes]]:
+    def tools(self, file: BinaryIO) -> list[tuple[bytes, bytes]]:
         """Return the tool map as (call id, markup block) pairs.
 
         A damaged map gives the entries before the damage in ds4's files, and none in files with an integrity section.
@@ -267,13 +267,13 @@ class Checkpoint:
         span = self.tools_end - self.header.end
         if self.integrity is None:
             file.seek(self.header.end)
-            return list(_tool_entries(file, max_ids, span))
+            return list(_tool_entries(file, span))
         if span > MAX_BLOCK:
             return []
         data = _read_at(file, self.header.end, span)
         if digest(data) != self.integrity.tools:
             return []
-        return list(_tool_entries(io.BytesIO(data), max_ids, span))
+        return list(_tool_entries(io.BytesIO(data), span))
 
 
 def examine(file: BinaryIO) -> Checkpoint:
@@ -394,13 +394,13 @@ def tool_map(entries: Iterable[tuple[bytes, bytes]]) -> bytes:
     return b"".join([b"KTM\x01", _WORD.pack(len(parts)), *parts]) if parts else b""
 
 
-def _tool_entries(file: BinaryIO, max_ids: int, size: int) -> Iterator[tuple[bytes, bytes]]:
+def _tool_entries(file: BinaryIO, size: int) -> Iterator[tuple[bytes, bytes]]:
     """Yield the well-formed entries at the start of a tool map of ``size`` bytes."""
     head = file.read(8)
     if len(head) < 8 or head[:4] != b"KTM\x01":
         return
     count, size = _WORD.unpack_from(head, 4)[0], size - 8
-    if count > 4 * max_ids:
+    if count > 4 * MAX_IDS:
         return
     for _ in range(count):
         sizes = file.read(8)

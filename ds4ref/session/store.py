@@ -133,7 +133,6 @@ class Store:
                     session, checkpoint, file, entry, key, fit
                 ):
                     return False
-                calls = self._read_calls(checkpoint, file)
         except (PayloadMismatch, Unknown) as error:
             log.info("kv cache: %s passed over: %s", entry.name, error)
             self._passed.add((entry.name, state, session.ctx))
@@ -146,7 +145,7 @@ class Store:
             return False
         self.directory.touch(entry.name, hit=True)
         if self.calls is not None:
-            for call, block in calls.items():
+            for call, block in _texts(self._calls_in(entry.name)).items():
                 self.calls.restore(call, block)
         log.info("kv cache: hit, %d tokens from %s", checkpoint.header.tokens, entry.name)
         return True
@@ -223,7 +222,7 @@ class Store:
                 return True
             keys = tuple(dict.fromkeys((*integrity.keys, *known.integrity.keys)))[:MAX_KEYS]
             header, integrity = replace(header, hits=known.header.hits), replace(integrity, keys=keys)
-            tools = tools or self._old_tools(name)
+            tools = tools or kvc.tool_map(self._calls_in(name))
         size = kvc.size_of(text, header.payload, tools, integrity)
         if not fits(size, self.directory.budget):
             log.info("kv cache: %d bytes do not fit a budget of %d", size, self.directory.budget)
@@ -255,21 +254,13 @@ class Store:
                     break
         return kvc.tool_map(entry for entries in calls.values() for entry in entries)
 
-    def _old_tools(self, name: str) -> bytes:
+    def _calls_in(self, name: str) -> list[tuple[bytes, bytes]]:
+        """Return the tool map of a checkpoint, empty if it cannot be read."""
         try:
             with kvc.open_file(self.directory.path / name) as file:
-                return kvc.tool_map(kvc.examine(file).tools(file))
+                return kvc.examine(file).tools(file)
         except (OSError, PayloadError):
-            return b""
-
-    def _read_calls(self, checkpoint: Checkpoint, file: BinaryIO) -> dict[str, str]:
-        """Return the tool map as text; entries that are not UTF-8 or cannot be read are skipped."""
-        calls = {}
-        with suppress(OSError, PayloadError):
-            for call, block in checkpoint.tools(file):
-                with suppress(UnicodeDecodeError):
-                    calls[call.decode()] = block.decode()
-        return calls
+            return []
 
     def find_calls(self, ids: Collection[str]) -> dict[str, str]:
         """Return call id -> markup block from the tool maps of all checkpoints, the latest block of each id.
@@ -287,17 +278,19 @@ class Store:
                 known = self._ids.get((entry.name, entry.state))
                 if known is not None and not known & (set(ids) - blocks.keys()):
                     continue
-                calls = self._calls_in(entry)
+                calls = _texts(self._calls_in(entry.name))
                 self._ids[entry.name, entry.state] = frozenset(calls)
                 blocks = {call: calls[call] for call in ids if call in calls} | blocks
         return blocks
 
-    def _calls_in(self, entry: StoredCheckpoint) -> dict[str, str]:
-        try:
-            with kvc.open_file(self.directory.path / entry.name) as file:
-                return self._read_calls(kvc.examine(file), file)
-        except (OSError, PayloadError):
-            return {}
+
+def _texts(entries: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    """Return a tool map as text; entries that are not UTF-8 are skipped."""
+    calls = {}
+    for call, block in entries:
+        with suppress(UnicodeDecodeError):
+            calls[call.decode()] = block.decode()
+    return calls
 
 
 class _Unfit(Exception):

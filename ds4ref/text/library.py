@@ -59,7 +59,6 @@ class LibraryTokenizer(ControlStrings):
         self._recognise({token["content"]: token["id"] for token in added}, _texts(added, template))
         # The library trims what stands before or after some control tokens and adds others: only text goes there.
         bare = {**table, "added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
-        _check_merges(table.get("model"), where)
         self._library, vocab = _started(bare, where)
         self._strings = _strings({**vocab, **self._control}, where)
         self._begin_and_end(bos, eos, ends, adds_bos, len(self._strings))
@@ -274,22 +273,6 @@ def _continued(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _continued(item) if key in _STEPS else item for key, item in value.items()}
     return [_continued(item) for item in value] if isinstance(value, list) else value
-
-
-def _check_merges(model: Any, where: str) -> None:
-    """Raise TextError for a merge of two tokens whose concatenation is no token. Anything but a list of pairs is left
-    to the library."""
-    vocab, merges = (model.get("vocab"), model.get("merges")) if isinstance(model, dict) else (None, None)
-    if not isinstance(vocab, dict) or not isinstance(merges, list):
-        return
-    prefix = model.get("continuing_subword_prefix")
-    prefix = prefix if isinstance(prefix, str) else ""
-    for merge in merges:
-        pair = merge.split(" ") if isinstance(merge, str) else merge
-        if isinstance(pair, list) and len(pair) == 2 and all(isinstance(part, str) for part in pair):
-            first, second = pair
-            if first in vocab and second in vocab and first + second[len(prefix) :] not in vocab:
-                raise TextError(f"{where}: tokens {first[:40]!r} and {second[:40]!r} are merged, but make no token")
 
 
 def _strings(ids: Mapping[str, int], where: str) -> list[str]:

@@ -182,9 +182,9 @@ def test_the_worked_tool_map() -> None:
     assert kvc.tool_map([]) == b""
 
 
-def entries(data: bytes, max_ids: int = kvc.MAX_IDS) -> list[tuple[bytes, bytes]]:
+def entries(data: bytes) -> list[tuple[bytes, bytes]]:
     whole = made(tools=data, integrity=None)
-    return kvc.examine(io.BytesIO(whole)).tools(io.BytesIO(whole), max_ids)
+    return kvc.examine(io.BytesIO(whole)).tools(io.BytesIO(whole))
 
 
 GOOD = [(b"a", b"first"), (b"b" * 256, b"second"), (b"c", b"third")]

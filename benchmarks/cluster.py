@@ -79,7 +79,7 @@ def measured(path: str, rounds: int) -> dict[str, list[Any]]:
     import distributed
 
     cores = usable_cores()
-    found: dict[str, list[Any]] = {}
+    figures: dict[str, list[Any]] = {}
     with distributed.LocalCluster(
         n_workers=WORKERS, threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0", silence_logs=50,
         memory_limit=0,
@@ -91,23 +91,23 @@ def measured(path: str, rounds: int) -> dict[str, list[Any]]:
                     with Engine.open(path, numerics="ds4", threads=threads, cluster=settings) as engine:
                         prefill(engine, 2 * CHUNK)  # pages of the file, recordings
                         figure = decode(engine) if what == "decode" else prefill(engine, PROMPT)
-                    found.setdefault(f"{what} {name}", []).append(figure)
-    return found
+                    figures.setdefault(f"{what} {name}", []).append(figure)
+    return figures
 
 
-def rows(found: dict[str, list[Any]]) -> Iterator[Row]:
+def rows(figures: dict[str, list[Any]]) -> Iterator[Row]:
     """Yield the rows of the table."""
     for name in ("one", "several"):
-        tokens = found[f"decode {name}"]
+        tokens = figures[f"decode {name}"]
         for what, key in (("token", "token"), ("computing", "compute"), ("travelling", "travel")):
             samples = [token[key] for token in tokens]
             yield row(f"decode by {name}: {what}", samples, "ms", better="lower")
-    pairs = zip(found["decode several"], found["decode one"], strict=True)
+    pairs = zip(figures["decode several"], figures["decode one"], strict=True)
     hops = [(several["travel_least"] - one["travel_least"]) / (WORKERS - 1) for several, one in pairs]
     yield row("a hop more than one worker's, at least", hops, "ms", better="lower")
     for name in ("one", "several"):
-        yield row(f"prefill of {PROMPT} by {name}", found[f"prefill {name}"], "s", better="lower")
-    yield row(f"speed of prefill by {WORKERS} / by one", ratios(found["prefill one"], found["prefill several"]))
+        yield row(f"prefill of {PROMPT} by {name}", figures[f"prefill {name}"], "s", better="lower")
+    yield row(f"speed of prefill by {WORKERS} / by one", ratios(figures["prefill one"], figures["prefill several"]))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -117,8 +117,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=3)
     add_json(parser)
     args = parser.parse_args(argv)
-    found = list(rows(measured(args.model, args.rounds)))
-    show(found, f"layers over {WORKERS} workers", args.json, model=args.model, workers=WORKERS)
+    figures = list(rows(measured(args.model, args.rounds)))
+    show(figures, f"layers over {WORKERS} workers", args.json, model=args.model, workers=WORKERS)
     return 0
 
 

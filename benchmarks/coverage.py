@@ -220,16 +220,16 @@ CASES = (
     Case("score", "mostly right", stats.share_interval, _shares(0.8, 1.0)),
     Case("score", "in quarters", stats.share_interval, _shares(0.1, 0.9, 4)),
     *(
-        Case("score", f"{what}, {said}", stats.share_interval, _asked(epochs, again))
+        Case("score", f"{what}, {times}", stats.share_interval, _asked(epochs, again))
         for what, again in (("questions like these", False), ("these very ones", True))
-        for epochs, said in TIMES.items()
+        for epochs, times in TIMES.items()
     ),
     *(
-        Case("grades", f"{what}, {said}", stats.change_interval, _lost(kind, size, epochs))
+        Case("grades", f"{what}, {times}", stats.change_interval, _lost(kind, size, epochs))
         for what, kind, size in (
             ("nothing lost", "some", 0.0), ("lost everywhere", "everywhere", 0.7), ("some lost", "some", 0.12),
         )
-        for epochs, said in TIMES.items()
+        for epochs, times in TIMES.items()
     ),
 )  # fmt: skip
 

@@ -115,7 +115,7 @@ def measure(model: str, rounds: int, limit: int) -> Iterator[Row]:
         samples = interleave({name: partial(target, name) for name in TARGETS}, rounds, warm=False)
 
     def median(name: str, key: str) -> float:
-        return float(np.median([found[key] for found in results[name] if found[key] is not None]))
+        return float(np.median([result[key] for result in results[name] if result[key] is not None]))
 
     for name in TARGETS:
         note = f"{median(name, 'mb'):.1f} MB read"

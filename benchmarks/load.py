@@ -302,9 +302,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.client:
         print(json.dumps(client(json.loads(args.client))))
         return
-    found = list(rows(load(args.seconds, args.clients)))
+    figures = list(rows(load(args.seconds, args.clients)))
     title = f"{args.clients} clients for {args.seconds:.0f} s"
-    show(found, title, args.json, clients=args.clients, seconds=args.seconds, tokens=TOKENS)
+    show(figures, title, args.json, clients=args.clients, seconds=args.seconds, tokens=TOKENS)
 
 
 if __name__ == "__main__":

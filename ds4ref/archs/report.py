@@ -41,8 +41,8 @@ def accounts_of(source: TensorSource, metadata: Account, tensors: Account) -> Ac
 def accounts(source: TensorSource) -> Accounts:
     """Return what becomes of every key and tensor, refused ones too; raise ModelFileError for known ones that do not
     fit."""
-    found: Accounts = _family(source).accounts(source)
-    return found
+    parts: Accounts = _family(source).accounts(source)
+    return parts
 
 
 def _family(source: TensorSource) -> Any:

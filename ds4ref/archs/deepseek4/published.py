@@ -226,19 +226,19 @@ def _ratios(config: Config, layers: int) -> list[int]:
     for kind, ratio in LAYER_TYPES.items():
         if ratio and rates.integer(kind, ratio) != ratio:
             raise rates.fail(kind, f"is not {ratio}")
-    found: dict[str, list[int]] = {}
+    given: dict[str, list[int]] = {}
     if config.has("compress_ratios"):
-        found["compress_ratios"] = config.integers("compress_ratios", MAX_LAYERS + 64)
-    if config.has("layer_types") or not found:
+        given["compress_ratios"] = config.integers("compress_ratios", MAX_LAYERS + 64)
+    if config.has("layer_types") or not given:
         kinds = config.texts("layer_types", MAX_LAYERS)
         unknown = next((kind for kind in kinds if kind not in LAYER_TYPES), None)
         if unknown is not None:
             raise config.fail("layer_types", f"has {quote(unknown, 40)}, not one of {', '.join(LAYER_TYPES)}")
-        found["layer_types"] = [LAYER_TYPES[kind] for kind in kinds]
-    for key, ratios in found.items():
+        given["layer_types"] = [LAYER_TYPES[kind] for kind in kinds]
+    for key, ratios in given.items():
         if len(ratios) < layers:
             raise config.fail(key, f"has {len(ratios)} entries for {layers} layers")
-    first, *others = (ratios[:layers] for ratios in found.values())  # one more is for multi-token prediction
+    first, *others = (ratios[:layers] for ratios in given.values())  # one more is for multi-token prediction
     if others and others[0] != first:
         layer = next(i for i in range(layers) if others[0][i] != first[i])
         raise config.fail("layer_types", f"is not what compress_ratios says of layer {layer}")

@@ -47,8 +47,8 @@ def facts(source: TensorSource, shape: ModelShape, used: list[tuple[Slot, Tensor
 def about(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield label and text of the lines after the model's name."""
     model, checkpoint = facts["published"], facts["checkpoint"]
-    told = " and ".join(checkpoint["how"]) or "nothing tells"
-    yield "checkpoint", f"{checkpoint['name']} (by {told}); prompts of {checkpoint['profile']}"
+    signs = " and ".join(checkpoint["how"]) or "nothing tells"
+    yield "checkpoint", f"{checkpoint['name']} (by {signs}); prompts of {checkpoint['profile']}"
     if checkpoint["drafter"]:
         yield "drafter", DRAFTERS[checkpoint["drafter"]]
     yield "", f"exactly {model}" if facts["differs"] is None else line(facts["differs"])

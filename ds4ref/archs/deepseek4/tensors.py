@@ -204,7 +204,7 @@ def expected_tensors(shape: ModelShape, recipe: Recipe | str = "q2") -> list[Ten
     """
     if isinstance(recipe, str):
         recipe = RECIPES[recipe]
-    found = []
+    specs = []
     for slot in slots(shape):
         if slot.attr == "exp_probs_b" and slot.layer is not None and slot.layer < shape.n_hash_layers:
             continue
@@ -212,5 +212,5 @@ def expected_tensors(shape: ModelShape, recipe: Recipe | str = "q2") -> list[Ten
         if slot.part == "experts" and slot.layer is not None:
             gate_up, down = recipe.formats(slot.layer, shape.n_layers)
             fmt = down if slot.attr == "ffn_down_exps" else gate_up
-        found.append(TensorSpec(slot.name, fmt, slot.dims))
-    return found
+        specs.append(TensorSpec(slot.name, fmt, slot.dims))
+    return specs

@@ -46,21 +46,21 @@ def _make(rng: random.Random, room: int, questions: int, facts: Any = (4, 8), ne
         form, asking, values = rng.choice(_RELATIONS)
         names, drawn = rng.sample(NAMES, count), rng.sample(values, count + 3)
         asked = rng.randrange(count)
-        told = [value for i, value in enumerate(drawn[:count]) if i != asked]
-        rng.shuffle(told)
-        wrong = [told[i] if rng.random() < near else drawn[count + i] for i in range(3)]
+        others = [value for i, value in enumerate(drawn[:count]) if i != asked]
+        rng.shuffle(others)
+        wrong = [others[i] if rng.random() < near else drawn[count + i] for i in range(3)]
         choices = [drawn[asked], *wrong]
         rng.shuffle(choices)
         text = " ".join(form.format(*fact) for fact in zip(names, drawn, strict=False))
         prompt = exam_text(f"{text}\n{asking.format(names[asked])}", choices, "choice")
         letter = LETTERS[choices.index(drawn[asked])]
-        found, last = (
+        working, last = (
             f"{form.format(names[asked], drawn[asked])} {gone_through(choices, drawn[asked])}",
             f"Answer: {letter}",
         )
-        reply = assistant(f"{found}\n{last}")
+        reply = assistant(f"{working}\n{last}")
         messages = (Message("system", SYSTEM), Message("user", prompt))
-        items.append(Item("choice", messages, reply, 0.25, thought=found, brief=last, grader=_grade))
+        items.append(Item("choice", messages, reply, 0.25, thought=working, brief=last, grader=_grade))
     return items
 
 

@@ -97,10 +97,10 @@ def _echo(rng: random.Random, tokens: int, pairs: Any = (2, 8)) -> Conversation:
     between = rng.choice(("", " keeps the"))
     segments = [Segment(tuple(Rendered().protocol(protocol.BOS).parts), 0.0)]
     known: set[str] = set()
-    told: list[tuple[str, str]] = []
-    while 3 * len(told) <= tokens:
-        told += rng.sample(facts, count)
-    for name, thing in told:
+    drawn: list[tuple[str, str]] = []
+    while 3 * len(drawn) <= tokens:
+        drawn += rng.sample(facts, count)
+    for name, thing in drawn:
         segments.append(Segment((TextPart(f" {name}{between}", None),), OTHER))
         segments.append(Segment((TextPart(f" {thing}", None),), REPLY if name in known else 0.0))
         segments.append(Segment((TextPart(".", None),), OTHER))

@@ -128,8 +128,8 @@ def open_request(rng: random.Random, tool: Tool) -> tuple[str, dict[str, Any]]:
         arguments[name] = _value(rng, name, kind)
         if kind == "string" and rng.random() < 0.25:
             arguments[name] = str(rng.randint(1, 99))
-    told = ", ".join(f"{name} {_spoken(value)}" for name, value in arguments.items())
-    return f"{tool.request}: {told}.", arguments
+    spoken = ", ".join(f"{name} {_spoken(value)}" for name, value in arguments.items())
+    return f"{tool.request}: {spoken}.", arguments
 
 
 # --- skills
@@ -162,8 +162,8 @@ def _results(rng: random.Random, room: int, questions: int) -> list[Item]:
         value = str(rng.randint(1, 99)) if rng.random() < 0.5 else rng.choice(_WORDS)
         key = rng.choice(WORDS["parameters"])
         result = Message("tool", compact({key: int(value) if value.isdigit() else value}))
-        told = assistant(f"The {key} is {value}.")
-        items += [call, Item("tools/result", (result,), told, 1 / 99, schemas=call.schemas)]
+        report = assistant(f"The {key} is {value}.")
+        items += [call, Item("tools/result", (result,), report, 1 / 99, schemas=call.schemas)]
     return items
 
 

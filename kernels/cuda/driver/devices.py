@@ -39,8 +39,8 @@ def refusal(number: int | None = None) -> str | None:
         return f"no CUDA device {number}: there are {len(present)}"
     if any(device.refusal is None for device in present if number in (None, device.number)):
         return None
-    told = "; ".join(f"{device.name}: {device.refusal}" for device in present if number in (None, device.number))
-    return f"no usable CUDA device: {told}"
+    reasons = "; ".join(f"{device.name}: {device.refusal}" for device in present if number in (None, device.number))
+    return f"no usable CUDA device: {reasons}"
 
 
 def devices() -> list[DeviceInfo]:

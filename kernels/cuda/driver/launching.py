@@ -55,13 +55,13 @@ LETTERS = {bool: "?7x", int: "q", float: "d", np.bool_: "?7x", np.float32: "f4x"
 
 def leaves(args: Iterable[Any]) -> list[Any]:
     """Return the arguments of a kernel with tuples replaced by their items, as Numba passes them."""
-    found: list[Any] = []
+    flat: list[Any] = []
     for arg in args:
         if isinstance(arg, tuple):
-            found += leaves(arg)
+            flat += leaves(arg)
         else:
-            found.append(arg)
-    return found
+            flat.append(arg)
+    return flat
 
 
 class Prepared:

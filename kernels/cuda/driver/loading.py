@@ -47,10 +47,10 @@ def compiled(kernel: Any, kinds: tuple[Any, ...]) -> Function:
 def function_of(kernel: Any, kinds: tuple[Any, ...]) -> Function:
     """The same, without compiling where the machine code was kept."""
     key, architecture = cubins.key_of(kernel, kinds), "sm_{}{}".format(*compute_capability())
-    found = cubins.find(key, architecture) if key else None
-    if found is not None:
+    kept = cubins.find(key, architecture) if key else None
+    if kept is not None:
         with contextlib.suppress(DriverError):  # made for another device or by a newer compiler: made anew
-            return Function(*found)
+            return Function(*kept)
     made = machine_code(kernel, kinds)
     if key:
         cubins.keep(key, architecture, *made)

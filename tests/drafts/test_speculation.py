@@ -81,6 +81,16 @@ def test_it_recovers_after_a_change():
         assert 1000 / run(speculation, clock, 1000, table=table, tokens=tokens) >= 0.985
 
 
+def test_the_depth_below_and_plain_passes_are_tried_while_the_deepest_pays():
+    clock = Clock()
+    speculation, tokens = Speculation([Process(clock, lambda at, place: 1.0)], clock=clock), list[int]()
+    run(speculation, clock, 700, tokens=tokens, noise=0, hiccups=0)
+    speculation.counts = Counts()
+    run(speculation, clock, 4000, tokens=tokens, noise=0, hiccups=0)
+    passes = {depth: count for (what, _, depth), count in speculation.counts.items() if what == "passes"}
+    assert passes.keys() >= {0, MOST_DRAFTED - 1, MOST_DRAFTED} and passes[MOST_DRAFTED] > 0.9 * sum(passes.values())
+
+
 def test_two_drafts_are_at_least_as_good_as_each():
     def made(clock: Clock, *names: str) -> Speculation:
         drafts = {

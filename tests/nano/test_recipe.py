@@ -13,8 +13,6 @@ from ds4ref.nano.cache import NANO_SHA256
 from ds4ref.nano.prose import prose
 from ds4ref.nano.recipe import NANO, slice_shape, tensors, write_model
 
-ONE_LAYER = replace(NANO, n_layers=1, n_hash_layers=1, ratios=(0,), swiglu_limit=(10.0,), vocab=300)
-
 
 def test_the_embedded_model_is_reproducible(tmp_path):
     write_model(tmp_path / "a.gguf", NANO)

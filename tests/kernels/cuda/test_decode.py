@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from ds4ref.archs.deepseek4.mtp import Block
-from ds4ref.cli import ds4
 from ds4ref.drafts.mtp import Mtp
 from ds4ref.engine import Engine
 from ds4ref.generate import Generation
@@ -109,15 +108,3 @@ def test_choosing_the_next_token_brings_no_more_than_it_needs(engine: Engine, te
         session.top_logprobs(5)
         _ = session.logits, session.streams, session.streams
         assert counts["to_host"] == 2, "logits once and streams once, because somebody asked"
-
-
-@pytest.mark.thorough
-def test_the_command_runs_on_it_and_refuses_too_little_memory(nano_path: str, capsys: Any) -> None:
-    """From flags to graphs and back. What is computed is nothing, so nothing is said about it."""
-    argv = ["-m", nano_path, "--cuda", "-p", "Why?", "-n", "3", "--temp", "0"]
-    with idle():
-        assert ds4.main(argv) == 0
-        capsys.readouterr()
-        assert ds4.main([*argv, "--gpu-memory", "0.001"]) == 1
-    lines = capsys.readouterr().err.strip().splitlines()
-    assert len(lines) == 1 and "GiB of GPU memory" in lines[0]

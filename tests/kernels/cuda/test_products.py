@@ -34,7 +34,6 @@ EACH = pytest.mark.parametrize(
     ("fmt", "act"), [each if each in QUICK else pytest.param(*each, marks=pytest.mark.slow) for each in BOTH]
 )
 MANY = products.MANY_TOKENS + 2
-FAILURE = 7
 
 
 def drawn(fmt: str, rows: int, n: int, experts: int = 0, seed: int = 0) -> Matrix:

@@ -70,7 +70,9 @@ def parts(fmt: str, act: str) -> Parts | None:
     if not ENABLED:
         return None
     if f"gemm_decode.{name}" not in code:
-        floats = parts(fmt, "float") if act != "float" and f"rows.{name}" not in code else None
+        # integer rows are faster than float tiles, but where there are integer tiles: of other formats
+        rounded = act != "float" and (f"rows.{name}" not in code or "gemm_decode.Q8_0.a8" in code)
+        floats = parts(fmt, "float") if rounded else None
         return floats and replace(floats, rounding=act)
     tile = name if f"gemm_pack.{name}" in code else "floats"
     sizes = np.zeros(6, np.int64)

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from ...formats import APART, FORMATS
 from . import (
+    codebook_avx2,
     fp4,
     fp8,
     iq2_xxs,
     iq2_xxs_ahead,
-    iq2_xxs_avx2,
     k_avx2,
     q2_k,
     q4_k,
     q8_0,
+    quads,
 )
 from .float_rows import PLAIN, apart_kernel, block_kernel
 from .gemm import APART_GEMMS, GEMMS, Gemm, gemm_rows
@@ -37,19 +38,26 @@ OVERRIDES: dict[str, dict[tuple[str, str], RowKernel]] = {
         ("IQ2_XXS", "float"): iq2_xxs.FLOAT,
         ("MXFP4", "float"): fp4.JOINED,
         ("F8_E4M3", "float"): fp8.JOINED,
+        **quads.KERNELS,
     },
     "B": {
         ("Q4_K", "q8k"): k_avx2.Q4_K,
         ("Q4_K", "float"): k_avx2.Q4_K_FLOAT,
         ("Q2_K", "q8k"): k_avx2.Q2_K,
         ("Q2_K", "float"): k_avx2.Q2_K_FLOAT,
-        ("IQ2_XXS", "q8k"): iq2_xxs_avx2.Q8K,
-        ("IQ2_XXS", "float"): iq2_xxs_avx2.FLOAT,
+        **codebook_avx2.KERNELS,
     },
 }
 """Hand-written kernels by tier; all others are generated."""
 
-WITH_INTEGERS = (("Q8_0", "a8"), ("Q4_K", "q8k"), ("Q2_K", "q8k"), ("IQ2_XXS", "q8k"))
+WITH_INTEGERS = (
+    ("Q8_0", "a8"),
+    ("Q4_K", "q8k"),
+    ("Q2_K", "q8k"),
+    ("IQ2_XXS", "q8k"),
+    ("IQ3_XXS", "q8k"),
+    ("IQ2_S", "q8k"),
+)
 """Pairs with rounded inputs that have integer kernels, in every tier; other formats round their inputs and multiply
 them as floats."""
 

@@ -91,6 +91,26 @@ def _both_d(k, first: Val, second: Val, adjacent: bool) -> Val:
     return k.half_to_float(x86.blend_bits(k, k.const(I32x8, 0xFFFF), a, b).bits(I16x16))
 
 
+def look_up(k, table: np.ndarray, index: Val, next_top: Val, top: Val, out: list[Val]) -> Iterator[None]:
+    """Look 64 indices up in a table of 256 bytes; ``top`` and ``next_top`` are masks of their two upper bits.
+
+    It yields after each operation; ``out`` receives the result.
+    """
+    quarters = [k.const(I8x64, table[64 * i : 64 * i + 64].tolist()) for i in range(4)]
+    halves = []
+    for low, high in (quarters[:2], quarters[2:]):
+        if WIDE_PERMUTES:
+            halves.append(x86.permute_bytes_2(k, low, high, index))
+            yield
+            continue
+        first_half = x86.permute_bytes(k, low, index)
+        yield
+        halves.append(k.select(next_top, x86.permute_bytes(k, high, index), first_half))
+        yield
+    out.append(k.select(top, halves[1], halves[0]))
+    yield
+
+
 def codes(k, first: Val, second: Val, adjacent: bool, out: list[Val], low_bytes: np.ndarray = _PLAIN) -> Iterator[None]:
     """Look up two blocks; ``out`` receives low and high codes, signs, and the scales of the groups, times 2^30.
 
@@ -106,19 +126,7 @@ def codes(k, first: Val, second: Val, adjacent: bool, out: list[Val], low_bytes:
     top = index.compare("<", 0)
     yield
     for table in (low_bytes, HIGH_BYTES):
-        quarters = [k.const(I8x64, table[64 * i : 64 * i + 64].tolist()) for i in range(4)]
-        halves = []
-        for low, high in (quarters[:2], quarters[2:]):
-            if WIDE_PERMUTES:
-                halves.append(x86.permute_bytes_2(k, low, high, index))
-                yield
-                continue
-            first_half = x86.permute_bytes(k, low, index)
-            yield
-            halves.append(k.select(next_top, x86.permute_bytes(k, high, index), first_half))
-            yield
-        out.append(k.select(top, halves[1], halves[0]))
-        yield
+        yield from look_up(k, table, index, next_top, top, out)
     out.append(x86.multishift(k, k.const(I8x64, SIGN_STARTS), words))
     yield
     d = _both_d(k, first, second, adjacent)

@@ -141,16 +141,6 @@ def test_ops_are_those_of_joined_rows(ops: Any, layout: Apart) -> None:
         ops.advise(ids, up)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS, ids=NAMES)
-def test_a_single_input_picks_the_weight(layout: Apart) -> None:
-    """Exactly: every column of every row."""
-    apart, _ = pair(layout, 130, 256)
-    x = np.eye(256, dtype=np.float32)
-    want = weights(apart.data).T
-    np.testing.assert_array_equal(cpu.linear(x, apart), want)
-    np.testing.assert_array_equal(np.concatenate([cpu.linear(x[i : i + 1], apart) for i in range(256)]), want)
-
-
 def test_a_recording_reads_them_in_place() -> None:
     w, _ = pair(FP8, 260, 256)
     recording = CPU(2).record()

@@ -47,13 +47,6 @@ def test_a_call_of_libm_ends_the_build(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert not list(tmp_path.iterdir()), "no object is left to be loaded"
 
 
-def test_an_intrinsic_becomes_a_call_in_machine_code_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    """So the build, which looks at modules, does not see it: the next test has to."""
-    monkeypatch.setattr(build, "entries", lambda group: {"planted": planted("llvm.exp.f32")})
-    build.build(tmp_path, 0, 1)
-    assert externals(tmp_path / "0.o") == {"expf"}
-
-
 def test_this_machines_objects_call_what_is_allowed():
     paths = sorted(library.objects("engine").glob("*.o"))
     called = set().union(*map(externals, paths))

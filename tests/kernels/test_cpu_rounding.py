@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from ds4ref.kernels.formats import Matrix
 from tests.kernels import cpu, reference
 
 INF, NAN = np.inf, np.nan
@@ -83,3 +84,15 @@ def test_int8_in_groups_is_that_of_runq(ops):
     wanted = [127, 1, -1, 2, -3, 2, -127, 0, *[0] * 8, -254, 2, 4, -2, *[0] * 4]
     assert ops.round_i8(x, 8).tolist() == [wanted]
     assert not np.signbit(ops.round_i8(x, 8)[0, 7:16]).any()
+
+
+def test_every_half_and_what_lies_between():
+    """In instructions where the processor has them, in integers where not (tier C, ``test_simd_tiers``)."""
+    halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
+    edges = np.float32([65504, 65519.99, 65520, 65536, 3e38, INF, 2.0**-24, 2.0**-25, 1e-45])
+    with np.errstate(all="ignore"):
+        x = np.concatenate([halves, (halves[:-1] + halves[1:]) / 2, edges, -edges])
+        x = np.concatenate([x, np.nextafter(x, np.float32(INF)), np.nextafter(x, np.float32(-INF))])
+        assert_same_bits(cpu.round_f16(x), x.astype(np.float16).astype(np.float32))
+        stored, one = np.arange(1 << 16, dtype="<u2").view(np.uint8).reshape(-1, 2), np.ones((1, 1), np.float32)
+        assert_same_bits(cpu.linear(one, Matrix("F16", stored, len(halves), 1))[0] + 0, halves + 0)

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 
 import ds4ref.kernels.cuda.backend
-from ds4ref.kernels.binding import bind
 from ds4ref.kernels.cpu import CPU
 from ds4ref.kernels.cpu.backend import Recorded
 from ds4ref.kernels.formats import Matrix
@@ -57,29 +56,6 @@ def test_every_backend_offers_what_is_declared_and_nothing_stands_between() -> N
             offered = getattr(backend, name)
             assert parameters(offered) == parameters(getattr(Backend, name)), (backend, name)
             assert name not in OPS or offered.__code__.co_filename.startswith(f"<{name} of ds4ref.kernels."), name
-
-
-def test_a_launch_gets_only_what_is_declared() -> None:
-    def pool(kv: Any, score: Any, out: Any, w: Any) -> None: ...
-
-    with pytest.raises(TypeError, match=r"launch of pool wants \['w'\]"):
-        bind(pool)
-
-
-def test_a_declaration_names_the_parameters() -> None:
-    for name, op in OPS.items():
-        method = getattr(Backend, name)
-        assert [operand.name for operand in op.operands] == [p for p, *_ in parameters(method)], name
-        for operand in op.operands:
-            said = method.__annotations__[operand.name]
-            wanted = {"matrix": "Matrix", "": said}.get(operand.kind, "Array")
-            assert said == wanted + " | None" * operand.optional, (name, operand.name)
-        results = {0: "None", 1: "Array"}.get(len(op.results), f"tuple[{', '.join(['Array'] * len(op.results))}]")
-        assert method.__annotations__["return"] == results, name
-
-
-def test_what_is_no_op_is_about_memory() -> None:
-    assert set(METHODS) - set(OPS) == {"load", "record", "array", "upload", "place", "fill", "host"}
 
 
 # ---- behaviour

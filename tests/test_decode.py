@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -108,27 +108,16 @@ def test_sessions_with_a_common_past_in_two_threads(engine: Engine) -> None:
     first = engine.session(400)
     first.sync(ids[:200])
     snapshot = first.snapshot()
-    ways = [ids[200:230], list(reversed(ids[200:260]))[:30]]
-    wanted = []
-    for way in ways:
+    ways = [ids[200:230], ids[:229:-1]]
+
+    def goes_on(way: list[int]) -> list[np.ndarray]:
         session = engine.session(400)
         session.restore(snapshot)
-        wanted.append([session.eval(token).copy() for token in way])
-        del session
-    got: dict[int, list[np.ndarray]] = {}
+        return [session.eval(token).copy() for token in way]
 
-    def go(number: int) -> None:
-        session = engine.session(400)
-        session.restore(snapshot)
-        got[number] = [session.eval(token).copy() for token in ways[number]]
-
-    threads = [threading.Thread(target=go, args=(number,)) for number in (0, 1)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
-    for number in (0, 1):
-        np.testing.assert_array_equal(got[number], wanted[number])
+    wanted = list(map(goes_on, ways))
+    with ThreadPoolExecutor(2) as pool:
+        np.testing.assert_array_equal(list(pool.map(goes_on, ways)), wanted)
 
 
 def test_prompts_of_any_length_share_recordings(nano_path: str, monkeypatch: pytest.MonkeyPatch) -> None:

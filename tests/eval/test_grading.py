@@ -55,6 +55,8 @@ def test_the_corpus_states_the_rule(clause):
 )
 def test_a_grade_says_why(text, more, why):
     assert grade(question(), text, **more).why == why
+    if why in ("empty", "nothing but thinking"):
+        assert grade(question("exact"), text, **more).why == why
 
 
 @pytest.mark.parametrize(

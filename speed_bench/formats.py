@@ -7,7 +7,7 @@ decode of 128 tokens after 6144, both as mean and standard deviation over repeti
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ds4ref.runs.columns import COLUMNS, Row, csv_text, grouped, shown
@@ -51,19 +51,17 @@ def markdown(targets: Sequence[MeasuredTarget]) -> str:
     return "\n".join(rows) + "\n"
 
 
-def _tests(rows: Sequence[Row]) -> list[tuple[str, str, list[Row]]]:
-    """Return (name, column of its speed, rows) for each test."""
-    found = []
+def _tests(rows: Sequence[Row]) -> Iterator[tuple[str, str, list[Row]]]:
+    """Yield (name, column of its speed, rows) for each test."""
     for (depth, name), group in grouped(rows).items():
         if "requests" in group[0]:
-            found.append((name, "total_tps", group))
+            yield name, "total_tps", group
             continue
         done, decoded = group[0]["prefill_tokens"], group[0].get("asked_tokens") or group[0]["gen_tokens"]
-        tests = ((f"pp{done}", depth - done, "prefill_tps"), (f"tg{decoded}", depth, "gen_tps"))
-        for test, behind, column in tests:
+        parts = ((f"pp{done}", depth - done, "prefill_tps"), (f"tg{decoded}", depth, "gen_tps"))
+        for test, behind, column in parts:
             if group[0][column] > 0 or not name:
-                found.append((name or (f"{test} @ d{behind}" if behind else test), column, group))
-    return found
+                yield name or (f"{test} @ d{behind}" if behind else test), column, group
 
 
 def _spread(group: Sequence[Row], column: str) -> str:

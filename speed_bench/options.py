@@ -213,16 +213,16 @@ def _walk(args: Namespace, remote: bool) -> dict[str, Any]:
     if probes:
         tokens = max(probe.decode for probe in probes)
         needed = max(probe.needed for probe in probes) + tokens
-        found: dict[str, Any] = {"probes": tuple(probes)}
+        fields: dict[str, Any] = {"probes": tuple(probes)}
     else:
         steps = args.ctx_start, args.ctx_max, args.step_incr, args.step_mul
         depths = tuple(sorted(set(args.depths or sweep_depths(*steps))))
         tokens = (args.gen_tokens or [128])[0]
         needed = depths[-1] + tokens
-        found = {"depths": depths, "steps": None if args.depths else steps}
+        fields = {"depths": depths, "steps": None if args.depths else steps}
     rule = f"--ctx-alloc must be greater than --ctx-max + --gen-tokens ({needed}), not {args.ctx_alloc}"
     _refuse((args.ctx_alloc is not None and args.ctx_alloc <= needed, rule))
-    return {**found, "gen_tokens": tokens, "ctx": args.ctx_alloc}
+    return {**fields, "gen_tokens": tokens, "ctx": args.ctx_alloc}
 
 
 def _probes(args: Namespace) -> list[Probe]:

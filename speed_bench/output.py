@@ -221,7 +221,7 @@ def verdict(run: Measurement) -> tuple[dict[str, Any], list[str]]:
     from ds4ref.runs.statements import LIMITS, finite
 
     a, b = run.targets
-    limits, found = LIMITS["bench"], speeds(a.rows, b.rows, True, names=(a.name, b.name)).findings
+    limits, findings = LIMITS["bench"], speeds(a.rows, b.rows, True, names=(a.name, b.name)).findings
     document = {"a": a.name, "b": b.name, "confidence": limits.confidence, "margin_percent": limits.margin}
     metrics = {
         f.metric: {
@@ -230,9 +230,9 @@ def verdict(run: Measurement) -> tuple[dict[str, Any], list[str]]:
             "rounds": f.interval.n, "detectable_percent": finite(f.interval.detectable),
             "method": f.interval.method,
         }
-        for f in found
+        for f in findings
     }  # fmt: skip
-    return (document | metrics if metrics else {}), [f.sentence(a.name, b.name) for f in found]
+    return (document | metrics if metrics else {}), [f.sentence(a.name, b.name) for f in findings]
 
 
 def _is_device(path: str) -> bool:

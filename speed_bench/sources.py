@@ -147,12 +147,12 @@ class LocalSource(Source):
     def check(self, sources: int) -> str:
         """Return the memory of a context, worded as by ds4; DataError if ``sources`` of them and the prompt need more
         than this process may use."""
-        plan, engine, room = self.plan, self.engine, memory_bytes()
+        plan, engine, limit = self.plan, self.engine, memory_bytes()
         one = engine.shape.kv_bytes(plan.context)
         need = (0 if "cluster" in self.facts else sources * one) + PROMPT_BYTES * plan.deepest
-        if room is not None and need > room:
+        if limit is not None and need > limit:
             raise DataError(
-                f"a context of {plan.context:,} tokens needs {need / GIB:.1f} GiB, and there are {room / GIB:.1f} GiB "
+                f"a context of {plan.context:,} tokens needs {need / GIB:.1f} GiB, and there are {limit / GIB:.1f} GiB "
                 f"of memory (--ctx-max, --ctx-alloc)"
             )
         plain, compressed = engine.shape.cache_rows(plan.context)

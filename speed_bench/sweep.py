@@ -182,10 +182,10 @@ def bounds(row: Row, costs: Costs, peaks: Peaks | None) -> Row:
 
 def with_warnings(row: Row, *known: warnings.Warnings) -> Row:
     """Return a row with the ``known`` warnings and those that its times show (``runs.warnings.of_times``)."""
-    found = warnings.merged([*known, warnings.of_times(row)])
-    if "count" in found:  # how long the answer was is unknown
-        found.pop("short", None)
-    return {**row, "warnings": found} if found else row
+    merged = warnings.merged([*known, warnings.of_times(row)])
+    if "count" in merged:  # how long the answer was is unknown
+        merged.pop("short", None)
+    return {**row, "warnings": merged} if merged else row
 
 
 def timed_prefill(

@@ -11,11 +11,11 @@ import numpy as np
 from ..archs.deepseek4.cache import Projections
 from ..decode import RANKS
 from ..errors import ContextError, SessionError
-from .history import Base, Node, Pass, back, line, passed
+from .history import Base, Node, Pass, back, chain, passed
 from .workers import Waiting
 
 
-class Held:
+class Handle:
     """Something that the stages keep under a number, until this object goes."""
 
     def __init__(self, model: Any, kind: str):
@@ -53,7 +53,7 @@ class ClusterCache:
         self.node: Node = Base(ctx)
         self.serial: int | None = None
         """Number of the pass whose outputs the last stage has."""
-        self._held: Held | None = None
+        self._handle: Handle | None = None
         self._layer: tuple[int, Any] | None = None
 
     @property
@@ -63,7 +63,7 @@ class ClusterCache:
 
     @property
     def _current(self) -> bool:
-        return self._held is not None and self._held.epoch == self.model.epoch
+        return self._handle is not None and self._handle.epoch == self.model.epoch
 
     def key(self, cancel: Callable[[], bool] | None = None) -> int:
         """Return the key under which the stages have this sequence, after making it there if they have not.
@@ -72,23 +72,23 @@ class ClusterCache:
         """
         link = self.model.link()
         if not self._current:
-            self._held = None
-            held = Held(self.model, "sequences")
-            base, passes = line(self.node)
-            self.model.all_stages("open", held.number, self.ctx)
+            self._handle = None
+            handle = Handle(self.model, "sequences")
+            base, passes = chain(self.node)
+            self.model.all_stages("open", handle.number, self.ctx)
             if base.end:
-                self.model.all_stages("restart", held.number, base.end)
+                self.model.all_stages("restart", handle.number, base.end)
                 for stage, layers in enumerate(link.layers):
                     for layer in layers:
-                        self.model.send(stage, "put", held.number, layer - layers.start, *base.layers[layer])
+                        self.model.send(stage, "put", handle.number, layer - layers.start, *base.layers[layer])
             for one in passes:
-                self.model.run(held.number, one.ids, one.recorded, RANKS, cancel)
+                self.model.run(handle.number, one.ids, one.recorded, RANKS, cancel)
                 if one.kept < len(one.ids):
-                    self.model.all_stages("rewind", held.number, one.end)
+                    self.model.all_stages("rewind", handle.number, one.end)
             self.serial = passes[-1].serial if passes else None
-            self._held = held
-        assert self._held is not None
-        return self._held.number
+            self._handle = handle
+        assert self._handle is not None
+        return self._handle.number
 
     def run(self, ids: Sequence[int], recorded: bool, ranks: int, cancel: Callable[[], bool] | None = None) -> Waiting:
         """Give the stages a pass of ``ids``."""
@@ -117,7 +117,7 @@ class ClusterCache:
 
     def rewindable(self, pos: int) -> bool:
         """Return whether every stage can go back to ``pos``."""
-        if not line(self.node)[0].end <= pos <= self.pos:
+        if not chain(self.node)[0].end <= pos <= self.pos:
             return False
         return all(self.model.wait_all("rewindable", self.key(), pos))
 
@@ -134,9 +134,9 @@ class ClusterCache:
         if not self._current:  # making it again here could not be cancelled
             return ClusterSnapshot(self.model, self.node, None)
         key = self.key()
-        held = Held(self.model, "snapshots")
-        self.model.all_stages("snapshot", key, held.number)
-        return ClusterSnapshot(self.model, self.node, held)
+        handle = Handle(self.model, "snapshots")
+        self.model.all_stages("snapshot", key, handle.number)
+        return ClusterSnapshot(self.model, self.node, handle)
 
     def reset(self, snapshot: ClusterSnapshot) -> None:
         """Restore a snapshot, also one that the stages have lost; raise ContextError if it does not fit."""
@@ -144,10 +144,10 @@ class ClusterCache:
             return
         if snapshot.node.end > self.ctx:
             raise ContextError(f"a snapshot of {snapshot.node.end} tokens does not fit the context of {self.ctx}")
-        if self._current and snapshot.held is not None and snapshot.held.epoch == self.model.epoch:
-            self.model.all_stages("reset", self.key(), snapshot.held.number)
+        if self._current and snapshot.handle is not None and snapshot.handle.epoch == self.model.epoch:
+            self.model.all_stages("reset", self.key(), snapshot.handle.number)
         else:
-            self._held = None
+            self._handle = None
         self._take(snapshot.node)
         self.serial = None
 
@@ -160,7 +160,7 @@ class ClusterCache:
 
     def start(self, base: Base) -> None:
         """Continue from a base in place of an empty sequence."""
-        self.node, self._held, self.serial, self._layer = base, None, None, None
+        self.node, self._handle, self.serial, self._layer = base, None, None, None
 
     def _rows(self, layer: int) -> Any:
         if self._layer is None or self._layer[0] != layer:
@@ -186,8 +186,8 @@ class ClusterCache:
 class ClusterSnapshot:
     """A snapshot of a ``ClusterCache``."""
 
-    def __init__(self, model: Any, node: Node, held: Held | None):
-        self.node, self.held, self._shape = node, held, model.shape
+    def __init__(self, model: Any, node: Node, handle: Handle | None):
+        self.node, self.handle, self._shape = node, handle, model.shape
 
     @property
     def own_bytes(self) -> int:
@@ -197,7 +197,7 @@ class ClusterSnapshot:
     @property
     def shared(self) -> tuple[int, int]:
         """Return an identity of the compressed rows that other snapshots may share, and their bytes."""
-        return id(line(self.node)[0]), self._compressed_bytes
+        return id(chain(self.node)[0]), self._compressed_bytes
 
     @property
     def _compressed_bytes(self) -> int:

@@ -75,7 +75,7 @@ def back(node: Node, pos: int) -> Node:
     return node
 
 
-def line(node: Node) -> tuple[Base, list[Pass]]:
+def chain(node: Node) -> tuple[Base, list[Pass]]:
     """Return the base of a sequence and its passes in order."""
     passes = []
     while isinstance(node, Pass):

@@ -139,19 +139,19 @@ class Stage:
 
         incoming: streams of the stage before.
         """
-        line = self._sequences[key]
-        line.streams = line.logits = None
-        if recorded and line.decoder is not None:
-            line.decoder.ranks = max(ranks, line.decoder.ranks)
-            (rows,) = line.decoder.run(ids, incoming=incoming)
+        sequence = self._sequences[key]
+        sequence.streams = sequence.logits = None
+        if recorded and sequence.decoder is not None:
+            sequence.decoder.ranks = max(ranks, sequence.decoder.ranks)
+            (rows,) = sequence.decoder.run(ids, incoming=incoming)
             if not self.is_last:
                 return rows.streams.copy()  # on its way while the recording is replayed for the next token
-            line.streams, line.logits = rows.streams, rows.logits
+            sequence.streams, sequence.logits = rows.streams, rows.logits
             return Ranked(rows.best, rows.values)
-        streams = self.model.forward(np.asarray(ids, np.int32), line.cache, incoming=incoming)
+        streams = self.model.forward(np.asarray(ids, np.int32), sequence.cache, incoming=incoming)
         if not self.is_last:
             return self.ops.host(streams)
-        line.streams = streams
+        sequence.streams = streams
         return None
 
     def prepare(self, key: int, positions: Sequence[int]) -> int:
@@ -165,11 +165,11 @@ class Stage:
 
     def logits(self, key: int, start: int, stop: int) -> np.ndarray:
         """Return the logits of rows of the last pass, (n, V)."""
-        line = self._sequences[key]
-        if line.logits is not None:
-            return np.array(self.ops.host(line.logits[start:stop]))
-        pos0 = line.cache.pos - len(line.streams) + start
-        return self.ops.host(self.model.logits(line.streams[start:stop], pos0))
+        sequence = self._sequences[key]
+        if sequence.logits is not None:
+            return np.array(self.ops.host(sequence.logits[start:stop]))
+        pos0 = sequence.cache.pos - len(sequence.streams) + start
+        return self.ops.host(self.model.logits(sequence.streams[start:stop], pos0))
 
     def rewind(self, key: int, pos: int) -> None:
         """Set a sequence back to ``pos``."""
@@ -185,9 +185,9 @@ class Stage:
 
     def reset(self, key: int, number: int) -> None:
         """Restore a sequence from a snapshot."""
-        line = self._sequences[key]
-        line.cache.reset(self._snapshots[number])
-        line.streams = line.logits = None
+        sequence = self._sequences[key]
+        sequence.cache.reset(self._snapshots[number])
+        sequence.streams = sequence.logits = None
 
     # --- saved sessions, and numbers
 

@@ -131,9 +131,9 @@ def engine_facts(
     if (places := engine.cluster) is not None:
         facts["cluster"] = places
     paths = [Path(path) for path in files_of(engine.source)]
-    found = [_weights_digest(path, store, progress) for path in paths]
-    if None not in found:
-        digests = [str(digest) for digest in found]
+    known = [_weights_digest(path, store, progress) for path in paths]
+    if None not in known:
+        digests = [str(digest) for digest in known]
         split = hashlib.sha256("\n".join(digests).encode()).hexdigest()  # of a split model, a digest of digests
         facts["model"]["sha256"] = digests[0] if len(digests) == 1 else split
     return facts

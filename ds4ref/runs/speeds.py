@@ -137,23 +137,24 @@ def _median(values: dict[int, float]) -> float:
 def compare_speeds(a: Measured, b: Measured, limits: Limits) -> Comparison:
     """Compare the speeds of run B with those of run A."""
     group = a.run.fact("arms", "group")
-    found = speeds(a.rows, b.rows, group is not None and group == b.run.fact("arms", "group"), limits)
-    if not found.findings:
+    result = speeds(a.rows, b.rows, group is not None and group == b.run.fact("arms", "group"), limits)
+    if not result.findings:
         return incomparable(a, b, ["no depth was measured with the same number of tokens in both"])
     depths = tuple(
         (at[0], metric, _median(other[at]) / _median(one[at]))
-        for metric, (one, other) in found.cells.items()
+        for metric, (one, other) in result.cells.items()
         for at in one
     )
-    return conclude(a, b, found.findings, limits, found.design, unrecorded(a, b) + _notes(a, b, found), depths=depths)
+    notes = unrecorded(a, b) + _notes(a, b, result)
+    return conclude(a, b, result.findings, limits, result.design, notes, depths=depths)
 
 
-def _notes(a: Measured, b: Measured, found: Speeds) -> list[str]:
+def _notes(a: Measured, b: Measured, result: Speeds) -> list[str]:
     notes = []
-    if found.design == "separate":
+    if result.design == "separate":
         notes.append(f"not measured in turn: differences up to {SEPARATE:g} % may be drift of the machine")
-    if found.design == "single":
-        walks = min(len(repetitions(side)) for sides in found.cells.values() for side in sides)
+    if result.design == "single":
+        walks = min(len(repetitions(side)) for sides in result.cells.values() for side in sides)
         notes.append(
             f"{'one repetition' if walks == 1 else 'two repetitions'} each: the spread is unknown, so there is no "
             f"interval; a verdict needs 80 % of the depths beyond {SINGLE:g} %"
@@ -166,7 +167,7 @@ def _notes(a: Measured, b: Measured, found: Speeds) -> list[str]:
         notes.append(f"different tokens were decoded at {unlike} of {len(both)} depths: decode work differed")
     omitted = {
         at for name, column, work in SPEEDS for side in (a, b) for at in cells(side.rows, column, work)
-        if at not in found.cells.get(name, ({}, {}))[0]
+        if at not in result.cells.get(name, ({}, {}))[0]
     }  # fmt: skip
     if omitted:
         notes.append(f"{len(omitted)} depth(s) left out: not in both, with another number of tokens, or with warnings")

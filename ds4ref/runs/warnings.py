@@ -137,11 +137,11 @@ def of(row: Row) -> Warnings:
 
 def merged(several: Iterable[Warnings]) -> Warnings:
     """Return all warnings, in the order of ``MEANINGS``; of equal codes the first sentence."""
-    found: Warnings = {}
+    together: Warnings = {}
     for warnings in several:
-        found = {**warnings, **found}
+        together = {**warnings, **together}
     order = list(MEANINGS)
-    return dict(sorted(found.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order)))
+    return dict(sorted(together.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order)))
 
 
 def codes(rows: Iterable[Row]) -> str:

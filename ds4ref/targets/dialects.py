@@ -107,13 +107,13 @@ def likely(current: str, owner: str = "") -> list[str]:
     ``owner``: who the server's list of models says owns the model.
     """
     known = [name for part, name in _OWNERS.items() if part in owner.lower()]
-    found = [current]
+    names = [current]
     for name in dict.fromkeys((*known, "vllm", "openai", "deepseek")):
-        if all(KINDS[name].thinking.get("high") != KINDS[other].thinking.get("high") for other in found):
-            found.append(name)
+        if all(KINDS[name].thinking.get("high") != KINDS[other].thinking.get("high") for other in names):
+            names.append(name)
         elif name in known:
             return []
-    return found[1:]
+    return names[1:]
 
 
 class Dialect:

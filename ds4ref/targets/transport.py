@@ -147,7 +147,7 @@ class Transport:
     def _headers(self) -> dict[str, str]:
         return {"Authorization": f"Bearer {self._secret}"} if self._secret else {}
 
-    def _line(self) -> Connection:
+    def _connection(self) -> Connection:
         """Return an idle connection or a new one."""
         with suppress(IndexError):
             return self._free.pop()
@@ -161,10 +161,10 @@ class Transport:
         self, method: str, path: str, body: dict[str, Any] | None, cancel: Cancellation | None
     ) -> Iterator[httpx2.Response]:
         """Open a response with status 200; pressing ``cancel`` ends the block with Cancelled."""
-        cancel, line = cancel or Cancellation(), self._line()
+        cancel, connection = cancel or Cancellation(), self._connection()
         try:
-            with cancel.does(line.cut):
-                response = self._send(line, method, path, body, cancel)
+            with cancel.does(connection.cut):
+                response = self._send(connection, method, path, body, cancel)
                 try:
                     yield response
                 finally:
@@ -177,9 +177,9 @@ class Transport:
             raise TargetError(f"{self.base}: connection lost during the answer: {self._reason(error)}") from None
         finally:
             if cancel.requested and self._client is None:
-                line.client.close()
+                connection.client.close()
             else:
-                self._free.append(line)
+                self._free.append(connection)
 
     def _json(self, method: str, path: str, body: dict[str, Any] | None, cancel: Cancellation | None) -> Any:
         data = bytearray()
@@ -225,18 +225,18 @@ class Transport:
             return value
 
     def _send(
-        self, line: Connection, method: str, path: str, body: dict[str, Any] | None, cancel: Cancellation
+        self, connection: Connection, method: str, path: str, body: dict[str, Any] | None, cancel: Cancellation
     ) -> httpx2.Response:
         """Return an open response with status 200; TargetError after ``attempts`` failed tries."""
         for attempt in range(1, self.attempts + 1):
             self._pace(cancel)
             _stop_if(cancel)
-            trace = functools.partial(line.trace, cancel=cancel)
-            request = line.client.build_request(
+            trace = functools.partial(connection.trace, cancel=cancel)
+            request = connection.client.build_request(
                 method, self.base + path, headers=self._headers(), json=body, extensions={"trace": trace}
             )
             try:
-                response = line.client.send(request, stream=True)
+                response = connection.client.send(request, stream=True)
             except (httpx2.TransportError, httpx2.InvalidURL) as error:
                 why, wait = self._reason(error), None
             else:

@@ -14,7 +14,7 @@ import pytest
 from ds4ref.cluster import actor as actor_module
 from ds4ref.cluster.actor import Answer, Instruction
 from ds4ref.cluster.digest import tensors_digest
-from ds4ref.cluster.history import Base, back, line, passed
+from ds4ref.cluster.history import Base, back, chain, passed
 from ds4ref.cluster.layout import balanced, parse
 from ds4ref.cluster.open import _placed
 from ds4ref.cluster.stage import StageSpec
@@ -80,8 +80,8 @@ def test_histories() -> None:
     assert (part.kept, part.end, part.serial, part.ids) == (1, 15, c.serial, (5, 6))
     assert back(part, 15) is part and back(part, 14) is b
     further = passed(part, [7], True)
-    assert [(one.ids, one.kept) for one in line(further)[1]] == [((1, 2, 3), 3), ((4,), 1), ((5, 6), 1), ((7,), 1)]
-    assert line(further)[0] is base and len({one.serial for one in line(further)[1]}) == 4
+    assert [(one.ids, one.kept) for one in chain(further)[1]] == [((1, 2, 3), 3), ((4,), 1), ((5, 6), 1), ((7,), 1)]
+    assert chain(further)[0] is base and len({one.serial for one in chain(further)[1]}) == 4
 
 
 def test_digests_tell_files_apart(nano_path: str, tmp_path) -> None:

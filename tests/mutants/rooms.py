@@ -55,7 +55,11 @@ ROOMS = {
         "tests/variants tests/test_vectors/test_families.py tests/test_vectors/test_damage.py",
     ),
     "importance": ("ds4ref/importance.py", "tests/test_importance.py"),
-    "runs": ("ds4ref/runs", "tests/runs"),
+    "runs": (
+        "ds4ref/runs",
+        "tests/runs tests/eval/test_thinking.py tests/speed_bench/test_columns.py tests/speed_bench/test_runner.py "
+        "tests/speed_bench/test_warnings.py",
+    ),
     "engine": ("ds4ref", "tests/test_engine.py tests/test_api.py tests/test_environment.py tests/test_imports.py"),
     "cluster": ("ds4ref/cluster", "tests/cluster"),
     "nano": ("ds4ref/nano", "tests/nano tests/archs/test_published.py"),

@@ -76,6 +76,7 @@ def test_the_gate_fails_from_its_limit_on():
     a, b = arms(3, slower=0.06, noise=0.005)
     slow = compare(a, b)
     assert slow.verdict == WORSE and not slow.passes and "worse by" in slow.fails[0] and slow.design == "in turn"
+    assert slow.as_json()["fails"] == list(slow.fails) and slow.as_json()["notes"] == list(slow.notes)
     assert compare(b, a).verdict == BETTER and compare(b, a).passes
     little = compare(*arms(3, slower=0.02, noise=0.005))
     assert little.verdict == WORSE and little.passes

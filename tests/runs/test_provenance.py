@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -81,7 +82,10 @@ def test_digests_of_a_model(nano_path, tmp_path, monkeypatch):
         first = min(info.offset for info in source.tensors.values())
         assert provenance.header_digest(source) == hashlib.sha256(data[:first]).hexdigest()
     with Engine.open(nano_path, backend="reference") as engine:
-        about = provenance.engine_facts(engine)["model"]
+        facts = provenance.engine_facts(engine)
+        about = facts["model"]
+        assert (facts["backend"], facts["numerics"], facts["threads"]) == ("reference", "qat", engine.threads)
+        assert (about["name"], about["file"]) == ("ds4ref nano", Path(nano_path).name)
         assert (about["bytes"], about["sha256"]) == (len(data), hashlib.sha256(data).hexdigest())
         monkeypatch.setattr(provenance, "HASH_LIMIT", len(data))
         assert "sha256" in provenance.engine_facts(engine)["model"]

@@ -182,10 +182,10 @@ class Store:
 
     def run(self, number: int) -> Run:
         """Return the run with this id; raise DataError if there is none."""
-        found = self._select("id = ?", number)
-        if not found:
+        runs = self._select("id = ?", number)
+        if not runs:
             raise DataError(f"run store {self.path} has no run {number}")
-        return found[0]
+        return runs[0]
 
     def find(self, name: str) -> Run:
         """Return the run identified by ``name``: id, start of a uid (6 or more digits), label, tag, ``latest`` or
@@ -204,8 +204,8 @@ class Store:
         if re.fullmatch(r"[0-9a-f]{6,32}", name):
             conditions.append("uid LIKE ? || '%'")
         for condition in conditions:
-            if found := self._select(condition, name, limit=1):
-                return found[0]
+            if runs := self._select(condition, name, limit=1):
+                return runs[0]
         raise DataError(f"run store {self.path} has no run, tag or label {name!r}; ds4-report list shows them")
 
     def rows(self, run: int) -> list[dict[str, Any]]:

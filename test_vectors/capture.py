@@ -7,7 +7,6 @@ never changed after that.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +17,7 @@ from ds4ref.console.flags import add
 from ds4ref.console.options import integer, parsed
 from ds4ref.console.tool import add_target, finish, parser, report_notes, rows, target_of
 from ds4ref.errors import DataError, TargetError, UsageError
+from ds4ref.runs.provenance import now
 from ds4ref.targets import Ability, Prompt, Request, Target
 
 from .cases import PromptCase, read_cases, read_prompts, single_path
@@ -57,7 +57,7 @@ def start(
         top_logprobs,
         repetitions,
         system,
-        _now(),
+        now(),
         False,
         [CaseEntry(p.id, f"prompts/{p.id}.txt", sha256(_encoded(p.text)), p.ctx) for p in prompts],
     )
@@ -94,7 +94,7 @@ def record_missing(vectors: Vectors, target: Target, progress: Callable[[int, in
                 raise TargetError(f"case {entry.id}: {target.name} returned no log probabilities")
             steps = [record(step) for step in answer.steps]
             used = answer.usage
-            answers.append(Repetition(steps, answer.finish, answer.model, _now(), used.prompt, used.completion,
+            answers.append(Repetition(steps, answer.finish, answer.model, now(), used.prompt, used.completion,
                                       used.cached))  # fmt: skip
         vectors.add_case(entry, RecordedCase(CASE_SCHEMA, entry.id, entry.prompt_sha256, answers))
         recorded += 1
@@ -141,10 +141,6 @@ def _asked(manifest: Manifest) -> tuple[Any, ...]:
 
 def _encoded(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
-
-
-def _now() -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 # ------------------------------------------------------------------------------------------------------- the command

@@ -7,7 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, TypeVar
+
+import msgspec
 
 from ds4ref.console.common import read_text
 from ds4ref.errors import DataError, UsageError
@@ -21,12 +23,11 @@ STANDARD = "standard.jsonl"
 """File of the default prompts, in this package."""
 
 
-@dataclass(frozen=True)
-class PromptCase:
+class PromptCase(msgspec.Struct, frozen=True):
     """A prompt to record; ``ctx``: context size in tokens."""
 
     id: str
-    text: str
+    text: Annotated[str, msgspec.Meta(min_length=1)] = msgspec.field(name="prompt")
     ctx: int = official.CTX
 
 
@@ -66,16 +67,11 @@ def read_prompts(path: str | None) -> list[PromptCase]:
         text = read_text(path, "prompts")
     prompts = []
     for number, line in enumerate(text.split("\n"), 1):
-        if not line.strip():
-            continue
-        try:
-            entry = json.loads(line)
-            case = PromptCase(entry["id"], entry["prompt"], entry.get("ctx", official.CTX))
-        except (ValueError, KeyError, TypeError, RecursionError):
-            raise UsageError(f'{path}: line {number} is not {{"id": ..., "prompt": ...}}') from None
-        if not (isinstance(case.id, str) and isinstance(case.text, str) and type(case.ctx) is int and case.text):
-            raise UsageError(f"{path}: line {number}: id and prompt must be text, ctx an integer")
-        prompts.append(case)
+        if line.strip():
+            try:
+                prompts.append(msgspec.convert(json.loads(line), PromptCase))
+            except (ValueError, RecursionError, msgspec.ValidationError) as error:
+                raise UsageError(f'{path}: line {number} is not {{"id": ..., "prompt": ...}}: {error}') from None
     if not prompts:
         raise UsageError(f"{path}: no prompt")
     return prompts

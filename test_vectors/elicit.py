@@ -6,7 +6,7 @@ position at once; any other one continues a text greedily, which gives one posit
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 
@@ -117,13 +117,18 @@ def _entry(known: dict[bytes, int], position: int, step: Step) -> tuple[int, lis
     return position, list(dict(pairs).items())
 
 
+def unknown_tokens(known: Collection[bytes], steps: Iterable[Step]) -> tuple[list[bytes], int]:
+    """Return the tokens with bytes of their own that are not ``known``, and the number of all of them."""
+    raws = {t.raw for step in steps for t in (step.token, *step.top) if distinct(t.raw)}
+    return sorted(raws.difference(known)), len(raws)
+
+
 def _check_vocabulary(known: dict[bytes, int], steps: Sequence[Step]) -> None:
     """Raise OtherModel if most of the tokens with bytes of their own are not in the vocabulary."""
-    raws = {t.raw for step in steps for t in (step.token, *step.top) if distinct(t.raw)}
-    odd = len(raws - known.keys())
-    if len(raws) - odd < FEWEST_KNOWN * len(raws):
+    odd, count = unknown_tokens(known, steps)
+    if count - len(odd) < FEWEST_KNOWN * count:
         raise OtherModel(
-            f"not compared: the server serves another model: {odd} of {len(raws)} of its tokens are not in the "
+            f"not compared: the server serves another model: {len(odd)} of {count} of its tokens are not in the "
             "vocabulary; give its model with -m MODEL.gguf"
         )
 

@@ -196,8 +196,8 @@ def from_top(
     if any(not 0 <= i <= MAX_ID for i in ids_seen):
         raise DataError(f"token ids of the log probabilities must be 0 to {MAX_ID}")
     tokens = np.asarray(ids, np.int32)
-    if vocab is not None and len(tokens) and max(int(tokens.max()), *ids_seen, 0) >= vocab:
-        worst = max(int(tokens.max()), *ids_seen, 0)
+    worst = max([int(tokens.max(initial=0)), *ids_seen])
+    if vocab is not None and worst >= vocab:
         raise OtherModel(f"token id {worst} is outside the vocabulary of {vocab}: another model?")
     rows = np.array(sorted(p for p, top in usable.items() if top), np.int64)
     findings = _not_numbers(listed)

@@ -22,21 +22,16 @@ WINDOW = "the sliding window: from here on it drops its oldest row"
 
 def onsets(shape: Any) -> list[tuple[int, str]]:
     """Return (position, what matters from there on) in ascending order of position."""
-    if not isinstance(shape, ModelShape):
-        begins = [
-            (0, "what acts on single tokens: embedding, norms, products, head"),
-            (1, "what mixes tokens or turns with the position: rotary channels, attention over several rows"),
-        ]
-        windows = {shape.window_of(layer) for layer in range(shape.n_layers)} - {0}
-        return begins + [(window, WINDOW) for window in sorted(windows)]
-    begins = [
-        (0, "what acts on single tokens: embedding, norms, products, experts, hyper-connections, sinks, head"),
+    dense = not isinstance(shape, ModelShape)
+    single = "head" if dense else "experts, hyper-connections, sinks, head"
+    windows = {shape.window_of(layer) for layer in range(shape.n_layers)} - {0} if dense else {shape.window}
+    ratios = set() if dense else set(shape.ratios) - {0}
+    return sorted([
+        (0, f"what acts on single tokens: embedding, norms, products, {single}"),
         (1, "what mixes tokens or turns with the position: rotary channels, attention over several rows"),
-        (shape.window, WINDOW),
-    ]
-    for ratio in sorted(set(shape.ratios) - {0}):
-        begins += [(at, f"layers with ratio {ratio}: {says}") for at, says in compressed(shape, ratio)]
-    return sorted(begins)
+        *((window, WINDOW) for window in windows),
+        *((at, f"layers with ratio {ratio}: {says}") for ratio in ratios for at, says in compressed(shape, ratio)),
+    ])  # fmt: skip
 
 
 def compressed(shape: ModelShape, ratio: int) -> list[tuple[int, str]]:

@@ -56,8 +56,7 @@ class Diagnosis:
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as a JSON object."""
-        left_out = ("features",)
-        whole = {name: value for name, value in vars(self).items() if name not in left_out}
+        whole = {name: value for name, value in vars(self).items() if name != "features"}
         return whole | {"confidence": round(self.confidence, 4)}
 
     @property

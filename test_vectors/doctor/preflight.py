@@ -9,7 +9,7 @@ from ds4ref.errors import DataError, Ds4Error
 from ds4ref.nano.diagnostic import PROMPTS
 from ds4ref.targets import Ability, Completion, Prompt, Step
 
-from ..elicit import PROBE, is_early, probed_echo
+from ..elicit import PROBE, is_early, probed_echo, unknown_tokens
 from ..finding import Outcome, ShownToken, distinct, visible
 from ..observation import DEGENERATE, from_top
 from ..observation import preflight as defects
@@ -185,15 +185,13 @@ def alternatives_row(step: Step) -> list[ShownToken]:
 
 def _vocabulary(case: ExamContext, stage: Stage, answers: dict[str, Completion]) -> None:
     """Check that the target's tokens are in the model's vocabulary: else it cannot be diagnosed with this model."""
-    raws = {t.raw for answer in answers.values() for step in answer.steps for t in (step.token, *step.top)}
-    raws = {raw for raw in raws if distinct(raw)}
-    if case.tokenizer is None or not raws:
+    odd, count = unknown_tokens(case.ids_by_bytes, (step for answer in answers.values() for step in answer.steps))
+    if case.tokenizer is None or not count:
         why = "the model's file has no tokenizer" if case.tokenizer is None else "no tokens with bytes came back"
         stage.add("vocabulary", Outcome.IMPOSSIBLE, f"{why}: whether it is the same model cannot be told")
         return
-    odd = sorted(raws - case.ids_by_bytes.keys())
-    share, name = 1 - len(odd) / len(raws), case.engine.shape.name or case.engine.path
-    figures = {"tokens seen": len(raws), "in the vocabulary": f"{100 * share:.0f} %"}
+    share, name = 1 - len(odd) / count, case.engine.shape.name or case.engine.path
+    figures = {"tokens seen": count, "in the vocabulary": f"{100 * share:.0f} %"}
     where = [("not in the vocabulary", [ShownToken(visible(raw)) for raw in odd[:12]])] if odd else []
     case.same_model = True if share >= SAME_MODEL else False if share < OTHER_MODEL else None
     if case.same_model:

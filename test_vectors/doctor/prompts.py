@@ -6,8 +6,10 @@ a plain prompt, the number of tokens of a chat. A count can show that something 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from importlib import resources
 
 from ds4ref.errors import Ds4Error, TextError
 from ds4ref.targets import Ability, Prompt
@@ -21,18 +23,9 @@ from .case import ExamContext
 from .examination import OTHER, Stage
 from .numbers import chat
 
-TEXTS = {
-    "prose": "The miller's daughter said that it hadn't rained since Tuesday, and closed the door.",
-    "digits": "In 1998 the 1200 sacks weighed 123456789 grams, 3.14159 or 0x7F, 10,000 times.",
-    "CJK and kana": "\u4eca\u5929\u5929\u6c14\u5f88\u597d\u3002\u6771\u4eac\u306f\u3068\u3066\u3082\u5927\u304d\u3044"
-                    "\u3067\u3059\u3001\u30ab\u30bf\u30ab\u30ca\u3002",
-    "code": "def f(x):\n    return {k: v**2 for k, v in x.items()}  # TODO\n\tif (a != b && c >= 1) { y[i]++; }",
-    "emoji": "ok \U0001f44d\U0001f3fd family \U0001f468\u200d\U0001f469\u200d\U0001f467 flag \U0001f1eb\U0001f1ee",
-    "other scripts": "\u041f\u0440\u0438\u0432\u0435\u0442, \u0645\u0631\u062d\u0628\u0627 "
-                     "\u0939\u093f\u0928\u094d\u0926\u0940 e\u0301 \u03b3\u03b5\u03b9\u03ac na\u00efve \u00e9t\u00e9",
-    "leading space": "  two spaces first",
-    "line feeds": "one\n\ntwo\n\n\n three\r\nfour\n",
-}  # fmt: skip
+_LINES = resources.files("ds4ref.test_vectors").joinpath("prompts", "texts.jsonl").read_text("utf-8")
+TEXTS = {line["name"]: line["text"] for line in map(json.loads, _LINES.splitlines())}
+"""Texts of many kinds, each hard for some tokenizer."""
 QUICK = ("prose", "digits", "CJK and kana", "leading space")
 CHATS = {
     "user": ("", "Name three rivers.", "none"),

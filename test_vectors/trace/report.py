@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from .blame import BlameResult, WrongOp
-from .ops import OPS, Key, anchor, describe_point
+from .ops import OPS, anchor, describe_point
 from .patterns import AXES
 
 
@@ -63,15 +63,13 @@ def _number(value: float) -> float | None:
 def page(result: BlameResult, total: int) -> str:
     """Return the report as text for a terminal; ``total``: number of points in the dump."""
     lines = []
-    rounds = f"{result.rounding}" + (
-        "; " + ", ".join(f"{kind} as {name}" for kind, name in result.exceptions.items()) if result.exceptions else ""
-    )
+    exceptions = ", ".join(f"{kind} as {name}" for kind, name in result.exceptions.items())
     if not result.wrong:
         lines.append(f"no op is wrong: {len(result.clean)} of the {total} dumped points are within their error budgets")
     else:
         first = result.wrong[0]
         lines += [f"first wrong op: the one that computes {describe_point(first.key)}", *_first_op_lines(first)]
-    lines.append(f"rounds       {rounds}")
+    lines.append(f"rounds       {result.rounding}{'; ' if exceptions else ''}{exceptions}")
     lines += [
         f"note         {kind} has an even, unstructured error of {size:.1g}: an unknown rounding; a smaller mistake "
         "there cannot be detected"
@@ -90,18 +88,14 @@ def page(result: BlameResult, total: int) -> str:
         lines += ["", f"{len(result.unjudged)} points could not be checked:"]
         lines += [f"  {describe_point(key):40} {why}" for key, why in list(result.unjudged.items())[:12]]
     if result.missing:
-        lines += [
-            "",
-            "not in the dump, so not checked on their own:",
-        ]
-        lines += ["  " + ", ".join(result.missing)]
+        lines += ["", "not in the dump, so not checked on their own:", "  " + ", ".join(result.missing)]
     return "\n".join(lines)
 
 
 def _first_op_lines(wrong: WrongOp) -> list[str]:
     op, judgement = OPS[wrong.key[0]], wrong.judgement
     through = [name for name, _ in wrong.bridged if name != wrong.key[0]]
-    inputs = [_relative_name(key, wrong.key) for key in wrong.inputs]
+    inputs = [key[0] if key[1] == wrong.key[1] else describe_point(key) for key in wrong.inputs]
     lines = [
         f"formula      {op.formula}",
         f"see          {anchor(op.section)}",
@@ -117,7 +111,3 @@ def _first_op_lines(wrong: WrongOp) -> list[str]:
     lines += [f"where        {text}" for text in wrong.where]
     lines += [f"explained by {text}" for text in wrong.causes]
     return lines
-
-
-def _relative_name(key: Key, of: Key) -> str:
-    return key[0] if key[1] == of[1] else describe_point(key)

@@ -13,7 +13,7 @@ from ds4ref.errors import DataError, TargetError, UsageError
 from ds4ref.targets import Prompt, Step, Token
 from ds4ref.test_vectors import cli
 from ds4ref.test_vectors.capture import forks, record_missing, spread, start
-from ds4ref.test_vectors.cases import PromptCase, read_cases
+from ds4ref.test_vectors.cases import PromptCase, read_cases, read_prompts
 from ds4ref.test_vectors.junit import report
 from ds4ref.test_vectors.schema import CASE_SCHEMA, ExpectedDivergence, RecordedCase, Repetition, Vectors, record
 from ds4ref.test_vectors.verdicts import CaseResult, check_case
@@ -79,6 +79,13 @@ def test_prompts_that_make_no_files(tmp_path, ids) -> None:
     assert not list(tmp_path.iterdir())
     with pytest.raises(UsageError, match="at most 20 alternatives, not 21"):
         start(str(tmp_path / "v"), Scripted(GREEDY), PROMPTS, top_logprobs=21)
+
+
+@pytest.mark.parametrize("line", ['{"id": 3, "prompt": "x"}', '{"id": "a"}', '{"id": "a", "prompt": ""}', "[1]", "{"])
+def test_lines_that_are_no_prompts(tmp_path, line) -> None:
+    (tmp_path / "p.jsonl").write_text(f'{{"id": "a", "prompt": "x"}}\n\n{line}\n')
+    with pytest.raises(UsageError, match="line 3 is not"):
+        read_prompts(str(tmp_path / "p.jsonl"))
 
 
 def test_alternatives_that_cannot_be_compared_are_kept_apart() -> None:

@@ -27,7 +27,8 @@ class Kind:
     version    pinned version
     runs       "checks" over plain HTTP, a "probe" script in its own interpreter, or an "agent" (a program)
     about      description for --list
-    apis       APIs over which the client is run, one row of the report each
+    apis       APIs over which the client is run, one row of the report each; "score": scoring of completions
+    wide       whether it speaks several APIs in one run, whichever are asked for
     more       requirements installed beside the client
     scripted   whether it needs a server with scripted answers, since nothing forces the model to call a tool
     size       MB installed
@@ -40,7 +41,8 @@ class Kind:
     version: str
     runs: str
     about: str
-    apis: tuple[str, ...] = ()
+    apis: tuple[str, ...] = ("chat",)
+    wide: bool = False
     more: tuple[str, ...] = ()
     scripted: bool = False
     size: int = 0
@@ -61,13 +63,16 @@ APIS = ("chat", "responses", "messages")
 
 KINDS = (
     Kind("http", "", "", "", "checks", "every check of plain HTTP, API by API", quick=True),
-    Kind("openai", "pip", "openai", "3.54.0", "probe", "OpenAI's SDK: chat, responses, completions", size=70,
+    Kind("openai", "pip", "openai", "3.54.0", "probe", "OpenAI's SDK: chat, responses, completions", wide=True,
+         size=70, quick=True),
+    Kind("anthropic", "pip", "anthropic", "2.14.0", "probe", "Anthropic's SDK: messages", ("messages",), size=70,
          quick=True),
-    Kind("anthropic", "pip", "anthropic", "2.14.0", "probe", "Anthropic's SDK: messages", size=70, quick=True),
     Kind("lm-eval", "pip", "lm_eval[api]", "0.4.13", "agent", "lm-evaluation-harness: local-completions, also chat",
-         size=760),
-    Kind("codex", "npm", "@openai/codex", "0.169.0", "agent", "Codex CLI", scripted=True, size=404),
-    Kind("claude", "npm", "@anthropic-ai/claude-code", "2.1.330", "agent", "Claude Code", scripted=True, size=364),
+         ("score",), wide=True, size=760),
+    Kind("codex", "npm", "@openai/codex", "0.169.0", "agent", "Codex CLI", ("responses",), scripted=True,
+         size=404),
+    Kind("claude", "npm", "@anthropic-ai/claude-code", "2.1.330", "agent", "Claude Code", ("messages",),
+         scripted=True, size=364),
     Kind("opencode", "npm", "opencode-ai", "1.18.33", "agent", "opencode", scripted=True, size=354),
     Kind("pi", "npm", "@earendil-works/pi-coding-agent", "0.87.1", "agent", "pi", apis=APIS, more=(NODE,),
          scripted=True, size=330),

@@ -21,7 +21,7 @@ from ..errors import Ds4Error
 from ..runs.provenance import stamp
 from . import agents, harnesses, install
 from .checks import groups
-from .clients import APIS, Kind
+from .clients import Kind
 from .results import INTERRUPTED, Check, Client, Report
 from .servers import Own
 from .talk import Talk, shown
@@ -29,7 +29,6 @@ from .talk import Talk, shown
 CTX, LONG_CTX = 8192, 65536
 """Context lengths in tokens of our own servers: for short questions, and for agents with their long first prompts."""
 PROBES = Path(__file__).parent / "probes"
-SCRIPTS = {"openai": "openai_sdk.py", "anthropic": "anthropic_sdk.py"}
 DEFAULT_CTX = 131072
 """Context length in tokens assumed if a server does not report it."""
 
@@ -137,18 +136,19 @@ def _run(kind: Kind, o: Options, servers: Servers, tell: Callable[[str], None]) 
         talk = servers.talk(False)
         yield from (group.client(talk, must=not o.url) for group in groups(o.apis))
         return
-    for api in kind.apis or ("",):
-        row, begun = Client(f"{kind.name} {api}".rstrip(), place.version), time.monotonic()
-        if o.apis and (need := api or NEEDS.get(kind.name)) in APIS and need not in o.apis:
-            row.skipped = f"it speaks {need}, which --api leaves out"
+    for api in kind.apis:
+        label = api if len(kind.apis) > 1 else ""
+        row, begun = Client(f"{kind.name} {label}".rstrip(), place.version), time.monotonic()
+        if o.apis and not kind.wide and api not in o.apis:
+            row.skipped = f"it speaks {api}, which --api leaves out"
             yield row
             continue
         work = o.work / row.name.replace(" ", "-")
         work.mkdir()
         talk = servers.talk(kind.scripted and not o.url)
-        missing = _missing(kind, api, talk)
-        if missing and o.url:
-            row.skipped = missing
+        path = PATHS[api]
+        if o.url and not (talk.ask(path).status == 200 if api == "score" else talk.offers(path)):
+            row.skipped = f"it needs {path}, which is not there"
         elif kind.runs == "probe":
             row.checks += probe(kind, place, work, talk, o)
         else:
@@ -156,24 +156,15 @@ def _run(kind: Kind, o: Options, servers: Servers, tell: Callable[[str], None]) 
                 place, work, talk.url, talk.model, talk.ctx or DEFAULT_CTX, o.key or agents.DUMMY,
                 led=not o.url and kind.scripted, timeout=o.timeout,
             )  # fmt: skip
-            row.checks += (harnesses.lm_eval if kind.name == "lm-eval" else agents.agent)(kind, api, setting)
+            row.checks += (harnesses.lm_eval if kind.name == "lm-eval" else agents.agent)(kind, label, setting)
         row.seconds = round(time.monotonic() - begun, 1)
         yield row
 
 
-NEEDS = {"codex": "responses", "claude": "messages", "anthropic": "messages", "opencode": "chat", "lm-eval": "score"}
 PATHS = {
     "chat": "/v1/chat/completions", "responses": "/v1/responses", "messages": "/v1/messages",
     "score": "/tokenizer_info",
 }  # fmt: skip
-
-
-def _missing(kind: Kind, api: str, talk: Talk) -> str:
-    """Return which endpoint the client needs and the server lacks, "" if none."""
-    need = api or NEEDS.get(kind.name, "chat")
-    path = PATHS[need]
-    available = talk.ask(path).status == 200 if need == "score" else talk.offers(path)
-    return "" if available else f"it needs {path}, which is not there"
 
 
 def _skipped(kind: Kind, why: str, o: Options) -> Client:
@@ -189,7 +180,7 @@ def _skipped(kind: Kind, why: str, o: Options) -> Client:
 def probe(kind: Kind, place: install.Place, work: Path, talk: Talk, o: Options) -> list[Check]:
     """Run a client's probe script in the client's own interpreter; return its checks."""
     out = work / "checks.jsonl"
-    command = [place.python, str(PROBES / SCRIPTS[kind.name]), str(out), talk.url, talk.model, str(o.tokens)]
+    command = [place.python, str(PROBES / f"{kind.name}_sdk.py"), str(out), talk.url, talk.model, str(o.tokens)]
     env = {k: v for k, v in os.environ.items() if not k.upper().endswith("_PROXY") and k != "PYTHONPATH"}
     env |= {"SMOKE_KEY": o.key, "SMOKE_TIMEOUT": str(o.timeout), "NO_PROXY": "*"}
     ended = ""

@@ -193,7 +193,7 @@ class Talk:
     @cached_property
     def models(self) -> Answer:
         """The answer to GET /v1/models."""
-        return self._send("GET", "/v1/models", None)
+        return self.ask("/v1/models")
 
     @cached_property
     def model(self) -> str:
@@ -222,12 +222,12 @@ class Talk:
         """Return the answer to a POST of ``body`` as JSON, or to a GET without a body; equal requests are sent once."""
         key = f"{path} {json.dumps(body)}"
         if key not in self._asked:
-            self._asked[key] = self._send("GET" if body is None else "POST", path, body)
+            self._asked[key] = self._read("GET", path, b"", {}) if body is None else self.again(path, body)
         return self._asked[key]
 
     def again(self, path: str, body: Mapping[str, Any]) -> Answer:
         """POST ``body`` once more, whether or not it was sent before, and return the answer to that."""
-        return self._send("POST", path, body)
+        return self.raw(path, json.dumps(body, ensure_ascii=False).encode())
 
     def raw(self, path: str, body: bytes) -> Answer:
         """POST raw bytes and return the answer."""
@@ -247,12 +247,6 @@ class Talk:
         except httpx2.HTTPError as error:
             raise Wrong(f"no stream: {error}") from None
         raise Wrong("an empty stream")
-
-    def _send(self, method: str, path: str, body: Mapping[str, Any] | None) -> Answer:
-        if body is None:
-            return self._read(method, path, b"", {})
-        data = json.dumps(body, ensure_ascii=False).encode()
-        return self._read(method, path, data, {"content-type": "application/json"})
 
     def _read(self, method: str, path: str, data: bytes, headers: Mapping[str, str]) -> Answer:
         data_read, times, begun = b"", list[tuple[int, float]](), time.monotonic()

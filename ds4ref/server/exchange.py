@@ -130,8 +130,13 @@ class Exchange:
     @property
     def timing(self) -> str:
         """Queue, prefill and decode times so far, as the value of a Server-Timing header."""
-        parts = (("queue", self.queued), ("prefill", self.prefilling), ("decode", self.decoding))
+        parts = self.times.items()
         return ", ".join(f"{name};dur={1000 * seconds:.1f}" for name, seconds in parts if seconds or name == "queue")
+
+    @property
+    def times(self) -> dict[str, float]:
+        """The seconds of each stage so far."""
+        return {"queue": self.queued, "prefill": self.prefilling, "decode": self.decoding}
 
 
 def client(headers: Mapping[str, str], peer: str) -> str:

@@ -133,12 +133,11 @@ class Lines(Watcher):
         self._states.pop(x, None)
         text = f"{x.api} ctx={span(x)} gen={x.tokens}{flags(x)} finish={x.finish or 'none'}"
         text += f' error="{x.error}"' if x.error else ""
-        timing = {"queue": x.queued, "prefill": x.prefilling, "decode": x.decoding, "total": x.lasted}
-        split = " ".join(f"{name} {seconds:.3f}" for name, seconds in timing.items() if name != "total")
+        split = " ".join(f"{name} {seconds:.3f}" for name, seconds in x.times.items())
         say(
             x, f"{text} {x.lasted:.3f}s ({split})", "generation", x.status >= 500, status=x.status, finish=x.finish,
             prompt=x.prompt, cached=x.cached, source=x.source, generated=x.tokens, client=x.client, error=x.error,
-            **{f"{name}_s": round(seconds, 6) for name, seconds in timing.items()},
+            **{f"{name}_s": round(seconds, 6) for name, seconds in {**x.times, "total": x.lasted}.items()},
         )  # fmt: skip
 
     def _prefill(self, x: Exchange, event: Prefill, state: _State) -> None:

@@ -77,8 +77,7 @@ class Metrics(Watcher):
             counters["cached_tokens"].labels(x.source).inc(x.cached)
         counters["completion_tokens"].labels(api).inc(x.tokens)
         counters["reasoning_tokens"].labels(api).inc(x.usage.reasoning or 0)
-        times = {"queue": x.queued, "prefill": x.prefilling, "decode": x.decoding, "request": x.lasted}
-        for name, spent in times.items():
+        for name, spent in {**x.times, "request": x.lasted}.items():
             self.seconds[name].labels(api).observe(spent)
         if x.ttft is not None:
             self.seconds["first_token"].labels(api).observe(x.ttft)

@@ -190,6 +190,6 @@ class Plain:
         return Response(self._chat, headers={**headers, "x-content-type-options": "nosniff"})
 
 
-def answer(value: Mapping[str, Any], status: int = 200, headers: dict[str, str] | None = None) -> Response:
+def answer(value: Mapping[str, Any], status: int = 200) -> Response:
     """Return an object as JSON response: without spaces, unescaped UTF-8, a newline at the end."""
-    return Response(msgspec.json.encode(value) + b"\n", status, headers={"content-type": JSON, **(headers or {})})
+    return Response(msgspec.json.encode(value) + b"\n", status, headers={"content-type": JSON})

@@ -6,8 +6,9 @@ An agent that sends 24 requests at once delays another client's request by one o
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable
+from itertools import zip_longest
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -32,7 +33,7 @@ class FairQueue(Generic[T]):
 
     def __init__(self, limit: int, moved: Callable[[T, int], None] = lambda entry, ahead: None):
         self.limit, self.moved = limit, moved
-        self._waiting: OrderedDict[str, deque[T]] = OrderedDict()
+        self._waiting: dict[str, deque[T]] = {}
         self._changed = threading.Condition()
         self._closed = False
 
@@ -59,9 +60,8 @@ class FairQueue(Generic[T]):
             client = first()
             if client is None:
                 return None
-            line = self._waiting[client]
+            line = self._waiting.pop(client)
             entry = line.popleft()
-            del self._waiting[client]
             if line:
                 self._waiting[client] = line  # last, so that every other client comes first
             self._notify_positions()
@@ -97,12 +97,8 @@ class FairQueue(Generic[T]):
 
     def _order(self) -> list[T]:
         """Return the entries in the order in which they will be taken."""
-        lines = [deque(line) for line in self._waiting.values()]
-        order = []
-        while lines:
-            order += [line.popleft() for line in lines]
-            lines = [line for line in lines if line]
-        return order
+        rounds = zip_longest(*self._waiting.values())
+        return [entry for entries in rounds for entry in entries if entry is not None]
 
     def _notify_positions(self) -> None:
         for ahead, entry in enumerate(self._order()):

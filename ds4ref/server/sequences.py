@@ -16,7 +16,6 @@ it is taken at the next possible position.
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -39,17 +38,10 @@ LEAST = 16
 
 @dataclass
 class Kept:
-    """A cached snapshot.
-
-    texts   the texts by which the snapshot is found, as a prefix of a prompt
-    used    time of the last use (``Sequences.clock``)
-    hits    number of uses
-    """
+    """A cached snapshot, and the texts by which it is found, as a prefix of a prompt."""
 
     snapshot: Snapshot
     texts: tuple[bytes, ...]
-    used: float = 0.0
-    hits: int = 0
 
     @property
     def tokens(self) -> tuple[int, ...]:
@@ -81,7 +73,6 @@ class Sequences:
     tokenizer: Tokenizer
     budget: int = 1 << 30
     disk: Store | None = None
-    clock: Callable[[], float] = time.monotonic
     _kept: list[Kept] = field(default_factory=list)
     _ctx: int = 0
     _frontiers: WeakKeyDictionary[Session, Frontiers] = field(default_factory=WeakKeyDictionary)
@@ -108,7 +99,6 @@ class Sequences:
         start = self._from_disk(session, prompt, ids, text, known)
         if start is None and best is not None:
             session.restore(best.snapshot)
-            best.used, best.hits = self.clock(), best.hits + 1
             self._kept.remove(best)
             self._kept.append(best)
             start = Start([*best.tokens, *rest], len(best.tokens), source)
@@ -196,7 +186,7 @@ class Sequences:
         for kept in same:
             known = (*known, *kept.texts)
             self._kept.remove(kept)
-        self._kept.append(Kept(session.snapshot(), tuple(dict.fromkeys(known)), self.clock()))
+        self._kept.append(Kept(session.snapshot(), tuple(dict.fromkeys(known))))
         self._ctx = session.ctx
         self.continued(session, self._kept[-1].texts)
         while len(self._kept) > 1 and self.nbytes > self.budget:

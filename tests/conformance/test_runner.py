@@ -229,9 +229,10 @@ def test_a_probe_that_crashes_keeps_what_it_had(good, tmp_path, monkeypatch):
     folder = tmp_path / "probes"
     folder.mkdir()
     line = json.dumps({"name": "x.a", "feature": "turn", "state": "ok"})
-    (folder / "p.py").write_text(f"import sys; open(sys.argv[1], 'a').write({line!r} + '\\n'); sys.exit('boom')")
+    (folder / "openai_sdk.py").write_text(
+        f"import sys; open(sys.argv[1], 'a').write({line!r} + '\\n'); sys.exit('boom')"
+    )
     monkeypatch.setattr(runner, "PROBES", folder)
-    monkeypatch.setattr(runner, "SCRIPTS", {"openai": "p.py"})
     talk = Talk(good[0])
     checks = runner.probe(clients.find("openai"), install.Place(None, "1"), tmp_path, talk, options(tmp_path))
     talk.close()

@@ -8,11 +8,11 @@ leaves such text unchanged and loses the difference.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from . import rawjson
-from .protocol import CANONICAL, TOOL_RESULT_CLOSE, TOOL_RESULT_OPEN
+from .protocol import CANONICAL, TOOL_RESULT_CLOSE, TOOL_RESULT_OPEN, Dialect
 from .rendered import Rendered, TextPart
 
 
@@ -34,11 +34,10 @@ def escape_attribute(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")
 
 
-def escape_string(text: str) -> str:
-    """Escape text for the body of a ``string="true"`` parameter."""
-    rest = re.escape(CANONICAL.param_close[1:])
-    text = re.sub(rf"&(?=(?:amp;)*lt;{rest})", "&amp;", text)
-    return text.replace(CANONICAL.param_close, "&lt;" + CANONICAL.param_close[1:])
+def escape_string(text: str, close: str = CANONICAL.param_close) -> str:
+    """Escape text for the body of a ``string="true"`` parameter, which ends at ``close``."""
+    text = re.sub(rf"&(?=(?:amp;)*lt;{re.escape(close[1:])})", "&amp;", text)
+    return text.replace(close, "&lt;" + close[1:])
 
 
 def parameters(arguments: str) -> list[tuple[str, str, bool]]:
@@ -57,14 +56,24 @@ def parameters(arguments: str) -> list[tuple[str, str, bool]]:
 
 def render_calls(calls: Iterable[ToolCall]) -> list[TextPart]:
     """Render calls as one block in the canonical spelling, with two newlines before it."""
-    tag, block = CANONICAL, Rendered()
-    block.protocol(f"\n\n{tag.block_open}\n")
-    for call in calls:
-        block.protocol(f'{tag.invoke_open} name="').plain(escape_attribute(call.name)).protocol('">\n')
-        for name, body, is_string in parameters(call.arguments):
-            block.protocol(f'{tag.param_open} name="').plain(escape_attribute(name))
+    return block_of((call.name, parameters(call.arguments)) for call in calls)
+
+
+def block_of(
+    calls: Iterable[tuple[str, list[tuple[str, str, bool]]]], tag: Dialect = CANONICAL, bare: str = "",
+    escape: Callable[[str], str] = escape_attribute,
+) -> list[TextPart]:  # fmt: skip
+    """Return a block of calls: (name, parameters) each, names still to be escaped, bodies as they are.
+
+    bare: what stands in a call without parameters
+    """
+    block = Rendered().protocol(f"\n\n{tag.block_open}\n")
+    for call, values in calls:
+        block.protocol(f'{tag.invoke_open} name="').plain(escape(call)).protocol('">\n')
+        for name, body, is_string in values:
+            block.protocol(f'{tag.param_open} name="').plain(escape(name))
             block.protocol(f'" string="{str(is_string).lower()}">').plain(body).protocol(f"{tag.param_close}\n")
-        block.protocol(f"{tag.invoke_close}\n")
+        block.protocol(f"{'' if values else bare}{tag.invoke_close}\n")
     return block.protocol(tag.block_close).parts
 
 

@@ -20,7 +20,7 @@ import msgspec
 
 from . import protocol
 from .chat import MAX_PREFIX, Message
-from .dsml import ToolCall, escape_attribute, escape_string, render_result
+from .dsml import ToolCall, block_of, escape_attribute, escape_string, render_result
 from .protocol import CANONICAL, Dialect, dialect
 from .rendered import Rendered, TextPart
 
@@ -386,19 +386,13 @@ def _answer(prompt: Rendered, message: Message, profile: Profile, escapes: bool,
 
 
 def _calls(calls: Iterable[ToolCall], profile: Profile, escapes: bool) -> list[TextPart]:
-    tag, block = profile.tags, Rendered()
-    name_of, body_of = (escape_attribute, escape_string) if escapes else (str, str)
-    block.protocol(f"\n\n{tag.block_open}\n")
-    for call in calls:
-        block.protocol(f'{tag.invoke_open} name="').plain(name_of(call.name)).protocol('">\n')
-        values = _values(call.arguments)
-        for name, value in values.items():
-            is_string = isinstance(value, str)
-            block.protocol(f'{tag.param_open} name="').plain(name_of(name))
-            block.protocol(f'" string="{str(is_string).lower()}">')
-            block.plain(body_of(value if is_string else dumps(value, profile))).protocol(f"{tag.param_close}\n")
-        block.protocol(f"{'' if values else profile.bare_call}{tag.invoke_close}\n")
-    return block.protocol(tag.block_close).parts
+    def body(value: Any) -> str:
+        text = value if isinstance(value, str) else dumps(value, profile)
+        return escape_string(text, profile.tags.param_close) if escapes else text
+
+    values = [(call.name, _values(call.arguments)) for call in calls]
+    written = [(call, [(name, body(it), isinstance(it, str)) for name, it in items.items()]) for call, items in values]
+    return block_of(written, profile.tags, profile.bare_call, escape_attribute if escapes else str)
 
 
 def _values(arguments: str) -> dict[str, Any]:

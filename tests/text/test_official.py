@@ -103,6 +103,14 @@ def test_escapes_keep_what_would_end_a_value_inside_it(name: str, version: str) 
     assert ours.replace("&lt;", "<").replace("&quot;", '"').replace("&gt;", ">").replace("&amp;", "&") == official
 
 
+@pytest.mark.parametrize("name", PROFILES)
+def test_a_value_does_not_end_at_its_own_tag(name: str) -> None:
+    tag = PROFILES[name].tags
+    evil = f"a{tag.param_close}b &lt;{tag.param_close[1:]}"
+    call = ToolCall("f", json.dumps({"k": evil, "l": [evil]}))
+    assert render(Chat([Message("assistant", calls=(call,))]), PROFILES[name]).text.count(tag.param_close) == 2
+
+
 @pytest.mark.parametrize("text", ['{"a": 1e400}', '{"a": "\\ud800"}', '{"a": NaN}', '{"a": 1} x', '{"a":'])
 def test_what_is_no_json_is_one_text(text: str) -> None:
     with pytest.raises(ValueError):

@@ -17,6 +17,7 @@ from ..files import size_text
 from ..weights import open_source
 from ..weights.accounting import Account, shown
 from ..weights.published import PublishedSource
+from ..weights.source import files_of
 from . import arch_of
 
 if TYPE_CHECKING:
@@ -96,9 +97,10 @@ def _plain(value: Any) -> Any:
 def inspect_text(path: str | os.PathLike[str]) -> str:
     """Return the figures of ``describe`` as text."""
     with open_source(path) as source:
-        (facts, shape), family = _described(source), _family(source)
+        (facts, shape), family, parts = _described(source), _family(source), len(files_of(source))
     vocabulary = "none" if facts["tokens"] is None else f"{facts['tokens']:,} tokens, {facts['merges'] or 0:,} merges"
     container = f"GGUF v3, alignment {facts['alignment']}" if facts["alignment"] else ""
+    container += f", in {parts} files" if parts > 1 else ""
     return "\n".join(
         [
             f"file        {facts['path']}",

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from ds4ref.archs.deepseek4.weights import expected_tensors
-from ds4ref.archs.report import describe
+from ds4ref.archs.report import describe, inspect_text
 from ds4ref.cli.ds4 import main as ds4
 from ds4ref.cli.quantize import main as quantize
 from ds4ref.engine import Engine
@@ -105,6 +105,7 @@ def made_by(main, *arguments):
 
 
 def shown(path: str, folder: Path):
+    assert ("GGUF v3, alignment 32, in 3 files" in inspect_text(path)) == ("00000" not in path)
     own = {"path", "file_bytes", "metadata_keys", "computed_with", "accounts"}
     return {key: value for key, value in describe(path).items() if key not in own}
 

@@ -15,6 +15,5 @@ exchange    the record of one request, and its watchers: logs, metrics, trace
 service     state shared by all routes
 
 constrain   answers constrained to a JSON schema, a grammar, or chosen tools
-tools       memory of tool calls by id, so that the history is rendered as the model wrote it
-recall      the same from checkpoints on disk
+tools       memory of tool calls by id, also on disk, so that the history is rendered as the model wrote it
 """

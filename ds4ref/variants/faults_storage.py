@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ds4ref.kernels.formats import FORMATS, iq2_xxs
+from ds4ref.kernels.formats import FORMATS, codebooks
 from ds4ref.kernels.formats.matrix import Matrix
 
 from ..archs.deepseek4.chunk import Chunk
@@ -101,11 +101,11 @@ def _iq2_byte_order(blocks: np.ndarray) -> None:
     blocks["groups"]["index"] = blocks["groups"]["index"][..., ::-1].copy()
 
 
-def _iq2_tables(signs: np.ndarray = iq2_xxs.SIGNS, grid: np.ndarray = iq2_xxs.GRID) -> Begin:
+def _iq2_tables(signs: np.ndarray = codebooks.SIGNS, grid: np.ndarray = codebooks.GRID) -> Begin:
     """Decode IQ2_XXS by other tables: signs (128, 8), magnitudes (256, 8)."""
 
     def decoded(w: Matrix) -> Matrix:
-        blocks = w.data.reshape(-1).view(iq2_xxs.BLOCK)
+        blocks = w.data.reshape(-1).view(FORMATS["IQ2_XXS"].layout)
         word = blocks["groups"]["word"]
         scale = blocks["d"].astype(np.float32)[:, None] * (0.5 + (word >> 28)).astype(np.float32) * np.float32(0.25)
         octets = signs[word[..., None] >> np.arange(0, 28, 7, dtype=np.uint32) & 127] * grid[blocks["groups"]["index"]]
@@ -141,11 +141,11 @@ LIST = [
     _storage("IQ2_XXS", "scale_low", "group scale read from the low bits of the sign word", _iq2_scale_low),
     _storage("IQ2_XXS", "byte_order", "codebook indices in reverse order", _iq2_byte_order),
     Fault("iq2_xxs_sign_parity", "IQ2_XXS: eighth sign of an octet always plus, not the parity of the other seven",
-          _iq2_tables(signs=_changed(iq2_xxs.SIGNS, np.s_[:, 7], 1)), fmt="IQ2_XXS"),
+          _iq2_tables(signs=_changed(codebooks.SIGNS, np.s_[:, 7], 1)), fmt="IQ2_XXS"),
     Fault("iq2_xxs_last_signs", "IQ2_XXS: last entry of the sign table missing, read as eight plus signs",
-          _iq2_tables(signs=_changed(iq2_xxs.SIGNS, (127,), 1)), fmt="IQ2_XXS"),
+          _iq2_tables(signs=_changed(codebooks.SIGNS, (127,), 1)), fmt="IQ2_XXS"),
     Fault("iq2_xxs_last_magnitudes", "IQ2_XXS: last entry of the codebook missing, read as zeros",
-          _iq2_tables(grid=_changed(iq2_xxs.GRID, (255,), 0)), fmt="IQ2_XXS"),
+          _iq2_tables(grid=_changed(codebooks.GRID, (255,), 0)), fmt="IQ2_XXS"),
     _storage("Q4_K", "nibbles", "nibbles of a code byte transposed", _nibbles("qs")),
     _storage("Q4_K", "scale_bits", "upper bits of the later scales and minima ignored", _q4_scale_bits),
 ]  # fmt: skip

@@ -36,7 +36,7 @@ TASK_MODULES = (
 )
 GROUPS = {
     "engine": tuple(f"tasks.{name}" for name in TASK_MODULES),
-    "quantize": tuple(f"quantize.{name}" for name in ("q8_0", "q4_k", "q2_k", "iq2_xxs", "mxfp4")),
+    "quantize": tuple(f"quantize.{name}" for name in ("q8_0", "k_blocks", "iq2_xxs", "mxfp4")),
 }
 """Modules by group; the entry points of a group are compiled, cached and loaded together, separately from other
 groups."""

@@ -86,7 +86,9 @@ def cache_key(group: str = "engine") -> str:
     for name in SETTINGS:
         digest.update(f"{name}={os.environ.get(name)}\n".encode())
     for folder in ("cpu", "formats"):
-        for path in sorted((KERNELS / folder).rglob("*.py")):
+        for path in sorted((KERNELS / folder).rglob("*.*")):
+            if path.suffix not in (".py", ".npz"):
+                continue
             if group == QUANTIZE or QUANTIZE not in path.relative_to(KERNELS).parts:
                 digest.update(f"{path.relative_to(KERNELS)}\n".encode() + path.read_bytes())
     return digest.hexdigest()[:24]

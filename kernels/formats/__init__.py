@@ -9,22 +9,13 @@ from __future__ import annotations
 
 from .apart import APART, ApartRows
 from .blocks_32 import IQ4_NL, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0
-from .blocks_256 import IQ4_XS, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K
+from .blocks_256 import IQ4_XS, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, TQ1_0, TQ2_0
+from .codebooks import IQ1_M, IQ1_S, IQ2_S, IQ2_XS, IQ2_XXS, IQ3_S, IQ3_XXS
 from .f8_e4m3 import F8_E4M3
 from .format import Format, block_format, size_only
-from .iq1_m import IQ1_M
-from .iq1_s import IQ1_S
-from .iq2_s import IQ2_S
-from .iq2_xs import IQ2_XS
-from .iq2_xxs import IQ2_XXS
-from .iq3_s import IQ3_S
-from .iq3_xxs import IQ3_XXS
+from .fp4 import MXFP4, NVFP4
 from .matrix import Matrix
-from .mxfp4 import MXFP4
-from .nvfp4 import NVFP4
 from .scalars import BF16, F16, F32, I32, I64
-from .tq1_0 import TQ1_0
-from .tq2_0 import TQ2_0
 
 _SIZE_ONLY = (
     size_only("Q8_1", 9, 32, 40),

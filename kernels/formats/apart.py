@@ -20,7 +20,7 @@ import numpy as np
 
 from .f8_e4m3 import BLOCK_WEIGHTS, E4M3, E8M0, F8_E4M3
 from .format import Format, Numbers, Plane, PowerOfTwo, block_format
-from .mxfp4 import MXFP4
+from .fp4 import MXFP4
 
 _STEP_BYTES = 16 << 20
 """Bytes of codes that are joined with their scales at once, which bounds the temporaries."""

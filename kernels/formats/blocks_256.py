@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from .blocks_32 import LEVELS
-from .format import Numbers, block_format, half, plane
+from .format import Numbers, Trits, block_format, half, plane
 
 # Q2_K: 84 bytes for 256 weights, 2-bit codes in 16 groups with 4-bit scales and minima (model.md 2.3).
 #
@@ -141,4 +141,30 @@ IQ4_XS = block_format(
         plane(_IQ4_XS, "low", 4, run=1, shifts=(0, 4)), plane(_IQ4_XS, "high", 2, run=1, shifts=(0, 2, 4, 6)), zero=32
     ),
     activation="q8k", loss=0.09,
+)  # fmt: skip
+
+
+# TQ1_0: 54 bytes for 256 ternary weights, five base-3 digits a byte.
+#
+#     w = d * digit        digits -1, 0, 1
+_TQ1_0 = np.dtype([("qs", "u1", 48), ("qh", "u1", 4), ("d", "<f2")])
+
+TQ1_0 = block_format(
+    "TQ1_0", 34, 256, _TQ1_0,
+    codes=Trits(((0, 32, 5), (32, 16, 5), (48, 4, 4))),
+    scale=half(_TQ1_0, "d"),
+    activation="q8k",
+)  # fmt: skip
+
+
+# TQ2_0: 66 bytes for 256 ternary weights, two bits each, which lie as in Q2_K.
+#
+#     w = d * (code - 1)
+_TQ2_0 = np.dtype([("qs", "u1", (2, 32)), ("d", "<f2")])
+
+TQ2_0 = block_format(
+    "TQ2_0", 35, 256, _TQ2_0,
+    codes=Numbers(plane(_TQ2_0, "qs", 2, run=32, shifts=(0, 2, 4, 6)), zero=1),
+    scale=half(_TQ2_0, "d"),
+    activation="q8k",
 )  # fmt: skip

@@ -43,13 +43,18 @@ def test_the_key_covers_sources_and_settings(monkeypatch: pytest.MonkeyPatch, tm
     assert library.cache_key() != key
     monkeypatch.undo()
     copy = tmp_path / "kernels"
-    for path in (ROOT / "kernels").rglob("*.py"):
+    for path in (path for kind in ("*.py", "*.npz") for path in (ROOT / "kernels").rglob(kind)):
         target = copy / path.relative_to(ROOT / "kernels")
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(path.read_bytes())
     monkeypatch.setattr(library, "KERNELS", copy)
     assert library.cache_key() == key
-    for name in ("cpu/simd/q8_0.py", "cpu/tasks/lang.py", "formats/iq2_xxs.py"):  # callees in other files count too
+    for name in (
+        "cpu/simd/q8_0.py",
+        "cpu/tasks/lang.py",
+        "formats/fp4.py",
+        "formats/codebooks.npz",
+    ):  # callees in other files count too
         before = library.cache_key()
         with open(copy / name, "a") as file:
             file.write("# edited\n")

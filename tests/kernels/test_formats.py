@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from ds4ref.kernels.formats import BY_ID, FORMATS
-from ds4ref.kernels.formats.iq2_xxs import GRID, SIGNS
+from ds4ref.kernels.formats.codebooks import GRID, SIGNS
 
 gguf = pytest.importorskip("gguf")
 quants = pytest.importorskip("gguf.quants")

@@ -7,7 +7,7 @@ import pytest
 
 from ds4ref.kernels.cpu.quantize import BLOCKED, SEARCHED, quantize
 from ds4ref.kernels.formats import FORMATS, Format
-from ds4ref.kernels.formats.iq2_xxs import GRID, SIGNS
+from ds4ref.kernels.formats.codebooks import GRID, SIGNS
 
 quants = pytest.importorskip("gguf.quants")
 gguf = pytest.importorskip("gguf")

@@ -11,7 +11,7 @@ import pytest
 from ds4ref.archs.deepseek4.cache import EMPTY_SCORE
 from ds4ref.archs.deepseek4.hooks import Recorder
 from ds4ref.engine import Engine
-from ds4ref.kernels.formats import FORMATS, iq2_xxs
+from ds4ref.kernels.formats import FORMATS
 from ds4ref.kernels.formats.matrix import Matrix
 from ds4ref.kernels.reference import Reference
 from ds4ref.nano.diagnostic import PROMPTS, diagnostic_path
@@ -134,7 +134,7 @@ def read_through(name: str, w: Matrix) -> np.ndarray:
 def test_one_thing_wrong_in_a_table(name) -> None:
     """Weights of IQ2_XXS differ where the entry is used, by what is wrong in it, and nowhere else."""
     rng = np.random.default_rng(3)
-    blocks = np.zeros(8, iq2_xxs.BLOCK)
+    blocks = np.zeros(8, FORMATS["IQ2_XXS"].layout)
     blocks["d"] = 0.01
     blocks["groups"]["index"] = rng.choice([7, 255], (8, 8, 4))
     blocks["groups"]["word"] = rng.integers(0, 1 << 32, (8, 8), dtype=np.uint32) | 127

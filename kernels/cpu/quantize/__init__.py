@@ -12,9 +12,7 @@ The kernels are a library of their own (``kernels.cpu.library``), compiled when 
 
 from __future__ import annotations
 
-import itertools
-import threading
-from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -51,10 +49,14 @@ def quantize(fmt: str, x: np.ndarray, importance: np.ndarray | None = None, thre
     code = library("quantize").function(f"quantize.{fmt}", 5)
     address = 0 if importance is None else importance.ctypes.data
 
-    def part(first: int, last: int) -> None:
-        code(x.ctypes.data + 4 * cols * first, last - first, cols, address, out.ctypes.data + out.shape[1] * first)
+    size = max(1, _PIECE // cols)
 
-    _in_threads(threads, rows, max(1, _PIECE // cols), part)
+    def part(first: int) -> None:
+        count = min(size, rows - first)
+        code(x.ctypes.data + 4 * cols * first, count, cols, address, out.ctypes.data + out.shape[1] * first)
+
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(part, range(0, rows, size)))
     return out
 
 
@@ -89,24 +91,3 @@ def _scalars(fmt: str, x: np.ndarray) -> np.ndarray:
             return x.astype("<f2").view(np.uint8)
     bits = x.astype("<f4").view("<u4")
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype("<u2").view(np.uint8)  # nearest, ties to even
-
-
-def _in_threads(threads: int, rows: int, size: int, work: Callable[[int, int], None]) -> None:
-    """Call ``work(first, last)`` for all rows in pieces of ``size``, on ``threads`` threads."""
-    pieces = range(0, rows, size)
-    threads = min(threads, len(pieces))
-    if threads <= 1:
-        work(0, rows)
-        return
-    counter = itertools.count()
-
-    def loop() -> None:
-        while (number := next(counter)) < len(pieces):
-            work(pieces[number], min(pieces[number] + size, rows))
-
-    helpers = [threading.Thread(target=loop, daemon=True) for _ in range(threads - 1)]
-    for helper in helpers:
-        helper.start()
-    loop()
-    for helper in helpers:
-        helper.join()

@@ -1,4 +1,4 @@
-"""Quantize weights to IQ2_XXS: octets of weights as entries of a codebook (kernels/formats/iq2_xxs.py has the layout).
+"""Quantize weights to IQ2_XXS: octets of weights as entries of a codebook (layout: kernels/formats/codebooks.py).
 
 For a scale s, entry e with magnitudes g costs an octet
 
@@ -19,13 +19,12 @@ import numpy as np
 from numba import njit, types
 
 from ds4ref.kernels.formats import FORMATS
-from ds4ref.kernels.formats.iq2_xxs import GRID
+from ds4ref.kernels.formats.codebooks import GRID
 
 from ..simd.helpers import load_float, store_int
 from ..simd.vec import F32x32, Float, I32x32, Int, inline
 from ..tasks.lang import JIT, f32p, local, round_f16, store_f16
-from .blocks import export_rows
-from .lanes import importance_weights, load_byte, mean_square, store_byte
+from .lanes import export_rows, importance_weights, load_byte, mean_square, store_byte
 
 BLOCK_BYTES = FORMATS["IQ2_XXS"].block_bytes
 CODES = 15

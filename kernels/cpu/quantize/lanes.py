@@ -7,13 +7,16 @@ two candidates is better) is then a lane of a vector, without branches.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 from numba import njit, types
 
+from ...formats import FORMATS
 from ..simd.helpers import load_float, store_float
 from ..simd.vec import Emit, F32x8, F32x16, Float, Int, Val, Vec, constant, inline
 from ..tasks.lang import FAST, JIT, f32p
+from ..tasks.registry import export
 
 TINY = 1e-30
 """Scales below this count as zero: their reciprocals would overflow."""
@@ -145,3 +148,17 @@ def plain_weights(x, out, n):
     rms = math.sqrt(total / np.float32(n))
     for i in range(n):
         out[i] = rms + abs(x[i])
+
+
+def export_rows(fmt: str, quantize_block: Callable[[int, int, int], None]) -> None:
+    """Export ``quantize.FMT`` made from ``quantize_block(x, importance, block)``: addresses of a block's floats, of
+    their importance or 0, and of the output block."""
+    size, block_bytes = FORMATS[fmt].block_elems, FORMATS[fmt].block_bytes
+
+    @export(f"quantize.{fmt}", 5)
+    def quantize(x, rows, cols, importance, out):
+        """Quantize ``rows`` rows of ``cols`` floats; ``importance`` is the address of a row of floats, or 0."""
+        for r in range(rows):
+            for first in range(0, cols, size):
+                quantize_block(x + 4 * (r * cols + first), importance + 4 * first if importance else 0, out)
+                out += block_bytes

@@ -1,4 +1,4 @@
-"""Quantize weights to MXFP4: a power of two per 32 weights, and floats of four bits (kernels/formats/mxfp4.py).
+"""Quantize weights to MXFP4: a power of two per 32 weights, and floats of four bits (kernels/formats/fp4.py).
 
 There are few scales to choose from: of the three around the weight of greatest magnitude, the one with the least
 weighted error. The levels 0, 1, 2, 3, 4, 6, 8 and 12 are multiples of 1 up to 4, of 2 up to 8, and of 4 from there on,
@@ -12,10 +12,8 @@ from numba import njit, types
 
 from ..simd.vec import F32x32, Float, I8x32, I32x32, Int, inline
 from ..tasks.lang import JIT, local
-from ..tasks.registry import export
-from .lanes import importance_weights, nearest, store_byte
+from .lanes import export_rows, importance_weights, nearest, store_byte
 
-WEIGHTS, BYTES = 32, 17
 ONE = np.float32(1)
 LEAST, MOST = 2, 253
 """Exponent bytes to use: 2^(e - 128) and its reciprocal are normal numbers."""
@@ -66,7 +64,12 @@ _ones = inline(types.none, Int)(lambda k, costs: k.store(costs, k.const(F32x32, 
 
 
 @njit(**JIT)
-def _block(x, costs, out):
+def _block(x, importance, out):
+    costs = _costs()
+    if importance:
+        importance_weights(x, importance, costs, 32, ONE)
+    else:
+        _ones(costs)
     # the greatest weight lies in 8 to 16 scales
     middle = _exponent(x) - 2
     best, least = max(middle, LEAST), np.float32(np.inf)
@@ -79,15 +82,4 @@ def _block(x, costs, out):
     _store_codes(x, best, out + 1)
 
 
-@export("quantize.MXFP4", 5)
-def mxfp4(x, rows, cols, importance, out):
-    """Quantize ``rows`` rows of ``cols`` floats; ``importance`` is the address of a row of floats, or 0."""
-    costs = _costs()
-    _ones(costs)
-    for _ in range(rows):
-        for first in range(0, 4 * cols, 4 * WEIGHTS):
-            if importance:
-                importance_weights(x + first, importance + first, costs, WEIGHTS, ONE)
-            _block(x + first, costs, out)
-            out += BYTES
-        x += 4 * cols
+export_rows("MXFP4", _block)

@@ -7,13 +7,11 @@ is rounded to f16, and halves are rounded away from zero.
 from __future__ import annotations
 
 import numpy as np
-from numba import types
+from numba import njit, types
 
 from ..simd.vec import F32x32, Float, I8x32, I32x32, Int, inline
-from ..tasks.lang import store_f16
-from ..tasks.registry import export
-
-WEIGHTS = 32
+from ..tasks.lang import JIT, store_f16
+from .lanes import export_rows
 
 ONE, ZERO = np.float32(1), np.float32(0)
 SMALLEST = np.float32(2.94e-39)
@@ -38,12 +36,12 @@ def _store_bytes(k, x, inv, out):
     k.store(out, codes.to_int(I32x32).trunc(I8x32))
 
 
-@export("quantize.Q8_0", 5)
-def q8_0(x, rows, cols, importance, out):
-    """Quantize ``rows`` rows of ``cols`` floats; importance is ignored."""
-    for _ in range(rows * cols // WEIGHTS):
-        d = max(_greatest(x), -_least(x)) / np.float32(127)
-        store_f16(out, d)
-        _store_bytes(x, ONE / d if d > SMALLEST else ZERO, out + 2)
-        x += 4 * WEIGHTS
-        out += 34
+@njit(**JIT)
+def _block(x, importance, out):
+    """Quantize 32 floats; importance is ignored."""
+    d = max(_greatest(x), -_least(x)) / np.float32(127)
+    store_f16(out, d)
+    _store_bytes(x, ONE / d if d > SMALLEST else ZERO, out + 2)
+
+
+export_rows("Q8_0", _block)

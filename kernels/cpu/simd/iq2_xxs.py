@@ -27,7 +27,7 @@ import numpy as np
 from numba import njit, types
 
 from ...formats import FORMATS
-from ...formats.iq2_xxs import GRID, MAGNITUDES
+from ...formats.codebooks import GRID, MAGNITUDES
 from . import x86
 from .fixed import limbs, scale_of_32
 from .quantize import q8k_scale, round_to_codes, sixteen_sums

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ...formats import FORMATS
-from ...formats.iq2_xxs import GRID, MAGNITUDES, SIGNS
+from ...formats.codebooks import GRID, MAGNITUDES, SIGNS
 from ..driver.intrinsics import funnel_right, half_to_float, permute_bytes, shift_left, shift_right, word_at, words_at
 from ..driver.shim import cuda
 from .decoding import Unit, Unsupported, straight, unit_of

@@ -216,6 +216,17 @@ def test_a_client_that_wakes_too_late_has_warnings(lag, warned, swept, capsys):
     assert ("this client woke 45 ms late, events came every 2.4 ms (load " in capsys.readouterr().err) == (lag > 0.04)
 
 
+@pytest.mark.parametrize("counts, code", [
+    ((49, 50, 50, False), None), ((48, 50, 50, False), "count"), ((48, 50, 48, True), "split"),
+    ((None, 50, 49, True), None), ((None, 53, 50, True), "count"), ((None, 3, 50, False), "count"),
+    ((0, 1, 5, False), "count"), ((0, 0, 5, False), None), ((6, 6, 5, True), "count"), ((4, 4, 5, True), "count"),
+    ((4, 4, 5, False), None), ((5, 5, 5, True, 5), None), ((5, 5, 5, True, 6), "count"), ((5, 5, 5, True, -1), "count"),
+])  # fmt: skip
+def test_how_far_a_count_may_be_off(counts, code):
+    """Tokens that a server counts, events, tokens asked for, whether it stopped there, tokens of reasoning."""
+    assert next(iter(warnings.of_counts(*counts)), None) == code
+
+
 def test_a_late_client_and_few_pieces():
     """The time to the first token has to be longer than the lag, too."""
     row = {"ttft_ms": 20.0, "gen_tokens": 1, "steps_s": [], "lag_ms": 1.9}

@@ -14,8 +14,8 @@ MOST_ROWS = MOST_DRAFTED + 1
 SLOPE, DOUBTED = 0.15, 0.2
 """What a further row is expected to add to a pass, in passes of one row, before it was measured, and how far from the
 expectation the first one may be."""
-CHANGED = 0.03
-"""Change of the level, as a share, after which ratios are computed anew."""
+SURPRISING = 1.4
+"""Factor between a pass's time and the expected one, either way, from which a pass of one row is asked for."""
 FIRST, DOUBT, ALIKE = 0.5, 2.0, 4.0
 """Acceptance that is expected of what was never tried, and trials that this counts for; trials that the position before
 counts for."""
@@ -33,31 +33,42 @@ class PassTimes:
     ratios  by rows, 0 to MOST_ROWS, seconds over those of one row: at least 1, at most the number of rows; between and
             beyond measured numbers of rows on a line
     most    the ratios as they may be at most
+    surprise  rows and seconds of the last pass if it took far from what was expected: how long a pass of one row takes
+              now tells whether the machine has changed, or what the rows cost
     """
 
     def __init__(self) -> None:
-        self.level = self._level = 0.0
-        self._seconds: dict[int, deque[float]] = {}
+        self.level = 0.0
+        self.surprise: tuple[int, float] | None = None
+        self._plain: deque[float] = deque(maxlen=7)
+        self._ratios: dict[int, deque[float]] = {}
         self._estimate()
 
     def add(self, rows: int, seconds: float) -> None:
         """Enter a pass of ``rows`` rows."""
-        if rows not in self._seconds:
-            self._seconds[rows] = deque(maxlen=9 if rows == 1 else 7)
-            return
-        self._seconds[rows].append(seconds)
-        if rows == 1:
-            self.level = median_low(self._seconds[1])
-        if self.level and (rows > 1 or abs(self.level - self._level) > CHANGED * self.level):
+        if rows not in self._ratios:
+            self._ratios[rows] = deque(maxlen=7)
+        elif rows == 1:
+            self._plain.append(seconds)
+            self.level = median_low(self._plain)
+            if self.surprise is not None:
+                surprised, taken = self.surprise
+                self._ratios[surprised].append(taken / seconds)
+                self._estimate()
+            self.surprise = None
+        elif self.level:
+            expected = self.level * self.ratios[rows]
+            if self._ratios[rows] and not expected / SURPRISING < seconds < expected * SURPRISING:
+                self.surprise = rows, seconds
+                return
+            self._ratios[rows].append(seconds / self.level)
             self._estimate()
 
     def _estimate(self) -> None:
-        self._level = self.level
-        measured = sorted((rows, taken) for rows, taken in self._seconds.items() if rows > 1 and taken)
-        known = {1: 1.0} | {rows: median(taken) / self.level for rows, taken in measured}
+        known = {1: 1.0} | {rows: median(self._ratios[rows]) for rows in sorted(self._ratios) if self._ratios[rows]}
         rows = np.arange(1, MOST_ROWS + 1)
         line = np.interp(rows, list(known), list(known.values())) + SLOPE * np.maximum(rows - max(known), 0)
-        doubt = [0.0, *(DOUBTED / (1 + len(self._seconds.get(count, ()))) for count in range(2, MOST_ROWS + 1))]
+        doubt = [0.0, *(DOUBTED / (1 + len(self._ratios.get(count, ()))) for count in range(2, MOST_ROWS + 1))]
         self.ratios, self.most = ([0.0, *np.clip(part, 1, rows).tolist()] for part in (line, line + line * doubt))
 
 

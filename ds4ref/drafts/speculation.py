@@ -33,7 +33,7 @@ from .estimates import Acceptance, PassTimes
 CREDIT, SAVED, CAP = 1.0, 2.0, 16.0
 """The balance at first; up to which it grows by plain passes; at most, which is what a sudden end of all acceptance may
 cost."""
-RATE = 0.0065
+RATE = 0.008
 """What a plain pass adds to the balance."""
 SPACING = 16
 """Passes between two tries of another depth while drafts pay."""
@@ -139,7 +139,7 @@ class Speculation:
             return []
         if self.depth:
             return self._fixed(tokens, streams, limit)
-        if not self.times.level or self.times.most[2] - 1 > self.balance:
+        if not self.times.level or self.times.surprise or self.times.most[2] - 1 > self.balance:
             return []
         return self._chosen(tokens, streams, limit)
 

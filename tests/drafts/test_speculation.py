@@ -81,6 +81,16 @@ def test_it_recovers_after_a_change():
         assert 1000 / run(speculation, clock, 1000, table=table, tokens=tokens) >= 0.985
 
 
+@pytest.mark.parametrize("length", [30, 100, 300])
+def test_a_burst_of_load_does_not_last(length):
+    """The machine is three times as slow for a while, which says nothing of what rows cost."""
+    clock, tokens = Clock(), list[int]()
+    speculation = Speculation([Process(clock, lambda at, place: 0.95, seconds=0.002)], clock=clock)
+    before = 1000 / run(speculation, clock, 1000, tokens=tokens)
+    run(speculation, clock, length, tokens=tokens, table=lambda at, rows: 3 * TABLE[rows])
+    assert 500 / run(speculation, clock, 500, tokens=tokens) > 0.9 * before
+
+
 def test_the_depth_below_and_plain_passes_are_tried_while_the_deepest_pays():
     clock = Clock()
     speculation, tokens = Speculation([Process(clock, lambda at, place: 1.0)], clock=clock), list[int]()

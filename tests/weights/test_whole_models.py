@@ -17,19 +17,8 @@ from .modelfile import SMALL, TOKENS, open_metadata, with_metadata, write_model
 
 SIZE = "deepseek4.vocab_size"
 EMBEDDING = "token_embd.weight"
-CONVERTED = {
-    SIZE: None,
-    "deepseek4.attention.compress_ratios": ("i32[]", [*SMALL.ratios, 0]),
-    "deepseek4.swiglu_clamp_shexp": ("f32[]", [10.0] * SMALL.n_layers),
-    "deepseek4.nextn_predict_layers": ("u32", 0),
-    "general.sampling.temp": ("f32", 1.0),
-    "general.file_type": ("u32", 38),
-    "tokenizer.ggml.padding_token_id": ("u32", 2),
-    "split.count": ("u16", 0),
-    "split.no": ("u16", 0),
-    "split.tensors.count": ("i32", 92),
-}
-"""What llama.cpp's converter writes otherwise than we do."""
+CONVERTED = {SIZE: None, "split.count": ("u16", 0), "split.no": ("u16", 0), "split.tensors.count": ("i32", 92)}
+"""What llama.cpp's converter writes otherwise than we do (more: ``tests/archs/test_checkpoint.py``)."""
 
 
 def entries(**changes):

@@ -10,6 +10,7 @@ import pytest
 
 from ds4ref.test_vectors.trace.blame import Blaming
 from ds4ref.test_vectors.trace.budget import judge, limits
+from ds4ref.test_vectors.trace.causes import _is_spoiled
 
 ULP = 2.0**-22
 
@@ -65,3 +66,15 @@ def test_a_rounding_that_moves_a_choice_is_measured_by_row() -> None:
     assert Blaming.flip(case, "ds4", key).tolist() == [0.5, 0, 2]  # type: ignore[arg-type]
     assert Blaming.flip(case, "exact", key) is None  # type: ignore[arg-type]
     assert Blaming.flip(case, "ds4", ("ffn_moe_topk", 4)) is None  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("after", "exceptions", "spoiled"), [
+    ([0, 9], {}, True), ([0, 0], {}, False), ([0, 1], {}, False), ([0, 9], {"Qraw": "qat"}, False),
+])  # fmt: skip
+def test_a_cause_spoils_ops_that_were_right(after, exceptions, spoiled) -> None:
+    """Where it moves them beyond their budgets; kinds of op that round as another set does cannot be told."""
+    key = ("Qraw", 0)
+    case = SimpleNamespace(clean_pass=lambda name: SimpleNamespace(apart={key: rows(0, 0)}),
+                           judge=lambda name, key, apart: SimpleNamespace(wrong=apart.max() > 5))  # fmt: skip
+    result = SimpleNamespace(exceptions=exceptions, rounding="exact")
+    assert _is_spoiled(case, key, result, SimpleNamespace(apart={key: rows(*after)})) == spoiled  # type: ignore[arg-type]

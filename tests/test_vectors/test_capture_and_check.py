@@ -86,6 +86,8 @@ def test_lines_that_are_no_prompts(tmp_path, line) -> None:
     (tmp_path / "p.jsonl").write_text(f'{{"id": "a", "prompt": "x"}}\n\n{line}\n')
     with pytest.raises(UsageError, match="line 3 is not"):
         read_prompts(str(tmp_path / "p.jsonl"))
+    (tmp_path / "p.jsonl").write_text('{"id": "a", "prompt": "x"}\n')
+    assert read_prompts(str(tmp_path / "p.jsonl")) == [PromptCase("a", "x", 16384)]
 
 
 def test_alternatives_that_cannot_be_compared_are_kept_apart() -> None:

@@ -17,7 +17,7 @@ from ds4ref.targets.local import LocalTarget
 from ds4ref.test_vectors import cli
 from ds4ref.test_vectors.elicit import PROBE
 from ds4ref.test_vectors.official import VecCase, read_vec, write_vec
-from ds4ref.test_vectors.ppl import by_depth, echo_agrees, score
+from ds4ref.test_vectors.ppl import block_error, by_depth, echo_agrees, score
 
 from .scripted import Scripted
 
@@ -154,6 +154,7 @@ def test_windows_end_at_their_depth_and_leave_the_start_out() -> None:
     assert by_depth(nats, [32, 33, 40], 256)[-1]["tokens"] == 8  # the first 32 are context only
     (uniform,) = by_depth(np.full(1999, math.log(512)), [2000], 256)
     assert uniform["ppl"] == pytest.approx(512) and uniform["nll_stderr"] == pytest.approx(0, abs=1e-9)
+    assert block_error(np.repeat([0.0, 2.0], 64)) == 1.0 and math.isnan(block_error(np.zeros(1)))
     assert by_depth(np.full(99, 800.0), [100], 10)[0]["ppl"] == math.inf
     nats[450] = math.nan
     with pytest.raises(TargetError, match="1 of the 256 tokens before depth 512 have no log probability"):

@@ -168,6 +168,7 @@ def test_usage_errors_that_teach(capsys, tmp_path) -> None:
         (["local", "--only", "numbrs"], "choose from preflight, tokenizer"),
         (["local", "--quick", "--long"], "cannot be combined"),
         (["what:ever"], "unknown target"),
+        (["local", "--budget", "0"], "--budget"),
     ):
         assert cli.main(["doctor", *argv]) == 2
         assert says in capsys.readouterr().err

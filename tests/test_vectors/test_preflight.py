@@ -103,6 +103,8 @@ def test_what_is_converted_is_the_same() -> None:
     known &= LOGS > -9  # below, float16 has few bits
     assert known.sum() > T * V / 2 and np.allclose(half.logprobs[known], LOGS[known], atol=2e-3)
     assert [f.name for f in from_logits(IDS, np.exp(LOGS)).top(5).findings] == ["probabilities"], "not forgotten"
+    coarse = from_logits(IDS, LOGITS.astype(np.float16))
+    assert coarse.top(5).shared is coarse.shared is not None and coarse.top(5).stored == "float16"
 
 
 @pytest.mark.parametrize(("ids", "rows", "again"), [

@@ -172,6 +172,9 @@ def test_the_key_does_not_travel_in_the_clear(monkeypatch: pytest.MonkeyPatch) -
         open_target("https://user:pw@example.com/v1")
     with pytest.raises(UsageError, match="no credentials in the address"):
         open_target("https://user@example.com/v1")
+    for address in ("https://example.com/v1?key=x", "https://example.com/v1#x"):
+        with pytest.raises(UsageError, match="must not contain a query string"):
+            open_target(address)
 
 
 @pytest.mark.parametrize("reply", [

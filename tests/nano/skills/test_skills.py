@@ -15,6 +15,7 @@ from ds4ref.nano.skills.base import conversation, no_questions
 from ds4ref.nano.skills.curriculum import STAGES
 from ds4ref.nano.skills.lexicon import TOPIC_WORDS, TOPICS, WORDS
 from ds4ref.nano.skills.recall import RANGES
+from ds4ref.nano.skills.rows import with_system
 from ds4ref.nano.skills.topic import section
 from ds4ref.text.chat import Message, render
 from tests.eval.nano_pack import tokens_back
@@ -141,6 +142,11 @@ def test_sections_have_one_main_topic():
         words = section(rng, topic, 130).replace(".", "").split()
         counts = {name: sum(word in TOPICS[name] for word in words) for name in TOPICS}
         assert max(counts, key=counts.get) == topic
+
+
+def test_the_default_system_text_stands_where_there_is_none():
+    (plain,), (own,) = held_out("facts", 1), held_out("choice", 1)
+    assert [m.role for m in with_system(plain).messages] == ["system", "user"] and with_system(own) == own
 
 
 def test_mixtures_need_weights_and_hold_their_length():

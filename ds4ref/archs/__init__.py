@@ -11,10 +11,10 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from importlib import import_module
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from ..errors import ModelFileError
-from ..weights.published import resolved
 from ..weights.source import NOT_MODELS, architecture
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ def arch_of(source: TensorSource) -> Arch:
         raise ModelFileError(source.path, f"is {NOT_MODELS[name]}")
     if name not in ARCHS:
         raise ModelFileError(source.path, f"architecture {name[:40]!r} is not one of {', '.join(ARCHS)}")
-    arch: Arch = resolved(ARCHS[name])
+    arch: Arch = resolve_name(ARCHS[name])
     return arch
 
 

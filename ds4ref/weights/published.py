@@ -16,10 +16,10 @@ is the memory that all converted tensors take together; ``piece`` converts one m
 
 from __future__ import annotations
 
-import importlib
 import math
 import os
 from collections.abc import Iterator, Sequence
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 import numpy as np
@@ -271,14 +271,7 @@ def _family(config: Config) -> Family:
         raise config.fail("model_type", f"is {quote(kind, 40)}: {NOT_MODELS[kind]}")
     if kind not in FAMILIES:
         raise config.fail("model_type", f"is {quote(kind, 40)}, not one of {', '.join(FAMILIES)}")
-    return resolved(FAMILIES[kind])
-
-
-def resolved(name: str) -> Any:
-    """Import a module, or the object of one that is named after a colon."""
-    module, _, attribute = name.partition(":")
-    imported = importlib.import_module(module)
-    return getattr(imported, attribute) if attribute else imported
+    return resolve_name(FAMILIES[kind])
 
 
 def _check_quantization(config: Config) -> None:

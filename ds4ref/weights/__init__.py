@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 def open_source(path: str | os.PathLike[str], check: bool = True) -> TensorSource:
     """Open the model at ``path``, recognised by its contents; raise ModelFileError for an unknown format.
 
-    check: refuse a folder with keys or tensors that are neither computed nor known to have no effect (of other files
-    the family's reader says so).
+    check: refuse a safetensors folder with config keys or tensors that are neither used in the computation nor known to
+    have no effect. (For GGUF and llama2.c files the reader of the architecture makes this check later.)
     """
     location = Path(path)
     if location.is_dir() or location.suffix == ".json":

@@ -1,8 +1,9 @@
-"""What becomes of every key and tensor of a model file: computed, known to have no effect, or refused by name.
+"""Sorts every key and tensor of a model file into three groups: used, known to have no effect, or refused by name.
 
-"Computed" is what the readers really asked for: ``Config`` and ``Reads`` record every value that they hand out, and
-binding knows which tensors it took. "No effect" is a table of ``Inert`` entries, each with its reason; a family extends
-it by a line. Everything else is refused, because a file may not be another model than the one that is computed.
+A name is "computed" if the code that builds the model really used it: ``Config`` and ``Reads`` record every value that
+they return, and the code that binds tensors to a model knows which ones it took. Names without effect are listed in
+tables of ``Inert`` entries, each with its reason; an architecture may add entries. Any other name is refused: ignoring
+it could mean computing another model than the one in the file.
 
     account = settle(values, read, COMMON)
     account.check(path)
@@ -24,15 +25,15 @@ from .source import Metadata
 MOST_NAMED = 3
 UNKNOWN = "unknown here, it may change the model"
 LIST = ...
-"""The value of an array in GGUF metadata, which is not decoded to be accounted for."""
+"""Stands for the value of an array in GGUF metadata, because decoding it is slow and not needed to judge its key."""
 
 
 class Inert(NamedTuple):
-    """Names without effect on logits.
+    """Keys or tensors without effect on the logits.
 
-    reason  why, in a few words
-    names   names, or patterns with ``*``
-    values  values with which this holds; None: any
+    reason  why they have none, in a few words
+    names   names of keys or tensors, or patterns with ``*``
+    values  values for which a key has no effect; None: whatever its value
     """
 
     reason: str
@@ -41,13 +42,13 @@ class Inert(NamedTuple):
 
 
 def inert(reason: str, names: str, *values: Any) -> Inert:
-    """Return the entry of ``names``, separated by spaces; without ``values`` it holds for any value."""
+    """Return the ``Inert`` entry for ``names``, separated by spaces; without ``values`` it applies to any value."""
     return Inert(reason, tuple(names.split()), values or None)
 
 
 @dataclass(frozen=True)
 class Account:
-    """The names of one part of a file, in three groups.
+    """All keys, or all tensors, of a model file in three groups.
 
     computed  names whose values are used
     inert     name -> reason why it has no effect
@@ -63,25 +64,36 @@ class Account:
         return [f"{shown(name)} {wrong}" for name, wrong in self.refused.items()]
 
     def check(self, path: str | os.PathLike[str]) -> None:
-        """Raise ModelFileError naming the first refused names, if there are any."""
+        """Raise ModelFileError for the file ``path``, naming the first refused names, if there are any."""
         problems = self.problems()
         if problems:
             raise ModelFileError(path, named(problems))
 
 
 def named(problems: Sequence[str], most: int = MOST_NAMED) -> str:
-    """Return the first problems on one line, and the number of omitted ones."""
+    """Return the first ``most`` problems on one line, and how many were left out."""
     more = f", and {len(problems) - most} more" if len(problems) > most else ""
     return "; ".join(problems[:most]) + more
 
 
 def settle(values: Mapping[str, Any], computed: Collection[str], known: Sequence[Inert]) -> Account:
-    """Return the account of the ``values`` of keys, of which a reader has used those named in ``computed``."""
+    """Sort the keys of a config into three groups.
+
+    values    value of each key, nested keys by their dotted path
+    computed  keys that the code building the model has read
+    known     entries for keys without effect
+    """
     return _settle(values, values.__getitem__, computed, known, lambda name: f"is {brief(values[name])}: {UNKNOWN}")
 
 
 def settle_tensors(names: Collection[str], bound: Collection[str], known: Sequence[Inert], family: str) -> Account:
-    """Return the account of tensors, of which those named in ``bound`` are weights of a model of this family."""
+    """Sort the tensors of a file into three groups.
+
+    names   names of all tensors
+    bound   names of those that are weights of the model
+    known   entries for tensors without effect
+    family  name of the model family, for messages
+    """
     return _settle(names, lambda _: None, bound, known, lambda _: f"has no place in a {family} model here")
 
 
@@ -92,7 +104,7 @@ def _settle(
     known: Sequence[Inert],
     unknown: Callable[[str], str],
 ) -> Account:
-    """Sort names into groups; values are looked up only where they matter, since some are costly."""
+    """Sort names into groups; ``value_of`` is called only where the value matters, since some are costly to read."""
     account = Account([], {}, {})
     for name in names:
         if name in computed:
@@ -102,7 +114,7 @@ def _settle(
         if not fitting:
             account.refused[name] = unknown(name)
             continue
-        entry = fitting[0]  # the first counts: it may be narrower than a later pattern
+        entry = fitting[0]  # the first match decides: it may be narrower than a later pattern
         if entry.values is None or any(same(value_of(name), value) for value in entry.values):
             account.inert[name] = entry.reason
         else:
@@ -112,12 +124,12 @@ def _settle(
 
 
 def same(got: Any, wanted: Any) -> bool:
-    """Return whether two JSON values are equal, a boolean being no number."""
+    """Return whether two JSON values are equal; True and 1, or False and 0, are not."""
     return got == wanted and isinstance(got, bool) is isinstance(wanted, bool)
 
 
 def brief(value: Any) -> str:
-    """Return a value from a file fit for a one-line message."""
+    """Return a short text for a value from a file, fit for a one-line message."""
     if value is LIST:
         return "an array"
     if isinstance(value, list):
@@ -126,12 +138,15 @@ def brief(value: Any) -> str:
 
 
 def shown(name: str) -> str:
-    """Return a name as it is if it is a plain one, else quoted."""
+    """Return a name unchanged if it is short and of letters, digits, ``.``, ``_`` and ``-``, else quoted."""
     return name if len(name) <= 100 and all(c.isalnum() and c.isascii() or c in "._-" for c in name) else quote(name)
 
 
 def leaves(values: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (path, value) of all values of a JSON object, nested ones too; null is the same as no value."""
+    """Yield (dotted path, value) of all values of a JSON object, nested ones too; nulls are left out.
+
+    where: prefix of all paths.
+    """
     for key, value in values.items():
         if isinstance(value, dict):
             yield from leaves(value, f"{where}{key}.")
@@ -140,7 +155,7 @@ def leaves(values: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, An
 
 
 class Reads(Metadata):
-    """View of a file's metadata that records the keys whose values are read."""
+    """View of a file's metadata that records which keys are read (``read``), to report the keys that nobody used."""
 
     def __init__(self, metadata: Metadata):
         self._metadata, self._entries = metadata, metadata._entries
@@ -159,7 +174,7 @@ class Reads(Metadata):
         return self._metadata.first(key, count)
 
     def account(self, known: Sequence[Inert]) -> Account:
-        """Return what becomes of every key of the file."""
+        """Sort every key of the file into used, without effect (``known``) or refused."""
 
         def value_of(key: str) -> Any:
             return LIST if (self.type_of(key) or "").endswith("[]") else self._metadata[key]

@@ -1,7 +1,7 @@
-"""JSON parser for untrusted files: bounds size and number of values, and refuses duplicate keys.
+"""JSON parser for untrusted files: limits size and number of values, and refuses duplicate keys.
 
-The standard parser is fast and exact, but unbounded: a few megabytes of brackets become gigabytes of lists. So brackets
-and commas are counted first, and the file is refused if there are too many.
+Python's own parser is fast and exact, but has no limits: a few megabytes of brackets become gigabytes of lists. So
+brackets and commas are counted first, and the file is refused if there are too many.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .cursor import quote
 from .mapped import MappedFile
 
 MAX_DEPTH, MAX_VALUES = 64, 1 << 20
-"""Maximum number of values in a file: each may take some 200 bytes of Python objects."""
+"""Maximum nesting, and maximum number of values in a file: each may take some 200 bytes of Python objects."""
 
 
 def parse(path: str | os.PathLike[str], data: bytes, values: int = MAX_VALUES, offset: int = 0) -> Any:
@@ -55,7 +55,7 @@ def parse(path: str | os.PathLike[str], data: bytes, values: int = MAX_VALUES, o
     except ValueError:  # an integer of thousands of digits
         raise ModelFileError(path, "JSON with a number of too many digits", offset) from None
     level, depth = [value], 0
-    while level:  # what is written again later is written by recursion
+    while level:  # bound the depth too, since writing the value as JSON again recurses
         nested = [one.values() if isinstance(one, dict) else one for one in level if isinstance(one, (dict, list))]
         level, depth = [item for items in nested for item in items], depth + 1
         if depth > MAX_DEPTH + 1:
@@ -64,8 +64,10 @@ def parse(path: str | os.PathLike[str], data: bytes, values: int = MAX_VALUES, o
 
 
 def read(path: str | os.PathLike[str], limit: int, **bounds: int) -> dict[str, Any]:
-    """Read the JSON object in a file of at most ``limit`` bytes; raise ModelFileError. ``bounds`` are those of
-    ``parse``."""
+    """Read the JSON object in a file of at most ``limit`` bytes; ``bounds`` are passed to ``parse``.
+
+    Raise ModelFileError if the file is larger, unreadable, not valid JSON or not an object.
+    """
     file = MappedFile(path)
     try:
         if file.size > limit:

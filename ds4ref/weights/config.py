@@ -19,11 +19,14 @@ _Finite = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
 
 
 class Config:
-    """A JSON object with typed access.
+    """A JSON object of a config.json with typed access: each method checks the value's type and range.
 
-    path   file named in error messages
-    where  key path of this object within the file, for error messages
-    read   key paths of all values that were asked for, in nested objects too (``accounting``)
+    A null counts as a missing key. A missing key gives ``default``, or ModelFileError if the call has no default.
+
+    path    file named in error messages
+    values  the object
+    where   dotted path of this object within the file, for error messages
+    read    dotted paths of all keys that were asked for, in nested objects too: ``accounting`` reports the others
     """
 
     def __init__(
@@ -65,16 +68,19 @@ class Config:
         return self._typed(key, default, str, "a text")
 
     def integers(self, key: str, most: int, default: list[int] = _ABSENT) -> list[int]:
-        """Return the list of integers under ``key``; refuse any other value, and more than ``most``."""
+        """Return the list of integers under ``key``; refuse any other value, and more than ``most`` items."""
         kind = Annotated[list[int], Meta(max_length=most)]
         return self._typed(key, default, kind, f"a list of at most {most} whole numbers")
 
     def texts(self, key: str, most: int, default: list[str] = _ABSENT) -> list[str]:
-        """Return the list of strings under ``key``; refuse any other value, and more than ``most``."""
+        """Return the list of strings under ``key``; refuse any other value, and more than ``most`` items."""
         return self._typed(key, default, Annotated[list[str], Meta(max_length=most)], f"a list of at most {most} texts")
 
     def agreed(self, *keys: str, default: str) -> str:
-        """Return the string that all of ``keys`` that exist have; refuse two that differ."""
+        """Return the common value of those ``keys`` that exist (several names for one setting); refuse different ones.
+
+        default: returned if none of the keys exists.
+        """
         given = {key: self.text(key) for key in keys if self.has(key)}
         first, *others = given or [""]
         for other in others:
@@ -83,7 +89,7 @@ class Config:
         return given.get(first, default)
 
     def part(self, key: str) -> Config:
-        """Return the nested object under ``key``, empty if there is none."""
+        """Return the nested object under ``key``; an empty one if the key is missing."""
         value = self.values.get(key)
         if value is None:
             value = {}

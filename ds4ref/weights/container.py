@@ -1,4 +1,4 @@
-"""Constants of the GGUF v3 container, shared by reader and writer (docs/explanation/model.md 2.1).
+"""Constants and sizes of the GGUF v3 file format, shared by reader and writer (docs/explanation/model.md 2.1).
 
 Metadata types are written as short names: ``u32``, ``f32``, ``bool``, ``string``; ``u32[]`` is an array of u32.
 """
@@ -68,7 +68,7 @@ class TensorSpec:
 
     @property
     def rows(self) -> int:
-        """Return the number of rows of all matrices together."""
+        """Return the number of weight rows of all matrices together, each of ``dims[0]`` weights."""
         return prod(self.dims[1:])
 
     @property
@@ -78,5 +78,5 @@ class TensorSpec:
 
 
 def part_paths(path: str, count: int) -> list[str]:
-    """Return the names of the files of a split model whose whole would be ``path``."""
+    """Return the names of the ``count`` files of a split model that as a single file would be ``path``."""
     return [f"{path.removesuffix('.gguf')}-{number + 1:05}-of-{count:05}.gguf" for number in range(count)]

@@ -1,7 +1,7 @@
-"""Reads little-endian fields of a file front to back, never past a limit, through one window in memory.
+"""Reads little-endian fields of a file front to back, never past a limit, through a 1 MiB buffer.
 
 The header of a model file is read through this cursor and not through the memory map: a file that shrinks while it is
-being parsed then gives a short read, which is an error, instead of a fault that kills the process.
+being parsed then gives a short read, which is an error, instead of a SIGBUS that kills the process.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Cursor:
     """A read position in an open file.
 
     limit  offset of the first byte that must not be read, such as the end of the file
-    why    error text for a field that reaches past ``limit``
+    why    end of the error message for a field that reaches past ``limit``
     """
 
     def __init__(self, file: MappedFile, limit: int, why: str):
@@ -54,7 +54,7 @@ class Cursor:
         return self.unpack(_U64, label)[0]
 
     def unpack(self, layout: struct.Struct, label: str) -> tuple[Any, ...]:
-        """Read the fields of ``layout``; ``label`` names them in errors."""
+        """Read the fields that the struct ``layout`` describes; ``label`` names them in errors."""
         start = self._require(layout.size, label)
         self.position += layout.size
         return layout.unpack_from(self._window, start)
@@ -72,13 +72,13 @@ class Cursor:
             raise self.fail(f"{label} is not valid UTF-8: {quote(data)}", at) from None
 
     def skip(self, count: int, label: str) -> None:
-        """Skip ``count`` bytes without reading them."""
+        """Skip ``count`` bytes without reading them; ``label`` names them in errors."""
         if count > self.remaining():
             raise self.fail(f"{label} needs {count} bytes {self._why}")
         self.position += count
 
     def skip_strings(self, count: int, label: str) -> None:
-        """Skip ``count`` strings, reading only their lengths."""
+        """Skip ``count`` strings (u64 length, bytes), reading only their lengths; ``label`` names them in errors."""
         unpack = _U64.unpack_from
         while count:
             at = self._require(8, f"length of an item of {label}")

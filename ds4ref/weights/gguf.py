@@ -43,11 +43,12 @@ from .source import TensorInfo
 
 Value = Any  # int, float, bool, str, or a list of one of them
 
-# Bounds of a sane directory. The published files need about 8 MiB, 60 keys, 1328 tensors and 260,000 strings.
+# Limits for the directory (header, metadata and tensor table). The published files need about 8 MiB, 60 keys, 1328
+# tensors and 260,000 strings.
 MAX_DIRECTORY_BYTES = 64 << 20
 MAX_KEYS = 1 << 16
 MAX_TENSORS = 1 << 16
-MAX_STRINGS = 1 << 21  # over all arrays: what can be stepped over in a fraction of a second
+MAX_STRINGS = 1 << 21  # in all arrays together: as many as can be skipped in a fraction of a second
 MAX_NAME_BYTES = 1 << 10
 MAX_STRING_BYTES = 1 << 24
 
@@ -68,7 +69,7 @@ _DIMS = [struct.Struct(f"<{rank}Q") for rank in range(MAX_RANK + 1)]
 
 @dataclass(frozen=True, slots=True)
 class _Array:
-    """An array not yet read from the file."""
+    """Type and location of a metadata array that has not been read from the file."""
 
     item_id: int
     count: int
@@ -130,7 +131,8 @@ class Metadata(source.Metadata):
 class GGUFFile:
     """An open model: ``metadata``, ``tensors`` by name in file order, and ``raw`` for tensor bytes.
 
-    A split model is all of its parts: metadata of the first one, ``size`` and ``tensors`` of all, ``paths`` in order.
+    A model split into several files is presented as one: ``metadata`` is that of the first file, ``size`` and
+    ``tensors`` cover all of them, and ``paths`` lists the files in order.
     """
 
     def __init__(self, file: MappedFile):
@@ -144,10 +146,10 @@ class GGUFFile:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Self:
-        """Open ``path`` and check metadata and tensor table; of a split model any part opens all of them.
+        """Open ``path`` and check metadata and tensor table; for a split model, any of its files opens all of them.
 
-        Raise ModelFileError if it is not a well-formed GGUF v3 file, or a part is missing or of another model;
-        BackendError on Windows.
+        Raise ModelFileError if it is not a well-formed GGUF v3 file, or if a file of a split model is missing or
+        belongs to another model; BackendError on Windows.
         """
         file = cls._one(path)
         try:
@@ -166,7 +168,7 @@ class GGUFFile:
 
     @classmethod
     def _one(cls, path: str | os.PathLike[str], part: int = 0, count: int = 1) -> Self:
-        """Open one file by itself."""
+        """Open one file by itself: file ``part`` (from 0) of the ``count`` files of a split model."""
         try:
             file = cls(MappedFile(path))
         except ModelFileError as error:
@@ -184,7 +186,7 @@ class GGUFFile:
         return file
 
     def _join(self, other: GGUFFile, part: int, count: int) -> None:
-        """Add the tensors of another part, and take over its file."""
+        """Add the tensors of another file of a split model, which must be number ``part`` of ``count``; own it."""
         self._files += other._files
         self.paths += other.paths
         self.size += other.size
@@ -199,7 +201,7 @@ class GGUFFile:
             self.tensors[name] = info._replace(part=part)
 
     def _check_total(self, count: int) -> None:
-        """Raise ModelFileError if the parts hold other tensors than the first one says."""
+        """Raise ModelFileError if the files of a split model hold another number of tensors than the first one says."""
         kind = self.metadata.type_of(TOTAL_KEY)
         if count > 1 and kind is not None and self.metadata[TOTAL_KEY] != len(self.tensors):
             reason = f"its {count} parts have {len(self.tensors)} tensors, {TOTAL_KEY} is {self.metadata[TOTAL_KEY]}"
@@ -232,7 +234,7 @@ class GGUFFile:
 
 
 def _split(file: GGUFFile) -> tuple[int, int]:
-    """Return which part of how many a file is, from 0; (0, 1) for a whole model."""
+    """Return (number of this file in a split model, from 0; number of its files), (0, 1) for a model in one file."""
     numbers = []
     for key, otherwise in (("split.no", 0), ("split.count", 1)):
         kind = file.metadata.type_of(key)
@@ -246,7 +248,7 @@ def _split(file: GGUFFile) -> tuple[int, int]:
 
 
 def _part_path(path: str, number: int, count: int, wanted: int) -> str:
-    """Return the path of part ``wanted`` of the split model whose part ``number`` lies at ``path``."""
+    """Return the path of file ``wanted`` of a split model of ``count`` files whose file ``number`` is at ``path``."""
     ending = f"-{number + 1:05}-of-{count:05}.gguf"
     if not path.endswith(ending):
         reason = f"is part {number + 1} of {count} of a split model, and must be named PREFIX{ending}"
@@ -255,7 +257,7 @@ def _part_path(path: str, number: int, count: int, wanted: int) -> str:
 
 
 class _Parser:
-    """Parses the directory of a ``GGUFFile``."""
+    """Parses the header, metadata and tensor table of a GGUF file into the ``GGUFFile`` it is given."""
 
     def __init__(self, file: GGUFFile):
         self.file = file
@@ -356,7 +358,7 @@ class _Parser:
         return value
 
     def _tensor(self) -> TensorInfo:
-        """Read one directory entry; its offset is still relative to the data section."""
+        """Read one entry of the tensor table; its offset is still relative to the data section."""
         at = self.at
         start = at.position
         name = at.string("tensor name", MAX_NAME_BYTES)

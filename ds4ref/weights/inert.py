@@ -1,6 +1,6 @@
-"""Keys and tensors that no family's logits depend on, each with the reason (``accounting``).
+"""Keys of model files that have no effect on the logits of any family, each with the reason (used by ``accounting``).
 
-Families add what only they have: ``archs/NAME/published.py`` and ``archs/NAME/shape.py``.
+Keys and tensors of one family only are listed with it, in ``archs/NAME/published.py`` and ``archs/NAME/shape.py``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CONFIG = (
           "quantization_config.modules_to_not_convert quantization_config.ignored_layers"
           " quantization_config.scale_fmt quantization_config.expert_dtype quantization_config.dequantize"),
 )  # fmt: skip
-"""Keys of config.json (transformers' PreTrainedConfig and what programs around it leave there)."""
+"""Keys of config.json: those of transformers' PreTrainedConfig, and those that other programs add."""
 
 METADATA = (
     inert("must be a model", "general.type", "model"),
@@ -47,4 +47,4 @@ METADATA = (
     inert("how the file was quantized", "quantize.imatrix.* imatrix.* ds4ref.* mradermacher.*"),
     inert("which files hold the model, read by the container", "split.count split.no split.tensors.count"),
 )  # fmt: skip
-"""Keys of GGUF metadata outside the architecture's own."""
+"""Keys of GGUF metadata that do not belong to an architecture."""

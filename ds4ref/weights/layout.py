@@ -1,6 +1,6 @@
 """Converts a published tensor, with its scales if any, to rows of a storage format of ``ds4ref.kernels.formats``.
 
-    published                          rows of      how
+    published as                       becomes      how
     F32, F16, BF16, I32                the same     a view of the file
     I64                                I32          every value checked
     F8_E4M3 + E8M0 for 128 x 128       F8_E4M3      the scale of each 128 weights before their codes
@@ -8,8 +8,8 @@
       + E8M0 for 32 inputs             MXFP4        scale and codes of each 32 weights together, in GGUF's order
     F8_E4M3 with any other scales      F32          scales multiplied in
 
-All conversions are exact, except that the last one rounds once, to float32. FP8 with scales of 128 x 128 and FP4 need
-none where kernels read codes and scales apart (``apart_rows``).
+All conversions are exact, except that the last one rounds once, to float32. FP8 with one scale per 128 x 128 weights,
+and FP4, need no conversion for kernels that read codes and scales from two separate arrays (``apart_rows``).
 """
 
 from __future__ import annotations
@@ -34,19 +34,20 @@ SCALE_DTYPES = ("F8_E8M0", "U8")
 PACKED_DTYPES = ("I8", "U8", "F4")
 MX_WEIGHTS = FP4.codes.block_elems
 _STEP_BYTES = 16 << 20
-"""Published bytes converted at once, which bounds the temporaries."""
+"""Number of published bytes converted at a time, which limits the memory for temporary arrays."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Conversion of a published tensor to rows of ``fmt``.
+    """Conversion of a published tensor to weight rows of the storage format ``fmt``.
 
     stored   the published tensor
     shape    dimensions in weights, outermost first
     bytes    returns the converted rows, uint8 (nbytes,); raises ModelFileError for values that the format cannot hold
     is_view  ``bytes`` returns a view of the file instead of converting
-    apart    layout of codes and scales that kernels read where they lie, in ``parts``; None: converted
-    parts    returns codes and scales, views of the files, uint8 (rows, bytes)
+    apart    how the file keeps codes and scales separately, for kernels that read both from the file; None: such a
+             kernel cannot read this tensor, so it must be converted
+    parts    returns (codes, scales), views of the files, uint8 (rows, bytes); None without ``apart``
     """
 
     stored: Stored
@@ -64,8 +65,10 @@ class Layout:
 
 
 def layout_of(checkpoint: Checkpoint, stored: Stored, scale: Stored | None) -> Layout:
-    """Return the conversion of ``stored`` with its scales; raise ModelFileError for an unknown dtype or kind of
-    scales."""
+    """Return the conversion of the tensor ``stored`` with the tensor of its scales, if it has one.
+
+    Raise ModelFileError for an unsupported dtype or kind of scales.
+    """
     path, name = checkpoint.files[stored.shard].path, quote(stored.name)
     if 0 in stored.shape:
         raise ModelFileError(path, f"tensor {name} is empty", stored.offset)
@@ -90,14 +93,14 @@ def layout_of(checkpoint: Checkpoint, stored: Stored, scale: Stored | None) -> L
 
 
 def made_layout(name: str, values: np.ndarray) -> Layout:
-    """Return the layout of a float32 tensor that is in no file."""
+    """Return the layout of a float32 tensor that is computed from the config instead of stored in a file."""
     data = np.ascontiguousarray(values, "<f4")
     return Layout(Stored(name, "F32", data.shape, 0, 0, data.nbytes), FORMATS["F32"], data.shape,
                   lambda: data.reshape(-1).view(np.uint8))  # fmt: skip
 
 
 def _narrowed(path: str, stored: Stored, raw: np.ndarray) -> np.ndarray:
-    """Convert 64-bit integers to 32-bit ones; ModelFileError for one that does not fit."""
+    """Convert the bytes of 64-bit integers to 32-bit ones; raise ModelFileError for one that does not fit."""
     values = raw.view("<i8")
     limits = np.iinfo(np.int32)
     bad = np.flatnonzero((values < limits.min) | (values > limits.max))
@@ -108,9 +111,9 @@ def _narrowed(path: str, stored: Stored, raw: np.ndarray) -> np.ndarray:
 
 
 def _shared(size: int, count: int) -> int | None:
-    """Return how many of ``size`` rows or columns share one of ``count`` scales, None if the count does not fit.
+    """Return how many of ``size`` rows or columns share each of ``count`` scales; None if that is not possible.
 
-    128, of which the last group may have fewer, or an equal share.
+    Either 128 share one, the last group being smaller if need be, or all groups are equal.
     """
     if -(-size // BLOCK_WEIGHTS) == count:
         return BLOCK_WEIGHTS
@@ -118,7 +121,7 @@ def _shared(size: int, count: int) -> int | None:
 
 
 def _checked_scales(checkpoint: Checkpoint, path: str, scale: Stored) -> np.ndarray:
-    """Return E8M0 bytes (rows, cols); ModelFileError for 255, which is NaN."""
+    """Return the E8M0 scales as bytes (rows, cols); raise ModelFileError if one is 255, which is NaN."""
     scales = checkpoint.raw(scale.name).reshape(scale.shape)
     if (scales == 255).any():
         where = scale.offset + int(np.flatnonzero(scales == 255)[0])
@@ -173,7 +176,7 @@ def _fp4(checkpoint: Checkpoint, path: str, stored: Stored, scale: Stored) -> La
 def _apart(
     apart: Apart, checkpoint: Checkpoint, path: str, stored: Stored, scale: Stored, shape: tuple[int, int]
 ) -> Layout:
-    """Return the conversion of codes and scales that kernels can also read where they lie."""
+    """Return the layout of a matrix whose codes and scales kernels can also read from the file without conversion."""
 
     def parts() -> tuple[np.ndarray, np.ndarray]:
         return checkpoint.raw(stored.name).reshape(shape[0], -1), checkpoint.raw(scale.name).reshape(scale.shape)
@@ -187,7 +190,11 @@ def _apart(
 
 
 def apart_rows(pieces: Sequence[Layout], stacked: bool) -> ApartRows:
-    """Return the codes and scales of equal layouts, which are ``apart``, as views of the files."""
+    """Return codes and scales of the matrices ``pieces`` as views of the files, without conversion.
+
+    All pieces have the same shape and the same layout ``apart``, not None. stacked: add an outermost axis, one item per
+    piece, even for a single one.
+    """
     codes, scales = zip(*(piece.parts() for piece in pieces if piece.parts is not None), strict=True)
     layout = pieces[0].apart
     assert layout is not None

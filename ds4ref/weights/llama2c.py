@@ -1,16 +1,17 @@
-"""Checkpoints of llama2.c, presented as the GGUF of a Llama: same tensor names, same metadata keys.
+"""Checkpoints of llama2.c, presented like the GGUF file of a Llama model: same tensor names, same metadata keys.
 
     legacy      seven int32 (dim, hidden, layers, heads, key-value heads, vocabulary, context; a negative vocabulary
-                marks
-                an output head separate from the embedding), then float32 tensors, then unused tables of rope angles
-    version 1   magic "ak42", the same numbers, one byte for a shared head, float32 tensors from byte 256 on
-    version 2   the same with int8 codes in groups, each group's float32 scale behind the tensor's codes
+                means that the output head is separate from the embedding), then float32 tensors, with tables of rope
+                angles among them that are not used
+    version 1   magic "ak42", the same numbers, one byte: 1 if embedding and output head share their weights, float32
+                tensors from byte 256 on
+    version 2   the same with int8 codes in groups; the float32 scales of all groups follow the codes of each tensor
 
-Float tensors are views of the mapped file. Version 2 tensors become Q8_0 where that is exact (groups are multiples of
-32 and every scale is a binary16), else float32; they are converted at every access, and the caller owns the result.
-Nothing in the file is trusted: its size must be exactly what the header's numbers imply.
+Float tensors are views of the mapped file. Version 2 tensors become Q8_0 where that is exact (the group size is a
+multiple of 32 and float16 can hold every scale), else float32; they are converted at every access, and the caller owns
+the result. Nothing in the file is trusted: its size must be exactly what the header's numbers imply.
 
-The vocabulary is in a file beside it (``tokenizer.bin``), which ``ds4ref.text.pieces`` reads.
+The vocabulary is in a second file in the same folder (``tokenizer.bin``), which ``ds4ref.text.pieces`` reads.
 
     with Llama2cFile.open("stories15M.bin") as source:
         source.metadata["llama.block_count"], source.tensors["blk.0.attn_q.weight"].dims
@@ -45,7 +46,7 @@ _GROUP = struct.Struct("<i")
 _STEP = 1 << 20
 Q8_BLOCK = 32
 
-# number, smallest and largest value that is sane
+# name, smallest and largest plausible value of each number of the header
 _BOUNDS = (
     ("dim", 1, 1 << 16),
     ("hidden", 1, 1 << 20),
@@ -64,8 +65,12 @@ Tensors = list[tuple[str, tuple[int, ...]]]
 class Llama2cHeader(NamedTuple):
     """The numbers of a header.
 
-    shared   key-value heads
-    tied     the output head is the embedding
+    dim      channels of a token's hidden state
+    hidden   channels inside the feed-forward network
+    shared   number of key-value heads, each of which several query heads share
+    vocab    number of tokens
+    context  largest number of positions
+    tied     the output head uses the embedding's weights
     version  0 for the legacy layout
     group    number of weights that share a scale, 0 for float files
     """
@@ -93,8 +98,8 @@ class Llama2cHeader(NamedTuple):
 
 
 class TensorPlace(NamedTuple):
-    """Location of a tensor: int8 codes at ``offset`` with scales at ``scales``, or float32 values if ``scales`` is
-    0."""
+    """Location of a tensor in the file: int8 codes at byte ``offset`` and their float32 scales at byte ``scales``, or
+    float32 values at ``offset`` if ``scales`` is 0."""
 
     dims: tuple[int, ...]
     offset: int
@@ -104,8 +109,9 @@ class TensorPlace(NamedTuple):
 class Llama2cFile:
     """An open llama2.c checkpoint; implements ``source.TensorSource``.
 
-    sampling     name of the sampler that this file's program uses
-    input_group  number of inputs quantized together to int8 before a product (0: none)
+    sampling     name of the sampler to use, that of the llama2.c program
+    input_group  number of activations that share a scale when they are quantized to int8 before a matrix product, as
+                 the llama2.c program does for version 2 files; 0: they stay floats
     """
 
     sampling = "llama2.c"
@@ -158,12 +164,12 @@ class Llama2cFile:
 
     @property
     def made_bytes(self) -> int:
-        """Return the bytes of memory that all tensors which are not views of the file would take."""
+        """Return the bytes of memory that the converted tensors (those that are not views of the file) take."""
         return sum(self.tensors[name].nbytes for name, where in self._stored.items() if where.scales)
 
     @property
     def used_bytes(self) -> int:
-        """Return the bytes of all tensors as the file has them, scales included."""
+        """Return the size of all tensors in the file in bytes, scales included."""
         group = self.header.group
         sizes = ((prod(where.dims), bool(where.scales)) for where in self._stored.values())
         return sum(count + 4 * (count // group) if coded else 4 * count for count, coded in sizes)
@@ -239,7 +245,7 @@ def is_llama2c(file: MappedFile) -> bool:
 
 
 def read_header(file: MappedFile) -> Llama2cHeader:
-    """Read the header; raise ModelFileError naming the first implausible number."""
+    """Read the header of a checkpoint of any version; raise ModelFileError naming the first implausible number."""
     head = file.read(0, min(file.size, HEADER_BYTES))
     if len(head) < _LEGACY.size:
         raise ModelFileError(file.path, f"{file.size} bytes, too short for a llama2.c checkpoint")

@@ -1,6 +1,6 @@
 """A regular file of weights, read at offsets and memory-mapped when its bytes are needed.
 
-Opening never blocks on a pipe, and a file that has shrunk since it was opened gives an error instead of a fault that
+Opening never blocks on a pipe, and a file that has shrunk since it was opened gives an error instead of a SIGBUS that
 kills the process.
 """
 
@@ -17,7 +17,7 @@ from ..errors import ModelFileError
 from ..files import models_near
 from .container import require_posix
 
-TOUCH_BYTES = 64 << 20  # between two signs of progress
+TOUCH_BYTES = 64 << 20  # read between two progress reports
 
 
 def quote(text: str | bytes, limit: int = 60) -> str:
@@ -27,7 +27,7 @@ def quote(text: str | bytes, limit: int = 60) -> str:
 
 
 class MappedFile:
-    """An open file.
+    """An open weight file.
 
     path  path as opened
     size  size in bytes when opened
@@ -96,7 +96,10 @@ class MappedFile:
 
 
 def touch(data: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Read one byte of every page of ``data``, uint8 (n,); yield (bytes touched, their sum)."""
+    """Read one byte of every page of ``data``, uint8 (n,), so that the mapped file is loaded into memory.
+
+    Yield, for each step of at most ``TOUCH_BYTES``, (its size, the sum of the bytes read).
+    """
     for start in range(0, data.size, TOUCH_BYTES):
         piece = data[start : start + TOUCH_BYTES]
         yield piece.nbytes, int(piece[:: mmap.PAGESIZE].sum(dtype=np.uint64))

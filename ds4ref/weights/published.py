@@ -1,14 +1,14 @@
-"""A published model (safetensors), presented as the GGUF of its family: same tensor names, same metadata keys.
+"""A published model (safetensors), presented like a GGUF file of its family: same tensor names, same metadata keys.
 
 ``config.json`` names the family (``model_type``); the family's module ``archs/NAME/published.py`` translates config to
-metadata and lists the published tensors that make up each GGUF tensor. So all code that reads a GGUF reads a
-checkpoint, and there is no second path through the engine.
+metadata and lists the published tensors that make up each GGUF tensor. So code written for GGUF files also reads
+published folders, and the engine needs no second loader.
 
 Tensors already in a storage format (F32, F16, BF16, I32) are views of the mapped files. All others are converted by
-``raw`` at every call, and the caller owns the result: FP8 and FP4 get their scales into their rows, 64-bit integers
-become 32-bit ones, experts are stacked. ``apart``
-gives FP8, FP4 and stacks of them without a copy, to kernels that read codes and scales where they lie. ``made_bytes``
-is the memory that all converted tensors take together; ``piece`` converts one matrix of a stack at a time.
+``raw`` at every call, and the caller owns the result: the scales of FP8 and FP4 are moved into the weight rows, 64-bit
+integers become 32-bit ones, the matrices of all experts are stacked. ``apart`` returns FP8 and FP4 tensors, and stacks
+of them, without a copy, for kernels that read codes and scales from separate arrays. ``made_bytes`` is the memory that
+all converted tensors take together; ``piece`` converts one matrix of a stack at a time.
 
     with PublishedSource.open("folder") as source:
         source.metadata["general.architecture"], source.tensors["blk.0.attn_q_a.weight"].fmt.name
@@ -48,21 +48,21 @@ FAMILIES = {
     "qwen3": "ds4ref.archs.dense.families:QWEN3_FOLDER",
     "qwen3_moe": "ds4ref.archs.dense.families:QWEN3_MOE_FOLDER",
 }
-"""Module of each family, or module and object, by the ``model_type`` of its config.json."""
+"""``model_type`` of a config.json -> the ``Family`` that reads it: a module, or "module:object"."""
 
 MetadataEntry = tuple[str, str, Any]
-"""Metadata key, type ("u32", "f32[]", "string", ...) and value, or a function that computes the value on first use."""
+"""(metadata key, type such as "u32", "f32[]" or "string", value or a function that computes it on first use)."""
 
 
 class TensorParts(NamedTuple):
-    """The published tensors that make up one tensor of the engine.
+    """How one tensor of the engine is made of published tensors.
 
-    name   name in the family's GGUF
+    name   tensor name in GGUF files of the family
     of     names of the published tensors; several are stacked along a new outermost axis
-    order  index of the published row for each row; None: unchanged
+    order  for each row of the result, the index of the published row; None: rows in published order
     stack  add the outermost axis even for a single published tensor
-    plus   added to every value, which becomes F32
-    made   float32 values of a tensor that the config determines, ``of`` being empty
+    plus   number added to every value, after which the tensor is F32; 0: unchanged
+    made   float32 values of a tensor that is computed from the config; ``of`` is then empty
     """
 
     name: str
@@ -74,24 +74,24 @@ class TensorParts(NamedTuple):
 
 
 class Family(Protocol):
-    """Interface of the modules ``archs/NAME/published.py``."""
+    """Interface of a model family: the module ``archs/NAME/published.py``, or an object with the same attributes."""
 
     INERT: Sequence[Inert]
-    """Keys of config.json that have no effect on this family, beside those of ``inert.CONFIG``."""
+    """Keys of config.json that have no effect in this family, in addition to those of ``inert.CONFIG``."""
 
     INERT_TENSORS: Sequence[Inert]
-    """Published tensors that are no weights of the model."""
+    """Published tensors that are not weights of the model and have no effect."""
 
     def metadata(self, config: Config, checkpoint: Checkpoint) -> list[MetadataEntry]:
         """Return the metadata entries of the family's GGUF; raise ModelFileError for a config that has no
         equivalent."""
 
     def parts(self, config: Config, checkpoint: Checkpoint) -> list[TensorParts]:
-        """Return the tensors of the family's GGUF that can be made of the checkpoint's tensors."""
+        """Return how each tensor of the family's GGUF files is made of the checkpoint's tensors."""
 
 
 class _Conversion(NamedTuple):
-    """The conversion of one tensor: its equally shaped pieces."""
+    """The conversion of one tensor: the recipe ``part``, and the layout of each matrix, all of one shape."""
 
     part: TensorParts
     pieces: tuple[Layout, ...]
@@ -103,19 +103,20 @@ class _Conversion(NamedTuple):
 
     @property
     def is_apart(self) -> bool:
-        """Return whether kernels can read codes and scales where they lie."""
+        """Return whether kernels can read codes and scales directly from the file."""
         return self.part.order is None and all(piece.apart is not None for piece in self.pieces)
 
 
 class PublishedSource:
     """An open checkpoint of a known family; implements ``source.TensorSource``.
 
-    in_place  whether ``apart`` may give tensors; set it to False for a backend that needs rows of a storage format
+    in_place  whether ``apart`` may return tensors; set it to False for a backend that cannot read codes and scales from
+              separate arrays
     """
 
     def __init__(self, checkpoint: Checkpoint, mtp: bool = False, check: bool = True):
         """Take ownership of ``checkpoint``; use ``open`` instead."""
-        # The folder, however it was opened: what tells models apart (runs, saved sessions) looks at all of it.
+        # Always the folder, even if one of its files was opened: runs and saved sessions identify a model by all files.
         self.checkpoint, self.path, self.size = checkpoint, os.fspath(checkpoint.folder), checkpoint.size
         config = Config(checkpoint.folder / CONFIG, checkpoint.config)
         self._family = family = _family(config)
@@ -143,9 +144,9 @@ class PublishedSource:
     def open(cls, path: str | os.PathLike[str], mtp: bool = False, check: bool = True) -> Self:
         """Open a checkpoint: read config and headers, no weights.
 
-        mtp: present its block for multi-token prediction instead of the model.
-        check: refuse keys and tensors that are neither computed nor known to have no effect; False is for reports.
-        Raise ModelFileError if ``path`` is no checkpoint of a known family, or lacks such a block.
+        mtp: present only the checkpoint's block for multi-token prediction (MTP) instead of the model.
+        check: refuse keys and tensors that are neither used nor known to have no effect; False: for reports about them.
+        Raise ModelFileError if ``path`` is not a checkpoint of a known family or, with ``mtp``, has no such block.
         """
         checkpoint = Checkpoint.open(path)
         try:
@@ -155,11 +156,11 @@ class PublishedSource:
             raise
 
     def config_account(self) -> Account:
-        """Return what becomes of every key of config.json, nested ones by their path."""
+        """Sort every key of config.json into used, without effect or refused; nested keys have a dotted path."""
         return settle(dict(leaves(self._config.values)), self._config.read, (*INERT_CONFIG, *self._family.INERT))
 
     def tensor_account(self) -> Account:
-        """Return what becomes of every published tensor."""
+        """Sort every published tensor into used, without effect or refused."""
         family = self._config.text("model_type")
         return settle_tensors(self.checkpoint.tensors, self.used, self._family.INERT_TENSORS, family)
 
@@ -203,7 +204,7 @@ class PublishedSource:
 
     @property
     def made_bytes(self) -> int:
-        """Return the bytes of memory that all tensors take which are neither views of the files nor read in place."""
+        """Return the bytes of memory that the converted tensors take: those that cannot be read from the files."""
         return sum(
             self.tensors[name].nbytes
             for name, conversion in self._conversions.items()
@@ -212,11 +213,11 @@ class PublishedSource:
 
     @property
     def used_bytes(self) -> int:
-        """Return the bytes of the published tensors that the engine's are made of."""
+        """Return the size in the files, in bytes, of all published tensors that the engine uses."""
         return sum(self.checkpoint.tensors[name].nbytes for name in self.used)
 
     def apart(self, name: str) -> ApartRows | None:
-        """Return codes and scales of a tensor where they lie in the files, by row; None if it has to be converted."""
+        """Return codes and scales of a tensor by row, as views of the files; None if it has to be converted."""
         conversion = self._conversions[name]
         if not (self.in_place and conversion.is_apart):
             return None
@@ -275,7 +276,7 @@ def _family(config: Config) -> Family:
 
 
 def _check_quantization(config: Config) -> None:
-    """Refuse ways of storing weights other than FP8 with blocks of 128 x 128 and dynamic scales of inputs."""
+    """Refuse quantization settings other than FP8 E4M3 with 128 x 128 blocks and input scales computed at run time."""
     part = config.part("quantization_config")
     method = part.agreed("quant_method", "method", default="fp8")
     if method != "fp8":

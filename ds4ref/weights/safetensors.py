@@ -3,8 +3,8 @@
 A file is a little-endian u64 length, a JSON header of that length, and the data. The header maps names to dtype, shape
 and ``data_offsets`` [begin, end) into the data. Nothing in it is trusted: length, depth, number of values, products and
 offsets are bounded before they are used, so any input costs a bounded amount of time and memory and ends in a tensor
-table or in one ``ModelFileError``. As the format's specification demands, the tensors must tile the data: no overlap,
-no hole, nothing behind the last.
+table or in one ``ModelFileError``. As the format's specification demands, the tensors must fill the data completely,
+without overlap, gap or trailing bytes.
 
     with Checkpoint.open("folder") as checkpoint:
         checkpoint.tensors["embed.weight"].shape, checkpoint.config["model_type"]
@@ -52,9 +52,9 @@ _SHARD_NAME = re.compile(r"[\w-][\w.\-]*\.safetensors", re.ASCII)
 
 
 class Stored(NamedTuple):
-    """A tensor of a safetensors file.
+    """Description of a tensor in a safetensors file.
 
-    dtype   key of ``BITS``
+    dtype   data type, a key of ``BITS``
     shard   index of the file that holds it
     offset  byte offset of the data from the start of that file
     nbytes  size of the data in bytes
@@ -69,7 +69,10 @@ class Stored(NamedTuple):
 
 
 def read_header(file: MappedFile, shard: int = 0) -> dict[str, Stored]:
-    """Read the header of one file: its tensors by name, in the order of the data; raise ModelFileError if malformed."""
+    """Read the header of one file; return its tensors by name, in the order of their data.
+
+    shard: number of this file in its checkpoint, recorded in each tensor. Raise ModelFileError if it is malformed.
+    """
     path = file.path
     if file.size < 10:
         raise ModelFileError(path, f"only {file.size} bytes, too short for a safetensors file")
@@ -103,7 +106,7 @@ def read_header(file: MappedFile, shard: int = 0) -> dict[str, Stored]:
 
 
 def _entry(path: str, name: str, entry: Any, shard: int, start: int) -> Stored:
-    """Check one tensor of the header by itself; ``start`` is the offset of the data."""
+    """Check one tensor of the header by itself; ``start`` is the byte offset of the data section in the file."""
     label = f"tensor {quote(name)}"
     if not name or len(name.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES or not name.isprintable():
         raise ModelFileError(path, f"{label} has an unusable name", 8)
@@ -183,7 +186,7 @@ class Checkpoint:
         return tensors
 
     def _open_index(self, path: Path) -> None:
-        """Open every file of the index; each tensor must be where the index says, with no others anywhere."""
+        """Open every file of the index; refuse files whose tensors are not exactly those that the index lists there."""
         index = read(path, MAX_HEADER_BYTES, values=2 * MAX_ALL_TENSORS)
         places = index.get("weight_map")
         if not isinstance(places, dict) or not places or not all(isinstance(file, str) for file in places.values()):

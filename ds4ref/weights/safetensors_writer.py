@@ -1,6 +1,6 @@
 """Writes safetensors: a folder of shards with its index, each file atomically.
 
-Each tensor is made when it is written, so that memory holds one tensor and not a model.
+Each tensor is computed only when it is written, so that memory holds one tensor instead of the whole model.
 """
 
 from __future__ import annotations
@@ -22,8 +22,12 @@ SHARD_BYTES = 4 << 30
 
 
 class PlannedTensor(NamedTuple):
-    """A tensor to be written: ``make`` returns its bytes as any contiguous array; None leaves zeros, a hole in the
-    file."""
+    """A tensor to be written.
+
+    dtype  safetensors data type, a key of ``safetensors.BITS``
+    make   returns the tensor's data, an array of any dtype with the right bytes; None: zeros, which are left as a hole
+           in the file and take no disk space
+    """
 
     name: str
     dtype: str
@@ -37,8 +41,10 @@ class PlannedTensor(NamedTuple):
 
 
 def write_file(path: str | os.PathLike[str], tensors: Sequence[PlannedTensor]) -> None:
-    """Write one file; raise ValueError for bytes of another size than planned, DataError if the file cannot be
-    written."""
+    """Write ``tensors`` to one safetensors file.
+
+    Raise ValueError if a tensor's data has another size than planned, DataError if the file cannot be written.
+    """
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
     for plan in tensors:
@@ -65,7 +71,8 @@ def write_file(path: str | os.PathLike[str], tensors: Sequence[PlannedTensor]) -
 def write_folder(
     folder: str | os.PathLike[str], tensors: Sequence[PlannedTensor], shard_bytes: int = SHARD_BYTES
 ) -> None:
-    """Write shards of at most ``shard_bytes`` (unless one tensor has more), with an index if there are several."""
+    """Write ``tensors`` to files in ``folder`` of at most ``shard_bytes`` of data each, with an index if there are
+    several. A tensor larger than that has a file of its own."""
     shards = list(_shards(tensors, shard_bytes))
     if len(shards) == 1:
         write_file(Path(folder) / SINGLE, shards[0])

@@ -1,7 +1,7 @@
 """The interface that model files of every format offer to architectures.
 
-``gguf.GGUFFile`` and ``published.PublishedSource`` implement it. All describe tensors in ggml's terms: ``dims``
-innermost first, raw bytes of a storage format of ``ds4ref.kernels.formats``.
+``gguf.GGUFFile``, ``published.PublishedSource`` and ``llama2c.Llama2cFile`` implement it. All describe tensors as ggml
+does: ``dims`` innermost first, and raw bytes in one of the storage formats of ``ds4ref.kernels.formats``.
 """
 
 from __future__ import annotations
@@ -27,12 +27,18 @@ NOT_MODELS = {
     "dflash": _DSPARK, "deepseek4-dspark": _DSPARK, "deepseek41-dspark": _DSPARK,
     "clip": _IMAGES, "deepseek4_vision": _IMAGES,
 }  # fmt: skip
-"""What else lies beside DeepSeek's models: ``general.architecture`` or ``model_type`` -> what it is."""
+"""Files that users may take for a model that can be run: ``general.architecture`` or ``model_type`` -> what it is."""
 
 
 class TensorInfo(NamedTuple):
-    """Format and location of a tensor: ``dims`` in ggml order (row length first), ``offset`` from the start of its
-    file, ``part`` the number of that file in a split model, from 0."""
+    """Format and location of a tensor.
+
+    fmt     storage format
+    dims    dimensions in ggml order: row length first
+    offset  byte offset from the start of its file
+    nbytes  size in bytes
+    part    number of that file in a split model, from 0
+    """
 
     name: str
     fmt: Format
@@ -48,7 +54,7 @@ class TensorInfo(NamedTuple):
 
 
 class Metadata(Mapping[str, Any]):
-    """Metadata values by key; a value that is a function is computed on first use."""
+    """Metadata of a model file: values by key. A function given as a value is called on first use."""
 
     def __init__(self, entries: Iterable[tuple[str, str, Any]] = ()):
         """Take (key, type, value) of each entry."""
@@ -86,7 +92,7 @@ class Metadata(Mapping[str, Any]):
 
 
 class TensorSource(Protocol):
-    """An open model: a file, or a folder of files."""
+    """An open model: a file, or a folder of files. ``size`` is in bytes; ``tensors`` are by name, in file order."""
 
     @property
     def path(self) -> str | os.PathLike[str]: ...
@@ -101,7 +107,8 @@ class TensorSource(Protocol):
         """Return the bytes of a tensor, uint8 (nbytes,), valid as long as they are referenced."""
 
     def touch(self) -> Iterator[tuple[int, int]]:
-        """Read one byte of every page of the weights; yield (bytes touched, their sum)."""
+        """Read one byte of every page of the weights, to load them from disk; yield (bytes covered, sum of those
+        read)."""
 
     def close(self) -> None:
         """Close the file."""
@@ -111,14 +118,17 @@ class TensorSource(Protocol):
 
 
 def matrix_rows(source: TensorSource, info: TensorInfo) -> np.ndarray | ApartRows:
-    """Return the bytes of a matrix or stack by row, (..., rows, row_bytes), without a copy where the file allows it."""
+    """Return the bytes of a matrix, or of a stack of matrices, as an array (..., rows, row_bytes).
+
+    It is a view of the file where possible; ``ApartRows`` if the file keeps codes and scales separately.
+    """
     apart = getattr(source, "apart", None)
     rows = None if apart is None else apart(info.name)
     return source.raw(info.name).reshape(*info.shape[:-1], info.fmt.row_bytes(info.dims[0])) if rows is None else rows
 
 
 def files_of(source: TensorSource) -> list[str]:
-    """Return the paths of all parts of a model in several GGUF files, else the path of the file or folder."""
+    """Return the paths of all files of a split GGUF model; of any other model, the path of its file or folder."""
     return getattr(source, "paths", [os.fspath(source.path)])
 
 
@@ -130,7 +140,7 @@ def architecture(source: TensorSource) -> str:
 
 
 def display_name(source: TensorSource) -> str:
-    """Return the name of a model for people: ``general.name``, else the architecture and the name of its file."""
+    """Return a name of the model to show to users: ``general.name``, or else the architecture and the file name."""
     key = "general.name"
     name = source.metadata[key] if source.metadata.type_of(key) == "string" else ""
     name = " ".join("".join(c if c.isprintable() else " " for c in name[:200]).split())

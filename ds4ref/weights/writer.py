@@ -1,7 +1,7 @@
-"""Writes GGUF v3 files: streaming, atomic, and with holes for zeros where requested.
+"""Writes GGUF v3 files: streaming, atomically, and as sparse files where tensors are to be zeros.
 
-All tensors are declared first, so the tensor table is complete before any data; the data then arrives in order, tensor
-by tensor, in pieces of any size. The file appears under its name only when everything was written and synced.
+All tensors are declared first, so the tensor table is complete before any data; the data is then written in the same
+order, tensor by tensor, in pieces of any size. The file appears under its name only when all of it is on disk.
 
     with write_gguf(path, [("general.architecture", "string", "deepseek4")], [TensorSpec("a", "F32", (4,))]) as out:
         out.write("a", np.zeros(4, np.float32))
@@ -43,7 +43,7 @@ Piece = bytes | bytearray | memoryview | np.ndarray
 
 
 class GGUFTensors:
-    """The tensors of a file being written, in declared order; ``left``: those to come, with their offsets."""
+    """Writes the tensors of a GGUF file, in declared order; ``left``: those not yet written, with their offsets."""
 
     def __init__(self, out: BinaryIO, places: Iterable[tuple[TensorSpec, int]]):
         self._out, self.left = out, deque(places)
@@ -76,13 +76,14 @@ class GGUFTensors:
 def write_gguf(
     path: str | os.PathLike[str], metadata: Metadata, tensors: Sequence[TensorSpec], alignment: int = DEFAULT_ALIGNMENT
 ) -> Iterator[GGUFTensors]:
-    """Write a GGUF file, which appears when the ``with`` block ends; an exception in it leaves nothing.
+    """Write a GGUF file, which appears when the ``with`` block ends; after an exception in the block there is no file.
 
     metadata   (key, type, value) in file order; type as in ``container``: "u32", "string", "f32[]", ...
     tensors    every tensor, in file order
     alignment  of the data section and each tensor, in bytes; recorded as ``general.alignment`` if not the default 32
 
-    Raise ValueError for what no file can hold and for missing bytes, ModelFileError if the system cannot write.
+    Raise ValueError for names, types or values that GGUF cannot hold and for tensors that were not fully written,
+    ModelFileError if the system cannot write the file.
     """
     require_posix()
     if len({spec.name for spec in tensors}) != len(tensors):
@@ -104,9 +105,8 @@ def write_gguf(
 
 
 def laid_out(metadata: Metadata, tensors: Sequence[TensorSpec], alignment: int) -> tuple[bytes, list[int], int]:
-    """Return the layout of a file: the bytes before its data, each tensor's offset into the data, and the file's
-    size."""
-    entries = [entry for entry in metadata if entry[0] != ALIGNMENT_KEY]  # that of a file they were copied from
+    """Lay out a file; return the encoded bytes before its data, each tensor's byte offset in the file, and its size."""
+    entries = [entry for entry in metadata if entry[0] != ALIGNMENT_KEY]  # copied metadata may have an older alignment
     if alignment != DEFAULT_ALIGNMENT:
         entries.append((ALIGNMENT_KEY, "u32", alignment))
     offsets, position = [], 0
@@ -140,7 +140,10 @@ def encode_string(text: str | bytes) -> bytes:
 
 
 def encode_value(kind: str, value: Any) -> bytes:
-    """Encode type id and value of one metadata entry; raise ValueError for an unknown type or a value out of range."""
+    """Encode type id and value of one metadata entry, ``kind`` being "u32", "string", "f32[]" and so on.
+
+    Raise ValueError for an unknown type or a value out of range.
+    """
     item = kind.removesuffix("[]")
     if item not in TYPE_IDS:
         raise ValueError(f"unknown metadata type {kind!r}: choose from {', '.join(TYPE_IDS)}, with [] for an array")

@@ -230,7 +230,7 @@ class Session:
         """
         self._check(tokens, 0)
         if not len(tokens):
-            raise SessionError("cannot sync to an empty prompt")
+            raise SessionError("the prompt is empty: it needs at least one token")
         common = self.common_prefix(tokens)
         if common < self.pos:
             self.invalidate()

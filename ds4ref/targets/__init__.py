@@ -43,5 +43,6 @@ def open_target(spec: str, **options: Any) -> Target:
 
             return LocalTarget.open(rest or None, **options)
     except TypeError as error:
-        raise UsageError(f"target {kind}: {str(error).split(') ')[-1]}") from None
+        refused = str(error).split(") ")[-1].replace("got an unexpected keyword argument", "there is no option")
+        raise UsageError(f"target {kind}: {refused}") from None
     raise UsageError(f"unknown target {spec!r}: local[:MODEL], http(s)://HOST/v1 or command:BINARY ARGS")

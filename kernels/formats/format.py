@@ -378,7 +378,7 @@ class Format:
         raw = np.ascontiguousarray(raw)
         if raw.dtype != np.uint8 or raw.ndim == 0 or raw.shape[-1] % self.block_bytes:
             unit = f"uint8 in multiples of {self.block_bytes} bytes"
-            raise ValueError(f"{self.name} rows are {unit}, not {raw.dtype} {raw.shape}")
+            raise ValueError(f"{self.name}: rows must be {unit}, got {raw.dtype} of shape {raw.shape}")
         cols = raw.shape[-1] // self.block_bytes * self.block_elems
         blocks = raw.reshape(-1, self.block_bytes)
         out = np.empty((len(blocks), self.block_elems), np.float32)

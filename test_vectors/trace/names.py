@@ -107,8 +107,11 @@ def parse(text: str, where: str) -> NameTable:
     except msgspec.MsgspecError as error:
         raise DataError(f"{where} is no table of names: {error}") from error
     unknown = [name for name in table.points if name not in OPS]
-    if unknown or not table.points:
-        raise DataError(f"{where}: no point of the pass is called {', '.join(unknown[:3]) or 'so'}")
+    if not table.points:
+        raise DataError(f"{where}: the table [points] is empty")
+    if unknown:
+        known = "docs/reference/trace.md 7 lists the names of intermediates"
+        raise DataError(f"{where}: unknown names {', '.join(unknown[:3])}; {known}")
     points = {point: tuple(map(_rule, value if isinstance(value, list) else [value]))
               for point, value in table.points.items()}  # fmt: skip
     if any(rule.times not in ("", *OPS) for rules in points.values() for rule in rules):

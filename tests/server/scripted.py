@@ -164,7 +164,7 @@ class ScriptedSession:
         if len(tokens) > self.ctx - 1:
             raise ContextError(f"{len(tokens)} tokens do not fit")
         if not tokens:
-            raise SessionError("cannot sync to an empty prompt")
+            raise SessionError("the prompt is empty: it needs at least one token")
         if self.common_prefix(tokens) < self.pos:
             self.invalidate()
         while self.pos < len(tokens):

@@ -1,15 +1,16 @@
 """Drafts: guesses of the next tokens, which a session verifies in one pass (speculative decoding).
 
-Every committed token is picked from the target's own logits, so drafts change speed and nothing else: a draft that is
-one certain token d needs no acceptance draw. The sampler draws t from the target's p as it does without drafts, and the
-rows ahead stay valid if t == d. That is rejection sampling (accepted with p(d), otherwise drawn from the rest), with
-the random numbers of plain decode.
+Every token of the output is picked from the model's own logits, so drafts change speed and nothing else. The sampler
+draws a token t from the model's probabilities p, as it does without drafts; if t equals the drafted token d, the logits
+that the pass computed after d are valid too. That is rejection sampling (d is accepted with probability p(d), otherwise
+another token is drawn) with the same random numbers as plain decode.
 
-    lookup.py       what followed the same tokens earlier in the conversation; needs no weights
-    speculation.py  which draft is tried, and how deep
-    estimates.py    running estimates of acceptance, and of the time of a pass, for that
-
-    session.py      the session that verifies them; a pass of several rows is the decoder's
+    lookup.py       drafts what followed the same tokens earlier in the conversation; needs no weights
+    mtp.py          drafts with the model's block for multi-token prediction
+    speculation.py  decides which source of drafts is tried, and how many tokens it drafts (the depth)
+    estimates.py    running estimates of acceptance and of the time of a pass, on which this decision is based
+    session.py      the session that verifies drafts; ``ds4ref.decode`` runs its passes of several tokens
+    setup.py        the drafts of an engine, made from its options
 """
 
 from __future__ import annotations
@@ -19,27 +20,28 @@ from typing import Any, Protocol
 
 
 class Draft(Protocol):
-    """A source of drafts.
+    """A source of drafted tokens.
 
-    An implementation may have an attribute ``grade`` (int, default 0): a class of confidence of its last proposal, for
-    which ``Speculation`` keeps estimates of acceptance of their own; and ``window`` (int, default 1): the number of the
-    newest tokens whose streams it can use after a prompt.
+    An implementation may have two more attributes: ``grade`` (int, default 0), how confident it is of the tokens that
+    it returned last (``Speculation`` estimates acceptance separately for each grade); and ``window`` (int, default 1),
+    the number of newest tokens whose residual streams it can use after a prompt.
     """
 
     name: str
-    """What reports call it: "lookup", "mtp", "given"."""
+    """Its name in reports: "lookup", "mtp", "given"."""
 
     def propose(self, tokens: Sequence[int], streams: Any, limit: int) -> list[int]:
         """Return at most ``limit`` tokens that are likely to follow ``tokens``.
 
-        tokens: the sequence, the token about to be evaluated last; a live list: neither kept nor changed.
-        (len(tokens) - 1 are evaluated.)
-        streams: final streams (k, C, D) of the newest k >= 1 evaluated tokens, positions len(tokens)-1-k ..
-        len(tokens)-2, an array of the backend valid only during the call; or None if unknown (after a load or restore).
+        tokens: the whole sequence; the last token is about to be evaluated, those before it have been. The list belongs
+        to the session: the implementation must neither keep nor change it.
+        streams: residual streams (k, C, D) that the last layer returned for the newest k >= 1 evaluated tokens, at
+        positions len(tokens)-1-k .. len(tokens)-2: an array of the backend, valid only during the call; None if they
+        are unknown (after a session was loaded or restored).
         """
 
     def truncate(self, pos: int) -> None:
-        """Forget what is known of positions from ``pos`` on.
+        """Forget what was stored for positions ``pos`` and later.
 
-        The sequence was rewound, or replaced by another (then ``pos`` is the common prefix, or 0).
+        Called when the sequence was rewound to ``pos``, or replaced by another one with the same first ``pos`` tokens.
         """

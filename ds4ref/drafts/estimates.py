@@ -1,4 +1,5 @@
-"""Running estimates for ``Speculation``: seconds of a pass by rows, acceptance by position. No clock here."""
+"""Running estimates for ``Speculation``: the seconds of a pass by its number of rows (tokens that it evaluates), and
+how often the token at each position of a draft is accepted. The caller measures the time."""
 
 from __future__ import annotations
 
@@ -12,29 +13,30 @@ from ..engine_options import MOST_DRAFTED
 MOST_ROWS = MOST_DRAFTED + 1
 
 SLOPE, DOUBTED = 0.15, 0.2
-"""What a further row is expected to add to a pass, in passes of one row, before it was measured, and how far from the
-expectation the first one may be."""
+"""Time that a further row is assumed to add to a pass until it has been measured, as a share of the time of a pass of
+one row; and the relative error that this assumption may have."""
 SURPRISING = 1.4
-"""Factor between a pass's time and the expected one, either way, from which a pass of one row is asked for."""
+"""If a pass takes longer or shorter than expected by this factor, a pass of one row is run next, for comparison."""
 FIRST, DOUBT, ALIKE = 0.5, 2.0, 4.0
-"""Acceptance that is expected of what was never tried, and trials that this counts for; trials that the position before
-counts for."""
+"""Acceptance assumed for the first position of a draft before any trial, and the number of trials that this assumption
+weighs as much as; the number of trials that the estimate for the position before weighs as much as."""
 DECAY = 1 - 1 / 24
-"""Weight of a trial of acceptance after the next one."""
+"""Factor by which the weight of all earlier trials of acceptance shrinks with each new trial."""
 HOPE = 0.5
-"""Standard deviations by which acceptance is overestimated: what is uncertain is tried, as long as it is paid for."""
+"""Standard deviations added to each estimate of acceptance, so that drafts with few trials get tried."""
 
 
 class PassTimes:
-    """Seconds of a pass by its number of rows, as medians of the newest: single passes on a busy machine take several
-    times as long. The first pass of each number of rows is left out: it may have made a recording.
+    """Seconds of a pass by its number of rows: medians of the newest measurements, because on a busy machine a single
+    pass can take several times as long. The first pass of each number of rows is left out, as it may have included
+    making a recording.
 
     level   seconds of a pass of one row; 0.0 before it was measured
-    ratios  by rows, 0 to MOST_ROWS, seconds over those of one row: at least 1, at most the number of rows; between and
-            beyond measured numbers of rows on a line
-    most    the ratios as they may be at most
-    surprise  rows and seconds of the last pass if it took far from what was expected: how long a pass of one row takes
-              now tells whether the machine has changed, or what the rows cost
+    ratios  list indexed by number of rows, 0 to MOST_ROWS: time of such a pass divided by that of a pass of one row,
+            between 1 and the number of rows; interpolated or extrapolated for numbers of rows that were not measured
+    most    the same list with the uncertainty added: the largest ratios to expect
+    surprise  rows and seconds of the last pass if its time was far from the expected one, else None; the next pass of
+              one row then shows whether the whole machine became slower (or faster) or only passes of that many rows
     """
 
     def __init__(self) -> None:
@@ -45,7 +47,7 @@ class PassTimes:
         self._estimate()
 
     def add(self, rows: int, seconds: float) -> None:
-        """Enter a pass of ``rows`` rows."""
+        """Take into account that a pass of ``rows`` rows took ``seconds``."""
         if rows not in self._ratios:
             self._ratios[rows] = deque(maxlen=7)
         elif rows == 1:
@@ -73,22 +75,24 @@ class PassTimes:
 
 
 class Acceptance:
-    """Acceptance of one kind of draft by position: that the token is committed, given that those before it were.
+    """Estimates, for one kind of draft and each position in it, of the probability that the drafted token is accepted
+    if those before it were.
 
-    Positions are expected to be like the one before, as far as they were not tried, or not lately.
+    A position that was not tried, or not lately, is assumed to be like the position before it.
     """
 
     def __init__(self) -> None:
         self._hits, self._trials = [0.0] * MOST_DRAFTED, [0.0] * MOST_DRAFTED
 
     def add(self, accepted: int, drafted: int) -> None:
-        """Enter a draft of ``drafted`` tokens, the first ``accepted`` of which were committed."""
+        """Take into account a draft of ``drafted`` tokens, of which the first ``accepted`` were accepted."""
         for position in range(MOST_DRAFTED):
             self._hits[position] = DECAY * self._hits[position] + (position < accepted)
             self._trials[position] = DECAY * self._trials[position] + (position < min(accepted + 1, drafted))
 
     def tokens(self) -> list[float]:
-        """Return the expected tokens of a pass by depth, 0 to MOST_DRAFTED: 1 + a1 + a1 a2 + ..."""
+        """Return the expected number of tokens that a pass adds to the text, for each number of drafted tokens 0 to
+        MOST_DRAFTED: 1 + a1 + a1 a2 + ..., where ai is the acceptance at position i."""
         expected, chain, share, weight = [1.0], 1.0, FIRST, DOUBT
         for hits, trials in zip(self._hits, self._trials, strict=True):
             share = (hits + weight * share) / (trials + weight)

@@ -1,11 +1,12 @@
-"""Drafts from the conversation itself: what followed the same tokens when they occurred last.
+"""Drafts from the conversation itself: the tokens that followed when the newest tokens occurred before.
 
-Edits of files, tool results and quotations repeat what is there already; no weights are needed. The last place of every
-run of ``RUN`` tokens is in a table, and earlier places of the same run are chained to it, from new to old. The newest
-places are compared backwards, token by token, and the longest match wins, the newer one on ties. Undoing an entry
-restores the one before it, so ``truncate`` is exact.
+This pays because edits of files, tool results and quotations repeat earlier text; no weights are needed. A table holds
+the last position of every run of ``RUN`` tokens, and each position is linked to the previous one of the same run. The
+newest of these positions are compared with the end of the text, token by token backwards; the longest match wins, the
+newer one if they are equally long. Removing the newest position restores the one before it in the table, so after
+``truncate`` the table is as if the removed tokens had never been there.
 
-Memory: 12 bytes a token, and a table entry (about 150 bytes) for each distinct run. Tokens are not copied.
+Memory: 12 bytes per token, and a table entry (about 150 bytes) for each distinct run. Tokens are not copied.
 """
 
 from __future__ import annotations
@@ -15,34 +16,36 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 RUN = 2
-"""Least number of tokens that must match."""
+"""Minimum number of tokens that must match."""
 TRIES = 8
-"""Most places that are compared for one proposal."""
+"""Maximum number of earlier positions of the same run that are compared for one draft."""
 COMPARED = 32
-"""Most tokens by which a match is measured."""
+"""Maximum number of tokens that are compared at one position."""
 GRADES = (3, 8)
-"""Lengths of matches from which the next grade of confidence begins."""
+"""Lengths of the match at which confidence rises to grade 1 and to grade 2."""
 
 _NONE = -1
 
 
 class Lookup:
-    """Drafts by lookup in one sequence; ``propose`` enters the tokens that are new to it."""
+    """A source of drafts for one sequence: lookup in its own tokens. ``propose`` first adds new tokens to the table."""
 
     name = "lookup"
 
     def __init__(self) -> None:
         self.grade = 0
-        """Confidence of the last proposal, 0 to len(GRADES), by the length of the match."""
-        self._runs = array("Q")  # the run that ends at each position, as a number; 0 at the first
-        self._before = array("i")  # the place before it with the same run
-        self._last: dict[int, int] = {}  # by run
-        self._at, self._source = _NONE, _NONE  # the last proposal: made at which length, copied from where
+        """Confidence in the newest draft, 0 to len(GRADES), by the length of the match."""
+        self._runs = array("Q")  # by position: the two tokens that end there, packed into a number; 0 at the first
+        self._before = array("i")  # by position: the previous position where the same run ends
+        self._last: dict[int, int] = {}  # run -> the last position where it ends
+        self._at, self._source = _NONE, _NONE  # newest draft: length of the sequence then, position it was copied from
 
     def propose(self, tokens: Sequence[int], streams: Any, limit: int) -> list[int]:
-        """Return what followed the longest earlier match of the newest tokens, at most ``limit`` tokens.
+        """Return at most ``limit`` tokens that followed the longest earlier match of the newest tokens; [] if none
+        matches.
 
-        A match that reaches into the present is continued periodically. See ``Draft``; ``streams`` are not used.
+        If the text after the match ends before ``limit`` tokens, the draft goes on by repeating itself. Parameters as
+        in ``Draft.propose``; ``streams`` are not used.
         """
         self.truncate(len(tokens))
         self._enter(tokens)
@@ -58,7 +61,7 @@ class Lookup:
         return draft
 
     def truncate(self, pos: int) -> None:
-        """Forget positions from ``pos`` on."""
+        """Remove positions ``pos`` and later from the table."""
         while len(self._runs) > max(0, pos):
             run, before = self._runs.pop(), self._before.pop()
             self._source = _NONE
@@ -76,7 +79,7 @@ class Lookup:
                 self._last[run] = at
 
     def _search(self, tokens: Sequence[int]) -> tuple[int, int]:
-        """Return (length of the best match, position that followed it); (0, -1) if there is none."""
+        """Return (length of the best match, position after it); (0, -1) if nothing matches."""
         best, match = 0, _NONE
         for place in self._places(len(tokens)):
             length = self._matched(tokens, place)
@@ -87,8 +90,9 @@ class Lookup:
         return best, match
 
     def _places(self, end: int) -> Iterator[int]:
-        """Yield where the newest run may have stood before, each as the position after it."""
-        if self._source != _NONE:  # the text may still follow the last proposal's source, now beyond the tries
+        """Yield earlier positions of the run that ends the sequence of ``end`` tokens: each time the position after
+        it."""
+        if self._source != _NONE:  # the text may go on as where the last draft came from, maybe beyond TRIES positions
             place = self._source + end - self._at
             if place < end:
                 yield place
@@ -101,7 +105,7 @@ class Lookup:
 
     @staticmethod
     def _matched(tokens: Sequence[int], place: int) -> int:
-        """Return how many tokens before ``place`` equal the newest ones, at most ``COMPARED``."""
+        """Return how many tokens before position ``place`` equal the newest ones, at most ``COMPARED``."""
         end, most = len(tokens), min(COMPARED, place)
         length = 0
         while length < most and tokens[place - 1 - length] == tokens[end - 1 - length]:

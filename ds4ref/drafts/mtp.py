@@ -1,8 +1,9 @@
-"""Drafts of the block for multi-token prediction (``archs.deepseek4.mtp``), for one sequence.
+"""Drafts by the block for multi-token prediction (``archs.deepseek4.mtp``), for one sequence.
 
-Each call gives the block the pairs that it has not seen, the model's streams at p with the token at p + 1; the last of
-them predicts the first draft. Further drafts follow from the block's own streams. Their rows are then taken back: the
-next call writes those of the model's streams in their place.
+The block, one more layer in a file of its own, takes pairs: the model's residual streams at position p and the token at
+p + 1. Each call passes it the pairs that are new since the last call; the newest pair predicts the first drafted token.
+Further drafted tokens are predicted from the block's own output streams; the cache rows that this wrote are removed
+afterwards, and the next call writes rows from the model's streams there.
 
     mtp = Mtp(Block.open("mtp.gguf", engine.model))
     mtp.propose(tokens, streams, 2)
@@ -21,24 +22,25 @@ from ..decode import RANKS, recorded
 from ..errors import UsageError
 
 MOST_DRAFTED, MOST_MARGIN = 16, 1000.0
-"""Upper limits of ``depth`` and ``margin``, those of ds4."""
+"""Upper limits of ``depth`` and ``margin``, as in ds4."""
 
 MOST_RECORDED = 8
-"""Maximum number of pairs in a recorded pass: the rows of a pass that verifies drafts. More come only after a
-prompt."""
+"""Maximum number of pairs in a recorded pass (one that is replayed): as many as a pass verifies at once. More pairs
+occur only after a prompt."""
 
 
 class Mtp:
-    """Drafts of one sequence by the block; implements ``Draft``.
+    """A source of drafts for one sequence that runs the MTP block; implements ``Draft``.
 
-    depth   maximum number of drafts
-    margin  two drafts become one if the logits of the best two tokens for the second are closer than this, as in ds4
+    depth   maximum number of drafted tokens
+    margin  a second drafted token is dropped if the logits of the best two candidates for it differ by less than this
+            (only if exactly two tokens are drafted, as in ds4)
     """
 
     name = "mtp"
 
     def __init__(self, block: Block, depth: int = MOST_DRAFTED, margin: float = 0.0):
-        """Raise UsageError for a number out of range."""
+        """Raise UsageError if ``depth`` or ``margin`` is out of range."""
         if not 1 <= depth <= MOST_DRAFTED:
             raise UsageError(f"drafts of multi-token prediction must be 1 to {MOST_DRAFTED}, got {depth}")
         if not 0 <= margin <= MOST_MARGIN:
@@ -49,7 +51,7 @@ class Mtp:
         self._recordings: dict[tuple[int, int], tuple[Any, Any]] = {}
 
     def propose(self, tokens: Sequence[int], streams: Any, limit: int) -> list[int]:
-        """Implement ``Draft.propose``. Without streams nothing is known of the sequence: propose nothing."""
+        """Implement ``Draft.propose``; without streams, return no tokens and empty the block's cache."""
         if streams is None:
             self._rows.restart(0)
             return []
@@ -75,25 +77,28 @@ class Mtp:
         return drafts
 
     def truncate(self, pos: int) -> None:
-        """Implement ``Draft.truncate``: the row of a position also holds the token after it."""
+        """Implement ``Draft.truncate``, from ``pos`` - 1 on, as a cache row depends on the token after its position."""
         if pos - 1 < self._rows.pos:
             self._rows.rewind(max(pos - 1, 0))
 
     @staticmethod
     def paired(tokens: Sequence[int], start: int, end: int) -> Sequence[int]:
-        """Return the tokens that go with the streams of positions start .. end - 1."""
+        """Return the tokens that form pairs with the streams of positions start .. end - 1: each the next one."""
         return tokens[start + 1 : end + 1]
 
     def _go_to(self, pos: int) -> None:
-        """Continue at ``pos``: with the rows before it, if they are there, else without any."""
+        """Set the block's cache to position ``pos``, keeping the rows before it if it holds them all, else empty."""
         if pos < self._rows.pos:
             self._rows.rewind(pos)
         else:
             self._rows.restart(pos)
 
     def _step(self, X: np.ndarray, ids: Sequence[int]) -> tuple[np.ndarray, list[int], list[float]]:
-        """Run pairs (T, C, D), (T,); return the last one's streams (1, C, D), valid until the next step, its best
-        tokens and their logits."""
+        """Run the block on T pairs, streams X (T, C, D) and tokens ids (T,).
+
+        Return, for the last pair, the block's streams (1, C, D), valid until the next step, its best tokens and their
+        logits.
+        """
         block, rows, ops = self.block, self._rows, self.block.ops
         recording = self._recording(len(ids))
         if recording is None:
@@ -108,12 +113,13 @@ class Mtp:
         return ops.host(streams), ops.host(best)[0].tolist(), ops.host(values)[0].tolist()
 
     def _recording(self, count: int) -> tuple[Any, Any] | None:
-        """Return the recording of a pass of ``count`` pairs and its inputs, None if such a pass is not recorded."""
+        """Return a recorded pass of ``count`` pairs and its inputs, made at first use; None if such passes are not
+        recorded."""
         block, key = self.block, (count, self.block.ops.threads)
         if count > MOST_RECORDED or not self._records:
             return None
         if key not in self._recordings:
-            # a recording for other numbers of threads is of no more use
+            # drop recordings made for another number of threads
             self._recordings = {known: made for known, made in self._recordings.items() if known[1] == key[1]}
             self._recordings[key] = recorded(block, [self._rows], [count], [None], count, RANKS)  # type: ignore[arg-type, list-item]
         return self._recordings[key]

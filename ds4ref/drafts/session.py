@@ -1,7 +1,7 @@
-"""A session that drafts: drafted tokens are evaluated with the token that is appended, in one pass.
+"""A session that drafts: when a token is appended, the tokens drafted to follow it are evaluated in the same pass.
 
-If they are appended next, that costs nothing more. Nothing else changes: all outputs are to the bit those of a session
-without drafts.
+Those that are appended next then need no pass of their own. Nothing else changes: all outputs are bit-identical to
+those of a session without drafts.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from .speculation import Speculation
 
 
 class DraftingSession(Session):
-    """A session of ``Engine.session`` whose tokens ``speculation`` drafts for this session alone."""
+    """A session with drafts, as ``Engine.session`` returns it; its ``speculation`` serves no other session."""
 
     def __init__(self, model: Model, ctx: int, speculation: Speculation):
         self.speculation = speculation
@@ -27,7 +27,7 @@ class DraftingSession(Session):
         if room < 1:
             return []
         streams = self._streams
-        if self._rows is not None:  # of the whole pass
+        if self._rows is not None:  # it holds the streams of all tokens of the newest pass: take those up to this token
             streams = self._rows.streams[: self._row + 1]
         self._tokens.append(token)
         try:

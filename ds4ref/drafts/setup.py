@@ -1,4 +1,4 @@
-"""Which drafts the sessions of an engine try, as ``Engine.open`` and the commands are told."""
+"""Which drafts the sessions of an engine try, from the options of ``Engine.open`` and of the commands."""
 
 from __future__ import annotations
 
@@ -17,14 +17,17 @@ if TYPE_CHECKING:
 
 
 class Drafts:
-    """The drafts of an engine: makes each session's speculation, and keeps the file of the block open.
+    """The drafting of an engine: makes sessions that draft, and keeps the file of the MTP block open if one is used.
 
-    counts, times: of all sessions.
+    counts, times: what was drafted and accepted, and how long passes took, in all sessions together.
     """
 
     def __init__(self, model: Model, wanted: Drafting):
-        """Bind what drafts; ``wanted.kind`` must not be "off". Raise UsageError for settings that cannot be met,
-        ModelFileError or ShapeError for another file."""
+        """Open the MTP block's file if it is wanted; ``wanted.kind`` must not be "off".
+
+        Raise UsageError for settings that are not possible, ModelFileError or ShapeError if the file is not the MTP
+        block of ``model``.
+        """
         if wanted.kind not in DRAFTS:
             raise UsageError(f"unknown drafts {wanted.kind!r}: choose from {', '.join(DRAFTS)}")
         if wanted.kind == "mtp" and wanted.mtp is None:
@@ -39,7 +42,7 @@ class Drafts:
             self.block = Block.open(wanted.mtp, model)
 
     def session(self, ctx: int) -> DraftingSession:
-        """Return a new, empty session for ``ctx`` tokens that drafts."""
+        """Return a new, empty session that drafts, with a context of ``ctx`` tokens."""
         drafts: list[Draft] = []
         if self.block is not None:
             from .mtp import Mtp
@@ -52,7 +55,7 @@ class Drafts:
         return DraftingSession(self.model, ctx, speculation)
 
     def facts(self) -> dict[str, Any]:
-        """Return what the drafts of all sessions did, for reports."""
+        """Return, for reports, the tokens drafted and accepted in all sessions, and the tokens gained per pass."""
         return {
             "kind": self.wanted.kind,
             "drafted": self.counts.of("drafted"),
@@ -61,6 +64,6 @@ class Drafts:
         }
 
     def close(self) -> None:
-        """Close the file of the block."""
+        """Close the file of the MTP block, if one is open."""
         if self.block is not None:
             self.block.close()

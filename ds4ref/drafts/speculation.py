@@ -1,20 +1,22 @@
-"""Which draft is tried, and how deep: whatever promises most tokens a second.
+"""The choice of a source of drafts and of the depth, the number of drafted tokens: whatever promises most tokens per
+second.
 
-A pass of k + 1 rows commits 1 + a1 + a1 a2 + ... tokens, where a_i is the running acceptance of a draft's i-th token,
-and takes the time of its rows, measured, and of making the draft, measured. The depth of most tokens a second is taken:
-0, plain decode, where drafting does not pay.
+A pass of depth k evaluates k + 1 tokens (rows), the pending one and k drafted ones. It adds 1 + a1 + a1 a2 + ... tokens
+to the text on average, where ai is the estimated acceptance of the draft's i-th token. It takes the measured time of a
+pass of so many rows and of making the draft. The depth with most tokens per second is taken; where drafting does not
+pay that is 0, plain decode.
 
-A balance in units of a plain token's time bounds what being wrong may cost. Every pass with drafts is entered with what
-it gained or lost against plain decode; a depth is only tried if the balance covers the loss of all its tokens. It
-begins with ``CREDIT`` and grows by ``RATE`` a plain pass, so where nothing is ever accepted n tokens take at most as
-long as n (1 + RATE) + CREDIT of them. Where no depth promises anything, what it holds is spent on trying the least dear
-one.
+A balance, in units of the time of a plain pass (one without drafts), bounds what wrong drafts may cost. What each pass
+with drafts gained or lost against plain decode is added to it, and a depth is only tried if the balance covers the loss
+if none of its tokens is accepted. The balance starts at ``CREDIT`` and grows by ``RATE`` per plain pass; so if nothing
+is ever accepted, n tokens take no longer than n (1 + RATE) + CREDIT tokens of plain decode. If no depth promises a
+gain, the balance is spent on trying the one that is expected to lose least.
 
     speculation = Speculation([Lookup()])
     draft = speculation.propose(tokens, streams, room)
-    ...                                       the pass of 1 + len(draft) rows
+    ...                                       run the pass of 1 + len(draft) rows
     speculation.passed(1 + len(draft), seconds)
-    speculation.settled(accepted)             if there was a draft
+    speculation.settled(accepted)             if the draft was not empty
 """
 
 from __future__ import annotations
@@ -31,38 +33,40 @@ from . import Draft
 from .estimates import Acceptance, PassTimes
 
 CREDIT, SAVED, CAP = 1.0, 2.0, 16.0
-"""The balance at first; up to which it grows by plain passes; at most, which is what a sudden end of all acceptance may
-cost."""
+"""The balance at the start, the balance up to which plain passes add to it, and its maximum, which is what is lost if
+drafts suddenly stop being accepted; all in plain passes."""
 RATE = 0.008
 """What a plain pass adds to the balance."""
 SPACING = 16
-"""Passes between two tries of another depth while drafts pay."""
+"""Number of passes, while drafts pay, after which another depth than the best is tried once."""
 LONGEST = 64
-"""Passes without a plain one after which one is tried."""
+"""Number of passes with drafts in a row after which a plain pass is run, to measure its time again."""
 MARGIN = 1.01
-"""Speed-up that a depth must promise."""
+"""Minimum speed-up over plain decode that a depth must promise."""
 CHEAP = 0.003
-"""Share of a plain pass up to which a draft is asked at every token, whether it pays or not."""
+"""A source whose drafts cost at most this share of a plain pass is asked at every token, whether they pay or not."""
 ANSWERS = 1 / 8
-"""Weight of the newest call in the share of calls that a draft answers."""
+"""Weight of the newest call in the running share of calls for which a source returned a draft."""
 
 Kind = tuple[str, int]
-"""Name of a draft, and its grade."""
+"""Name of a source of drafts, and the grade of confidence of its draft."""
 
 
 class Counts(Counter[tuple[str, str, int]]):
-    """What speculation did, for reports, by (what, name of the draft, depth).
+    """Counts of what speculation did, for reports; the key is (what, name of the source of drafts, depth).
 
-    "passes", with "" and 0 for plain ones; "drafted" and "accepted" tokens of settled passes.
+    what: "passes" (plain ones under the name "" and depth 0), or "drafted" or "accepted", numbers of tokens, counted
+    once it is known how many tokens of a pass were accepted.
     """
 
     def of(self, what: str) -> int:
-        """Return the sum over all drafts and depths."""
+        """Return the count of ``what``, summed over all sources and depths."""
         return sum(count for (kind, _, _), count in self.items() if kind == what)
 
     @property
     def tokens_a_pass(self) -> float:
-        """Return the committed tokens by pass, the pending one and those accepted; 1.0 before the first."""
+        """Return the average number of tokens that a pass added to the text: the pending one and the accepted ones; 1.0
+        before the first pass."""
         return 1 + self.of("accepted") / max(1, self.of("passes"))
 
     def __str__(self) -> str:
@@ -73,35 +77,41 @@ class Counts(Counter[tuple[str, str, int]]):
 
 @dataclass
 class _Plan:
-    """The outlook of one kind of draft, by depth from 0."""
+    """What one kind of draft is expected to bring; lists indexed by depth from 0, times in plain passes."""
 
     tokens: list[float]
+    """Expected number of tokens that the pass adds to the text."""
     costs: list[float]
+    """Expected time of the pass and of making the draft."""
     losses: list[float]
-    """What it costs at most if nothing is accepted."""
+    """Most time that is lost if no drafted token is accepted."""
     values: list[float]
+    """Expected speed-up over plain decode: tokens / costs."""
     best: list[int]
-    """The best depth of a draft of so many tokens."""
+    """The best depth up to the index; 0 if none of them pays."""
 
 
 @dataclass
 class _Tried:
-    """The last proposal, until it is settled."""
+    """The newest draft, kept until it is known how many of its ``depth`` tokens were accepted."""
 
     kind: Kind
     depth: int
     cost: float
+    """Time to make the draft, in plain passes."""
     passed: bool = False
+    """Whether the pass that evaluates it has run."""
 
 
 class Speculation:
-    """The choice of drafts of one sequence.
+    """Chooses, before each pass of one sequence, which drafted tokens are evaluated with the pending one.
 
-    drafts  in order of preference; of equal promise the first is taken
-    depth   0: chosen as above; 1 to 7: always so deep, for measurements
-    most    most drafted tokens of a pass
-    clock   seconds, for the cost of drafts
-    counts  what is counted into, and ``times`` of passes: those of all sequences of an engine (None: its own)
+    drafts  sources of drafts in order of preference; the first one is taken if several promise the same
+    depth   0: chosen before each pass; 1 to 7: always this number of drafted tokens, for measurements
+    most    maximum number of drafted tokens in a pass
+    clock   returns seconds, to measure how long sources take
+    counts  collects the counts for reports; ``times`` collects the times of passes; an engine passes the same two to
+            all its sequences (None: new ones)
     """
 
     def __init__(
@@ -115,7 +125,7 @@ class Speculation:
     ):
         self.drafts, self.depth, self.most, self._clock = tuple(drafts), depth, min(most, MOST_DRAFTED), clock
         self.window = max((getattr(draft, "window", 1) for draft in drafts), default=1)
-        """Number of the newest tokens whose streams some draft can use."""
+        """Largest number of newest tokens whose residual streams a source can use."""
         self.counts = Counts() if counts is None else counts
         self.times = PassTimes() if times is None else times
         self.balance = CREDIT
@@ -126,12 +136,14 @@ class Speculation:
         self._tried: _Tried | None = None
         self._passes = self._varied = self._plain = 0
 
-    # --- the session's side
+    # --- called by the session
 
     def propose(self, tokens: Sequence[int], streams: Any, room: int) -> list[int]:
-        """Return the tokens to verify behind the pending one, at most ``room`` and ``most``; [] for plain decode.
+        """Return the drafted tokens to evaluate after the pending one, at most ``room`` and ``most``; [] for plain
+        decode.
 
-        tokens, streams: as for ``Draft.propose``. room: tokens that still fit the context after the pending one.
+        tokens, streams: as for ``Draft.propose``; the pending token is the last of ``tokens``.
+        room: number of tokens that still fit in the context after the pending one.
         """
         self._tried = None
         limit = min(room, self.depth or self.most, self.most)
@@ -144,7 +156,7 @@ class Speculation:
         return self._chosen(tokens, streams, limit)
 
     def passed(self, rows: int, seconds: float) -> None:
-        """Enter a pass of ``rows`` rows that took ``seconds``; one row is plain decode."""
+        """Take into account that a pass of ``rows`` tokens took ``seconds``; one row is plain decode."""
         self.times.add(rows, seconds)
         self._passes += 1
         if self._tried is not None and rows == self._tried.depth + 1:
@@ -155,9 +167,9 @@ class Speculation:
             self.balance = max(self.balance, min(SAVED, self.balance + RATE))
 
     def settled(self, accepted: int) -> None:
-        """Enter that of the last proposal ``accepted`` tokens were committed before the first other token.
+        """Take into account that the first ``accepted`` tokens of the newest draft were accepted and the next was not.
 
-        Without a proposal, or before its pass, nothing is entered.
+        Do nothing if there was no draft, or its pass has not run.
         """
         tried, self._tried = self._tried, None
         if tried is None or not tried.passed:
@@ -166,12 +178,12 @@ class Speculation:
         for what, count in (("passes", 1), ("drafted", tried.depth), ("accepted", accepted)):
             self.counts[what, tried.kind[0], tried.depth] += count
         self._acceptance.setdefault(tried.kind, Acceptance()).add(accepted, tried.depth)
-        # as estimated: a single pass may have met the machine's other work
+        # the estimated time, not the measured one: other work of the machine may have slowed this single pass
         gained = 1 + accepted - tried.cost - self.times.most[tried.depth + 1]
         self.balance = min(CAP, self.balance + gained)
 
     def truncate(self, pos: int) -> None:
-        """Tell all drafts that positions from ``pos`` on are gone; a proposal that is not settled is forgotten."""
+        """Tell all sources that positions ``pos`` and later were removed, and forget the newest draft."""
         self._tried = None
         for draft in self.drafts:
             draft.truncate(pos)
@@ -209,10 +221,11 @@ class Speculation:
         return []
 
     def _worth_asking(self, draft: Draft, limit: int, value: float) -> int:
-        """Return for how many tokens to ask a draft, 0 for not at all.
+        """Return how many tokens to ask the source ``draft`` for, at most ``limit``; 0 not to ask it.
 
-        One that costs next to nothing is always asked for all; others for the depth that pays, if it pays often enough,
-        and promises more than ``value``. Without one that pays (``value`` 0) they are tried as the balance allows.
+        A source that costs next to nothing is always asked for ``limit``. Another one is asked for its best depth, if
+        that promises more than ``value``, the speed-up already found, and pays although the source often returns
+        nothing. If no other source pays (``value`` 0), it is asked for one token as the balance allows.
         """
         if not self._seconds[draft.name]:
             return 1
@@ -228,7 +241,8 @@ class Speculation:
         return int(not value and plan.losses[1] <= self.balance)
 
     def _varied_depth(self, plan: _Plan, depth: int, longest: int) -> int:
-        """Return the best depth, or now and then another one: what is never tried is never known to have changed."""
+        """Return ``depth``, the best one, or now and then another up to ``longest``, to notice if that has become
+        better."""
         if not depth:
             return max(range(1, longest + 1), key=lambda other: plan.tokens[other] - plan.costs[other])
         if self._passes - self._plain >= LONGEST:
@@ -240,13 +254,13 @@ class Speculation:
         return others[self._passes // SPACING % len(others)] if others else depth
 
     def _covered(self, plan: _Plan, depth: int) -> int:
-        """Return ``depth``, or the best one below it whose loss, if nothing is accepted, the balance covers."""
+        """Return ``depth``, or the best lower one, such that the balance covers the loss if nothing is accepted."""
         while depth and plan.losses[depth] > self.balance:
             depth = plan.best[depth - 1]
         return depth
 
     def _each(self, name: str) -> float:
-        """Return what a token of a draft costs, in plain passes; 0.0 where that is not known."""
+        """Return the time to make one drafted token by the source ``name``, in plain passes; 0.0 if not yet known."""
         known, level = self._seconds[name], self.times.level
         return median_low(known) / level if known and level else 0.0
 

@@ -1,6 +1,7 @@
-"""Routed experts of a model larger than memory: which are kept there, and reading the others in time.
+"""A cache of routed experts, for models larger than memory: which experts stay in memory, and reading the others from
+the file before they are needed.
 
-``policy`` and ``contents`` decide which experts stay, without reading anything, so that ``simulation`` can try them on
-recorded routing. ``readers`` are the threads that read, ``resident`` joins both for a model that computes, ``hotlist``
-names the experts to begin with. An architecture calls it through ``archs.experts``.
+``contents`` decides which experts stay, without reading anything; ``readers`` has the threads that read; ``resident``
+joins both and is what a running model calls, through ``archs.experts``; ``hotlist`` is the file that names the experts
+to load at the start.
 """

@@ -1,7 +1,8 @@
-"""Which experts are in memory: places for them within a budget of bytes, and who makes room for whom.
+"""Which routed experts are in memory: a limited number of places (slots that hold one expert each), and which expert
+is replaced when a new one needs a place.
 
-Layers whose experts are of one size share a pool of places; a file of mixed precision has several pools. A pool's part
-of the budget is its layers' part of all experts' bytes.
+Layers whose experts have the same size share a pool of places; a file of mixed precision has several pools. Each pool
+gets a share of the memory budget in proportion to the bytes of all experts of its layers.
 """
 
 from __future__ import annotations
@@ -13,17 +14,21 @@ import numpy as np
 
 NOWHERE = -1
 HALVING = 16
-"""Decoded tokens after which hotness is halved. A pass counts as one, however many sessions and drafts share it."""
+"""Decoded tokens after which all counts of uses are halved. A pass counts as one token, however many sessions and
+drafted tokens share it."""
 _HOT = 1 << 40
-"""Worth of one use against recency: more than the number of uses of a process's life."""
+"""Factor of the count of uses in an expert's worth: larger than any time of last use, which only decides ties."""
 
 
 class Fading:
-    """An order of experts by how much they are worth keeping: least used leaves first, where uses count half after
-    ``HALVING`` tokens; of equals, the least recent one.
+    """Ranks experts by how much they are worth keeping in memory: the least used one is replaced first, where uses
+    count half after each ``HALVING`` tokens; among equally used ones, the least recently used.
 
-    A new prompt, of whichever session, resets all counts, so that what was hot before does not outlive its use. What
-    other sessions use is counted anew from their next token.
+    A new prompt, in any session, resets all counts, so that experts which an earlier text used often do not stay for
+    long. The experts that other sessions use are counted again from their next token on.
+
+    last     int64 (layers, experts): time of last use, as the number of the call of ``used``
+    hotness  int64 (layers, experts): count of uses
     """
 
     def __init__(self, layers: int, experts: int):
@@ -31,31 +36,32 @@ class Fading:
         self._now = self._since = 0
 
     def used(self, layer: int, ids: np.ndarray) -> None:
-        """Note that experts ``ids`` of a layer are used, each as often as it occurs."""
+        """Count uses of the experts ``ids`` of a layer; an id that occurs twice counts twice."""
         self._now += 1
         self.last[layer, ids] = self._now
         np.add.at(self.hotness[layer], ids, 1)
 
     def decoded(self, tokens: int) -> None:
-        """Halve the counts once in ``HALVING`` decoded tokens."""
+        """Count decoded tokens, and halve the counts of uses after every ``HALVING`` of them."""
         self._since += tokens
         while self._since >= HALVING:
             self._since -= HALVING
             self.hotness >>= 1
 
     def new_prompt(self) -> None:
-        """Reset the counts."""
+        """Reset the counts of uses."""
         self.hotness[:] = 0
         self._since = 0
 
     def worth(self, layers: np.ndarray) -> np.ndarray:
-        """Return the worth of the experts of some layers, int64 (layers, experts): the count, then the time of the last
-        use."""
+        """Return how much the experts of some layers are worth keeping, int64 (layers, experts): higher for more uses,
+        and among equal counts for more recent use."""
         return np.minimum(self.hotness[layers], _HOT >> 20) * _HOT + self.last[layers]
 
 
 class Move(NamedTuple):
-    """An expert that gets a place, and the (layer, expert) that had it before (None: the place was free)."""
+    """An expert that was given a place in memory, and the (layer, expert) that it replaces there (None: the place was
+    free)."""
 
     layer: int
     expert: int
@@ -64,7 +70,7 @@ class Move(NamedTuple):
 
 
 class Pool:
-    """Places for experts of ``size`` bytes each, those of ``layers``."""
+    """A number of ``places`` of ``size`` bytes each, for the experts of ``layers``; ``free`` lists the unused ones."""
 
     def __init__(self, size: int, layers: Sequence[int], places: int):
         self.size, self.layers, self.places = size, np.array(layers), places
@@ -72,18 +78,19 @@ class Pool:
 
 
 class Contents:
-    """The experts in memory.
+    """Bookkeeping of which experts are in memory, and at which place; it reads and copies nothing.
 
-    sizes    bytes of an expert, by layer
+    sizes    bytes of one expert, for each layer
     experts  number of experts of a layer
-    budget   bytes to fill
-    order    decides who leaves
+    budget   bytes of memory for all places
+    order    decides which expert is replaced
     """
 
     def __init__(self, sizes: Sequence[int], experts: int, budget: int, order: Fading):
         self.order = order
         self.place = np.full((len(sizes), experts), NOWHERE, np.int64)
-        """Number of each expert's place in the pool of its layer, int64 (layers, experts), ``NOWHERE`` without one."""
+        """Number of each expert's place in the pool of its layer, int64 (layers, experts); ``NOWHERE`` if it is not in
+        memory."""
         total = sum(sizes) * experts
         self.pools: list[Pool] = []
         for size in sorted(set(sizes)):
@@ -94,18 +101,18 @@ class Contents:
         self._pool = {layer: pool for pool in self.pools for layer in pool.layers.tolist()}
 
     def pool(self, layer: int) -> Pool:
-        """Return the pool of a layer."""
+        """Return the pool that holds the experts of a layer."""
         return self._pool[layer]
 
     def present(self, layer: int, ids: np.ndarray) -> np.ndarray:
-        """Return whether each expert of a layer has a place, bool like ``ids``."""
+        """Return which of the experts ``ids`` of a layer have a place, bool in the shape of ``ids``."""
         return self.place[layer, ids] != NOWHERE
 
     def admit(self, layer: int, experts: Iterable[int], kept: np.ndarray, evict: bool = True) -> list[Move]:
-        """Give places to those of ``experts`` that have none, as far as there are any; return what moved.
+        """Give a place to each of ``experts`` that has none, until no place is left; return the assignments made.
 
-        kept   bool (layers, experts): these stay where they are
-        evict  also take places of others, the least worth first, not only free ones
+        kept   bool (layers, experts): experts that must not be replaced
+        evict  whether experts that are worth less may be replaced; False: only free places are used
         """
         pool, moves = self._pool[layer], []
         wanted = [expert for expert in experts if self.place[layer, expert] == NOWHERE]
@@ -119,7 +126,7 @@ class Contents:
                     break
                 if leaving is None:
                     stays = (self.place[pool.layers] == NOWHERE) | kept[pool.layers]
-                    # those without a place and those that stay come last, and end the search
+                    # experts without a place and those that must stay get the highest worth: reaching one ends the loop
                     leaving = np.where(stays, np.iinfo(np.int64).max, self.order.worth(pool.layers)).ravel()
                 at = int(leaving.argmin())
                 if leaving[at] == np.iinfo(np.int64).max:

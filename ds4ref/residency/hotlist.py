@@ -1,9 +1,9 @@
-"""The hot list of a model file: its experts in the order of how often a text used them.
+"""The hot list of a model file: its routed experts, (layer, expert), in the order of how often a text used them.
 
     MODEL.gguf.experts.json    {"layers": 43, "experts": 256, "hottest": [[12, 7], [3, 91], ...]}
 
-An engine that holds experts in memory begins with these. The list holds for any file of the same model, whatever its
-formats.
+An engine with a cache of experts loads them in this order at the start. A list may be used with any file of the same
+model, in whatever storage formats.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ MOST_BYTES = 64 << 20
 
 
 def beside(model: str | os.PathLike[str]) -> Path:
-    """Return the path of the hot list of a model file."""
+    """Return the path of the hot list that belongs to a model file, in the same folder."""
     return Path(f"{os.fspath(model)}.experts.json")
 
 
 def write_hot_list(path: str | os.PathLike[str], counts: np.ndarray) -> int:
-    """Write the experts that were used, given the number of uses (layers, experts); return how many they are."""
+    """Write a hot list of all experts used at least once, given ``counts`` of uses (layers, experts); return its
+    length."""
     order = np.argsort(-counts, axis=None, kind="stable")
     used = order[: np.count_nonzero(counts)]
     pairs = [[int(i // counts.shape[1]), int(i % counts.shape[1])] for i in used]
@@ -38,8 +39,10 @@ def write_hot_list(path: str | os.PathLike[str], counts: np.ndarray) -> int:
 
 
 def read_hot_list(path: str | os.PathLike[str], layers: int, experts: int) -> list[tuple[int, int]]:
-    """Return (layer, expert) pairs, the hottest first; raise DataError for a list that is damaged, or another
-    model's."""
+    """Return the (layer, expert) pairs of a hot list, most used first.
+
+    Raise DataError if the file is damaged, or is the list of a model with other numbers of ``layers`` or ``experts``.
+    """
     try:
         data = Path(path).read_bytes() if Path(path).stat().st_size <= MOST_BYTES else b""
         content: Any = json.loads(data)

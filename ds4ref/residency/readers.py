@@ -1,6 +1,6 @@
-"""Threads that read pieces of a file into memory, the most urgent first, past the system's cache.
+"""Threads that read pieces of a file into memory, the most urgent first, bypassing the operating system's page cache.
 
-Several threads keep a disk busy; the system's cache would hold every byte a second time.
+Several threads are needed to keep a disk busy; the page cache would hold every byte a second time.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from ds4ref.kernels.system import open_uncached
 from ..errors import BackendError, ModelFileError
 
 NOW, SOON, SOMETIME = range(3)
-"""Urgency: a pass waits for it; a pass will need it; nobody has asked."""
+"""Urgency of a read: a pass waits for it; the running pass will need it later; no pass has asked for it."""
 
 
 class Job:
-    """One piece of work: ``run(handles)`` gets the file descriptors of the thread that does it, one for each file.
-    ``error`` is what it raised."""
+    """One piece of work for a reading thread, which calls ``run(handles)`` with its own file descriptors, one for each
+    file. ``error`` is the exception that ``run`` raised, None without one."""
 
     def __init__(self, run: Callable[[Sequence[int]], None], urgency: int):
         self.run, self.urgency = run, urgency
@@ -31,7 +31,11 @@ class Job:
 
 
 class Readers:
-    """``threads`` threads with the files at ``paths``, together of ``size`` bytes when they were opened."""
+    """A pool of ``threads`` reading threads, each with its own descriptors of the files at ``paths``.
+
+    size: total bytes of the files when the model was opened; raise ModelFileError if it has changed, or if a file
+    cannot be opened.
+    """
 
     def __init__(self, paths: Sequence[str], size: int, threads: int):
         self.path = path = paths[0]
@@ -72,7 +76,7 @@ class Readers:
             raise BackendError(f"{self.path}: opened before the process was forked: open the model again")
 
     def submit(self, jobs: Iterable[Job]) -> None:
-        """Queue jobs; again, if they have become more urgent meanwhile.
+        """Queue jobs by their urgency; a job that has become more urgent is submitted again, and still runs only once.
 
         Raise BackendError where ``check_process`` does.
         """
@@ -83,7 +87,7 @@ class Readers:
                 self._queued.notify()
 
     def wait(self, jobs: Iterable[Job]) -> None:
-        """Wait until all jobs are done; raise the error of the first one that failed."""
+        """Wait until all jobs are done; raise the error of the first one that failed, ModelFileError if closed."""
         with self.lock:
             for job in jobs:
                 while not job.done:
@@ -113,7 +117,7 @@ class Readers:
                 self._finished.notify_all()
 
     def cancel(self, jobs: Sequence[Job]) -> None:
-        """Leave out those jobs that have not begun, and wait for the others, failed or not."""
+        """Cancel the jobs that have not begun, and wait until the others have ended, whether they failed or not."""
         with self.lock:
             for job in jobs:
                 job.done |= not job.begun
@@ -122,8 +126,8 @@ class Readers:
                 self._finished.wait()
 
     def close(self) -> None:
-        """Stop the threads after what they are reading, drop what is queued and close the file."""
-        if os.getpid() != self._process:  # a child has copies of the handles alone, and the lock may never be free
+        """Drop queued jobs, wait until the running ones end, stop the threads and close the files."""
+        if os.getpid() != self._process:  # a forked child has the descriptors but no threads; the lock may stay taken
             self._close_handles()
             return
         with self.lock:
@@ -140,9 +144,11 @@ class Readers:
 
 
 def read_pages(handle: int, path: str, buffer: memoryview, offset: int, least: int) -> None:
-    """Fill ``buffer``, whole pages, from page-aligned ``offset``; the last page may end with the file.
+    """Fill ``buffer``, a number of whole pages, from the page-aligned ``offset`` of an open file; the file may end
+    inside the last page.
 
-    least: bytes that must be there. Raise ModelFileError.
+    handle, path: the open file, and its name for errors. least: number of bytes that must be read.
+    Raise ModelFileError if the file cannot be read or is too short.
     """
     done = 0
     while done < least:

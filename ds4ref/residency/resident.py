@@ -1,14 +1,15 @@
-"""Experts of a model that computes: in memory as far as a budget goes, the others read when they are chosen.
+"""The routed experts of a running model: some are kept in memory, up to a budget of bytes; the others are read from the
+file when the router chooses them.
 
-Each matrix of experts has a table of addresses, which kernels look up (``ops.scattered``). An expert in memory has its
-place's address there; any other one that of the mapped file, so that a chunk of many tokens, whose experts are more
-than there are places, is computed all the same. Reading into a place that was used before is cheap; fresh pages cost
-more than the reading.
+Each layer has, for each of its three expert matrices, a table with the address of every expert, which kernels look up
+(``ops.scattered``). For an expert in memory the table holds the address of its place; for any other one the address in
+the mapped file, so a chunk of many tokens still works if it uses more experts than there are places. Places are reused
+because reading into memory that was used before is cheap, while the first use of a fresh page costs more than the read.
 
-A pass calls ``need`` for a layer as soon as its experts are chosen, and ``wait`` before it reads them. Both are called
-from compiled code, and leave an error to ``passing``, around the whole pass, to raise. An address is entered when its
-part has been read, not before: a call that is lost, because Ctrl-C was handled on its way here, costs time and no bits.
-Nobody notices that it was lost.
+A pass calls ``need`` for a layer as soon as its experts are chosen, and ``wait`` before it multiplies by them. Both are
+called from compiled code, so they store an error, and ``passing``, which surrounds the whole pass, raises it. A table
+gets an address in memory only after the matrix has been read. So if a call is lost because Ctrl-C interrupted it,
+kernels read the mapped file instead: the pass takes longer, but its results are the same.
 """
 
 from __future__ import annotations
@@ -31,15 +32,20 @@ from .contents import Contents, Fading, Move
 from .readers import NOW, SOMETIME, SOON, Job, Readers, read_pages
 
 READERS = 4
-"""Threads that read: more gain little on one disk."""
+"""Number of reading threads: more gain little on one disk."""
 
 PAGE = mmap.PAGESIZE
 PARTS = "gate", "up", "down"
 
 
 class Stack(NamedTuple):
-    """One matrix of all experts of a layer, in a file and mapped: bytes of an expert, of the file before the first
-    one, the address of that, and which of the model's files it is."""
+    """Where one of the three matrices (gate, up or down) of all experts of a layer is stored.
+
+    nbytes  bytes of one expert's matrix
+    offset  offset of the first expert in the file
+    mapped  address of the first expert in the mapped file
+    file    index of the file, for a model of several files
+    """
 
     nbytes: int
     offset: int
@@ -48,13 +54,13 @@ class Stack(NamedTuple):
 
     @property
     def room(self) -> int:
-        """Return the bytes of the pages that hold an expert wherever it begins in the first one."""
+        """Return the bytes to reserve for one expert: whole pages, enough for any offset of it in its first page."""
         ragged = self.offset % PAGE or self.nbytes % PAGE
         return -(-(self.nbytes + (PAGE - 1 if ragged else 0)) // PAGE) * PAGE
 
 
 class Memory:
-    """The memory of a pool of places, and how much of it the system promised to keep."""
+    """The memory of a pool of places; ``locked`` is the number of its bytes that the system will not swap out."""
 
     def __init__(self, size: int):
         self.memory = anonymous_memory(max(size, PAGE))
@@ -64,18 +70,20 @@ class Memory:
 
 
 class ResidentExperts:
-    """The experts of a model's layers, each with its three matrices (gate, up, down).
+    """The cache of routed experts of a model, of all layers, with three matrices (gate, up, down) per expert.
 
-    tables  int64 (experts,) for each layer's three matrices: addresses
+    tables  for each layer, three int64 arrays (experts,): where each expert's gate, up and down matrix is now
     """
 
     def __init__(
         self, paths: Sequence[str], size: int, layers: Sequence[Sequence[Stack]], experts: int, budget: int, used: int
     ):  # fmt: skip
-        """Reserve ``budget`` bytes for the ``experts`` of each of ``layers`` in files of together ``size`` bytes.
+        """Reserve ``budget`` bytes of memory, and start the threads that read the files.
 
-        used: experts of a layer that a token uses, which the budget must do for.
-        Raise ModelFileError if the file cannot be read, UsageError for a budget that is too small or more than is free,
+        paths, size: the model's files, and their total bytes. layers: the three matrices of each layer.
+        experts: number of experts of a layer. used: number of experts of a layer that one token uses; the budget must
+        suffice for them.
+        Raise ModelFileError if a file cannot be read, UsageError if the budget is too small or exceeds the free memory,
         BackendError if the system refuses the memory.
         """
         self._layers, self.paths = [tuple(stacks) for stacks in layers], list(paths)
@@ -98,9 +106,9 @@ class ResidentExperts:
         self._mapped = [[stack.mapped + numbers * stack.nbytes for stack in stacks] for stacks in self._layers]
         self.tables = [[addresses.copy() for addresses in layer] for layer in self._mapped]
         self._kept = np.zeros((len(sizes), experts), bool)
-        self._unread = np.zeros((len(sizes), experts), np.int8)  # number of parts that are still to be read
-        self._jobs: dict[tuple[int, int], list[Job]] = {}  # of experts with such parts
-        self._broken: set[tuple[int, int]] = set()  # those of which a part could not be read
+        self._unread = np.zeros((len(sizes), experts), np.int8)  # number of matrices that are still to be read
+        self._jobs: dict[tuple[int, int], list[Job]] = {}  # (layer, expert) -> its reads, until all are done
+        self._broken: set[tuple[int, int]] = set()  # experts with a matrix that could not be read
         self._asked: set[int] = set()
         self._current: tuple[int, np.ndarray] | None = None
         self._failure: BaseException | None = None
@@ -111,11 +119,11 @@ class ResidentExperts:
 
     @property
     def places(self) -> int:
-        """Return the number of experts that fit."""
+        """Return the number of experts that fit in memory, in all layers together."""
         return sum(pool.places for pool in self.contents.pools)
 
     def summary(self) -> dict[str, Any]:
-        """Return, for reports, what fits and what was found, read and waited for."""
+        """Return, for reports, how much fits, and how often experts were used, found in memory, read and waited for."""
         return {
             "places": self.places,
             "bytes": sum(pool.size * pool.places for pool in self.contents.pools),
@@ -127,14 +135,14 @@ class ResidentExperts:
             "seconds_waited": round(self.seconds_waited, 6),
         }
 
-    # --- a pass
+    # --- called during a pass
 
     @contextmanager
     def passing(self, decoded: int, fresh: bool = False) -> Iterator[None]:
-        """Surround a pass, of which there is one at a time; raise what went wrong in reading.
+        """Return the context in which a pass must run, one pass at a time; on exit, raise the error of a failed read.
 
-        decoded  number of tokens that count as decoded, 0 in prefill
-        fresh    whether a prompt begins
+        decoded  number of tokens that the pass decodes, 0 in prefill
+        fresh    whether the pass begins a new prompt
         Raise BackendError in a child of the process that opened the file, where a lock may never be free.
         """
         self._readers.check_process()
@@ -157,14 +165,14 @@ class ResidentExperts:
             failure = self._failure
             if failure is not None and not isinstance(failure, Ds4Error):
                 self._reset()
-            self._failure = None  # not before: a reset that is interrupted itself is made up for after the next pass
+            self._failure = None  # only now: if the reset is itself interrupted, the next pass repeats it
             self._forget_broken()
             return failure
 
     def _forget_broken(self) -> None:
-        """Free the places of experts that could not be read, for the next pass to try again.
+        """Free the places of experts that could not be read, so that the next pass tries again.
 
-        Not during a pass: kernels may not read these from the mapped file either.
+        Called only after a pass: during it, kernels must not read these experts, not even from the mapped file.
         """
         for layer, expert in self._broken:
             self._readers.cancel(self._jobs.pop((layer, expert)))
@@ -174,7 +182,7 @@ class ResidentExperts:
         self._broken.clear()
 
     def _reset(self) -> None:
-        """Begin anew with nothing in memory: an interruption may have left anything half done."""
+        """Start again with no expert in memory, because an interruption may have left the bookkeeping inconsistent."""
         self._readers.cancel([job for jobs in self._jobs.values() for job in jobs])
         self.contents = self._empty()
         for layer in range(len(self._layers)):
@@ -184,12 +192,12 @@ class ResidentExperts:
         self._unread[:] = 0
 
     def _point_at_file(self, layer: int, experts: int | slice = slice(None)) -> None:
-        """Enter into the tables of a layer that experts are where the file is mapped."""
+        """Set the addresses of experts in a layer's tables to where the file is mapped."""
         for table, mapped in zip(self.tables[layer], self._mapped[layer], strict=True):
             table[experts] = mapped[experts]
 
     def ask(self, layer: int, ids: np.ndarray) -> None:
-        """Begin to read experts that this pass will need later."""
+        """Begin to read the experts ``ids`` of a layer that this pass will compute later."""
         with self._guard():
             ids = np.unique(ids)
             self._count(layer, ids)
@@ -203,7 +211,7 @@ class ResidentExperts:
         self.hits += int(self.contents.present(layer, ids).sum())
 
     def need(self, layer: int, ids: np.ndarray) -> None:
-        """Begin to read the experts of a layer, which this pass needs now."""
+        """Begin to read the experts ``ids`` of a layer, which this pass computes next."""
         with self._guard():
             if self._current is not None:
                 self._kept[self._current[0]] = False
@@ -220,7 +228,7 @@ class ResidentExperts:
             self._readers.submit(Job(partial(self._advise, layer, expert), NOW) for expert in absent.tolist())
 
     def wait(self, layer: int, parts: Sequence[int]) -> None:
-        """Wait until parts (numbers of ``PARTS``) of the layer's experts have been read."""
+        """Wait until matrices of the experts passed to ``need`` are read; ``parts``: their indices in ``PARTS``."""
         with self._guard():
             if self._failure is None and self._current is not None:
                 begun = time.perf_counter()
@@ -230,7 +238,7 @@ class ResidentExperts:
 
     @contextmanager
     def _guard(self) -> Iterator[None]:
-        """Keep an error, whatever it is, for ``passing`` to raise: the caller is compiled code."""
+        """Store any error for ``passing`` to raise, because the caller is compiled code."""
         try:
             with self._readers.lock:
                 yield
@@ -239,9 +247,9 @@ class ResidentExperts:
                 self._failure = error
 
     def preload(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Read experts (layer, expert) into free places, in this order, while nothing more urgent is to be read."""
+        """Begin to read experts, ``pairs`` of (layer, expert), into free places in this order, with lowest urgency."""
         for layer, expert in pairs:
-            with self._readers.lock:  # each by itself: a pass does not wait for a long list
+            with self._readers.lock:  # taken for each expert, so that a pass need not wait for a long list
                 if self.contents.pool(layer).free:
                     for move in self.contents.admit(layer, [expert], self._kept, evict=False):
                         self._readers.submit(self._jobs_of(move, SOMETIME))
@@ -249,7 +257,7 @@ class ResidentExperts:
     # --- reading
 
     def _hurry(self, layer: int, ids: np.ndarray, urgency: int) -> None:
-        """Make what is still to be read of experts as urgent as that."""
+        """Raise the remaining reads of the experts ``ids`` to at least this urgency."""
         for expert in ids[self._unread[layer, ids] > 0].tolist():
             late = [job for job in self._jobs[layer, expert] if not job.begun and job.urgency > urgency]
             for job in late:
@@ -257,10 +265,10 @@ class ResidentExperts:
             self._readers.submit(late)
 
     def _fetch(self, layer: int, ids: np.ndarray, urgency: int) -> None:
-        """Read experts that are not in memory, as far as there are places."""
+        """Give places to experts that are not in memory, as far as there are any, and begin to read them."""
         moves = self.contents.admit(layer, ids.tolist(), self._kept | (self._unread > 0))
         made = [self._jobs_of(move, urgency) for move in moves]
-        # what is multiplied first is read first
+        # gate matrices first, then up, then down: the order in which they are multiplied
         self._readers.submit(jobs[part] for part in range(len(PARTS)) for jobs in made)
 
     def _jobs_of(self, move: Move, urgency: int) -> list[Job]:
@@ -280,7 +288,8 @@ class ResidentExperts:
     def _read(
         self, layer: int, expert: int, part: int, memory: Memory, at: int, handles: Sequence[int]
     ) -> None:  # fmt: skip
-        """Read a part of an expert to ``at`` in the memory of its pool, then enter its address."""
+        """Read one matrix of an expert (``part``: index in ``PARTS``) to offset ``at`` of the memory of its pool, then
+        put its address into the table."""
         stack = self._layers[layer][part]
         begin = stack.offset + expert * stack.nbytes
         skip = begin % PAGE
@@ -301,12 +310,12 @@ class ResidentExperts:
                 del self._jobs[layer, expert]
 
     def _advise(self, layer: int, expert: int, handles: Sequence[int]) -> None:
-        """Ask the system for an expert that has no place, unless the pass has gone on to another layer."""
+        """Ask the system to load the mapped pages of an expert without a place, unless the pass is at another layer."""
         current = self._current
         if current is not None and current[0] == layer:
             for stack in self._layers[layer]:
                 will_need(stack.mapped + expert * stack.nbytes, stack.nbytes)
 
     def close(self) -> None:
-        """Stop reading; a pass under way fails."""
+        """Stop reading and close the files; a pass that is running fails."""
         self._readers.close()

@@ -71,9 +71,8 @@ class Connection(h11.Connection):
         if request.http_version not in (b"1.0", b"1.1"):
             raise h11.RemoteProtocolError("another version of HTTP")
         if b"content-length" in names and b"transfer-encoding" in names:
-            raise h11.RemoteProtocolError(
-                "two different Content-Length headers"
-            )  # whose request the rest is would be a matter of opinion
+            # where the next request begins would be a matter of opinion
+            raise h11.RemoteProtocolError("Content-Length and Transfer-Encoding together")
         if names.count(b"host") > 1:
             raise h11.RemoteProtocolError("two hosts")
 

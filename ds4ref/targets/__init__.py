@@ -1,12 +1,12 @@
-"""Engines as targets: one interface over the local engine, HTTP endpoints and external binaries.
+"""Targets: one interface to whatever is tested, be it the local engine, an HTTP endpoint or an external binary.
 
-    local, local:MODEL.gguf                 this engine; options ctx, sessions, and those of Engine.open, which commands
-                                            also read from the spec: local:MODEL.gguf?numerics=exact&threads=2
+    local, local:MODEL.gguf                 this engine; options ctx, sessions, and those of Engine.open. Commands
+                                            also take options in the spec: local:MODEL.gguf?numerics=exact&threads=2
     http://host:port/v1, https://...        any OpenAI-compatible endpoint; options model, dialect, per_minute, ...
     command:./ds4 -m MODEL.gguf             an external ds4 binary; options timeout, ctx
 
-``base.Ability`` lists what a target may be able to do. Heavy modules are imported when a target of their kind is
-opened.
+``base.Ability`` lists what a target may be able to do. To keep start-up fast, the modules of a kind of target are
+imported only when one is opened.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ __all__ = [
 
 
 def open_target(spec: str, **options: Any) -> Target:
-    """Open the target that ``spec`` describes; raise UsageError for an invalid spec or option."""
+    """Open the target that ``spec`` describes ("local:MODEL.gguf", "http://HOST/v1", "command:BINARY ARGS").
+
+    ``options`` are passed on to its class. Raise UsageError for an invalid spec or option.
+    """
     kind, _, rest = spec.partition(":")
     try:
         if kind in ("http", "https"):

@@ -1,4 +1,4 @@
-"""Results of a target: tokens, stream deltas, and the completion that they add up to."""
+"""What a target returns: tokens, the deltas of a stream, and the finished completion that the deltas add up to."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Finish(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Token:
-    """A token, identified across engines by its bytes ``raw``.
+    """A token; its bytes ``raw`` identify it, because token ids may differ between engines.
 
     The other fields are None where the target does not report them; ``logprob`` is a natural logarithm.
     """
@@ -35,10 +35,10 @@ class Token:
 
 @dataclass(frozen=True)
 class Step:
-    """One generated (or forced) token with its alternatives, best first.
+    """One generated (or, in teacher forcing, given) token and the likeliest tokens at its position, best first.
 
-    ``time`` is its arrival in seconds since the request was sent, None where nothing was streamed; ``thought``: it is
-    reasoning, or a think tag (only the local engine's own decoding knows).
+    time      arrival in seconds since the request was sent, None if the answer was not streamed
+    thought   whether the token is reasoning or a think tag; only the local engine's own decoding sets it
     """
 
     token: Token
@@ -49,11 +49,11 @@ class Step:
 
 @dataclass(frozen=True)
 class Usage:
-    """Token counts as the target reports them, None where it does not.
+    """Token counts as the target reports them; a count that it does not report is None.
 
     prompt      prompt tokens
     completion  generated tokens
-    cached      prompt tokens that needed no prefill
+    cached      prompt tokens that were already in a cache and needed no prefill
     reasoning   generated tokens that are reasoning
     """
 
@@ -65,7 +65,10 @@ class Usage:
 
 @dataclass(frozen=True)
 class CallDelta:
-    """A fragment of tool call number ``index``: name and id come once, ``arguments`` in fragments of JSON text."""
+    """A streamed fragment of tool call number ``index`` of the answer.
+
+    The name and the id come whole, in one fragment; ``arguments``, which is JSON text, comes in pieces to concatenate.
+    """
 
     index: int
     name: str = ""
@@ -75,14 +78,16 @@ class CallDelta:
 
 @dataclass(frozen=True)
 class Delta:
-    """A piece of a stream; the last piece has ``finish``, usage and model.
+    """A piece of a streamed answer; the last piece also has ``finish``, ``usage`` and ``model``.
 
     text       visible text
     steps      tokens, where the target reports them
     time       arrival in seconds since the request was sent
-    error      why the answer is faulty, malformed tool calls included
-    void       the calls so far were malformed markup and are void; the markup follows as text
-    markup     in the last piece: the block of calls as a local model wrote it (``text.chat.Message.raw_dsml``)
+    reasoning  text of the model's thinking
+    calls      fragments of tool calls
+    error      why the answer is faulty, for example because of malformed tool calls; "" if it is not
+    void       the tool calls streamed so far turned out to be malformed: discard them; their markup follows as text
+    markup     in the last piece: the tool calls exactly as a local model wrote them (``text.chat.Message.raw_dsml``)
     stopped    in the last piece: the stop string that ended the answer
     """
 
@@ -101,12 +106,15 @@ class Delta:
 
     @property
     def brings(self) -> bool:
-        """Return whether the delta contains generated output, and so counts as an arrival."""
+        """Return whether the delta contains generated output, so that its time counts as an arrival of tokens."""
         return self.shows or bool(self.steps)
 
     @property
     def shows(self) -> bool:
-        """Return whether the delta contains output that can be read; a tag, or text held back, is no such output."""
+        """Return whether the delta contains text, reasoning or tool calls, rather than only tokens.
+
+        A think tag has no text, and text that may be the beginning of a stop string is held back.
+        """
         return bool(self.text or self.reasoning or self.calls)
 
 
@@ -114,10 +122,11 @@ class Delta:
 class Completion:
     """A finished answer.
 
+    steps      generated tokens, where the target reports them
     arrivals   seconds from the request to each delta with output
-    sizes      UTF-8 bytes of text in each of these deltas
+    sizes      length of the text in each of these deltas, in bytes of UTF-8
     seconds    duration of the request
-    markup     block of calls as a local model wrote it (``text.chat.Message.raw_dsml``)
+    markup     the tool calls exactly as a local model wrote them (``text.chat.Message.raw_dsml``)
     error      why the answer is faulty, "" if it is not
     """
 
@@ -141,7 +150,10 @@ class Completion:
 
     @property
     def gaps(self) -> list[float]:
-        """Return the inter-token latencies in seconds (between deltas, where several tokens share a delta)."""
+        """Return the inter-token latencies in seconds.
+
+        They are the times between deltas with output, so a delta of several tokens counts once.
+        """
         return [b - a for a, b in zip(self.arrivals, self.arrivals[1:], strict=False)]
 
 

@@ -1,7 +1,7 @@
 """The interface of a target: a local engine, an HTTP endpoint or an external binary.
 
-A target declares its abilities; a tool calls ``require`` first, so that a missing ability is reported in one line
-before any work.
+A target declares its abilities. A tool first calls ``require`` with those that it needs, so that a missing one is
+reported in a one-line error before any work is done.
 
     with open_target("http://127.0.0.1:8000/v1") as target:
         target.require(Ability.TOP_LOGPROBS, "capture")
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Ability(enum.Enum):
-    """Something that a target may be able to do; the value is the wording of error messages."""
+    """Something that a target may be able to do; the value is how error messages name it."""
 
     CHAT = "chat prompts"
     TEXT = "plain text prompts"
@@ -45,11 +45,13 @@ class Ability(enum.Enum):
 
 @dataclass(frozen=True)
 class Prompt:
-    """Exactly one of: a conversation (``messages``), plain text (``text``), token ids (``ids``).
+    """What to send to a target: a conversation (``messages``), plain text (``text``) or token ids (``ids``).
 
-    messages   the turns so far, system text included, as ``text.chat`` renders them
-    tools      tools that may be called, each as one JSON object with name, description and parameters
-    thinking   "none", "low", "high" or "max"
+    Exactly one of the three is set.
+
+    messages   the turns so far, including the system message; the chat template is applied by the target
+    tools      tools that the model may call, each as the text of a JSON object with name, description and parameters
+    thinking   how much the model should think: "none", "low", "high" or "max"
     answer     text with which the answer to a conversation must begin
     """
 
@@ -62,7 +64,7 @@ class Prompt:
 
     @classmethod
     def chat(cls, user: str, system: str = "", thinking: str = "none") -> Prompt:
-        """Return a prompt of one user message."""
+        """Return a prompt of one user message, preceded by a system message if ``system`` is not empty."""
         before = (Message("system", system),) if system else ()
         return cls((*before, Message("user", user)), thinking=thinking)
 
@@ -88,7 +90,7 @@ class Prompt:
 
     @property
     def system(self) -> str:
-        """Return the system text of a chat, "" if there is none."""
+        """Return the content of the first system message, "" if there is none."""
         return next((m.content for m in self.messages if m.role == "system"), "")
 
     @property
@@ -104,15 +106,15 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Request:
-    """A prompt and the settings of its generation.
+    """A prompt and the settings with which its answer is generated.
 
-    temperature   0 picks the most likely token
+    temperature   0 picks the most likely token (greedy decoding)
     stop          texts that end the answer and are not part of it; reasoning is not searched for them
-    top_logprobs  number of alternatives per step
-    ctx           context in tokens, None for the target's default
-    guide         callback before every token is picked (``generate.Guide``): an ability of local targets
-    cancel        switch that stops the request: the answer then ends with the text so far, finish "cancelled"
-    exact         ask an endpoint for exactly ``max_tokens`` tokens; one that refuses this is asked without
+    top_logprobs  number of alternatives to return at each position
+    ctx           size of the context in tokens, None for the target's default
+    guide         callback before every token is picked (``generate.Guide``); local targets only
+    cancel        lets another thread stop the request; the answer then ends with the text so far, finish "cancelled"
+    exact         ask an endpoint for exactly ``max_tokens`` tokens; if it rejects that option, ask again without it
     """
 
     prompt: Prompt
@@ -135,7 +137,10 @@ class Request:
 
 
 class Target(abc.ABC):
-    """One engine. ``abilities`` are those it declares; methods beyond them raise TargetError."""
+    """Something that answers prompts: the base class of all targets.
+
+    Each one declares its ``abilities``; a method that needs another ability raises TargetError.
+    """
 
     kind = ""
     name = ""
@@ -147,7 +152,10 @@ class Target(abc.ABC):
         return ability in self.abilities
 
     def require(self, *abilities: Ability, needed_for: str = "this") -> None:
-        """Raise a one-line UsageError if an ability is missing; ``needed_for`` names its use."""
+        """Raise a one-line UsageError if the target lacks one of ``abilities``.
+
+        ``needed_for`` is the subject of the message: "capture needs ...".
+        """
         missing = [a.value for a in abilities if a not in self.abilities]
         if missing:
             raise UsageError(
@@ -156,21 +164,30 @@ class Target(abc.ABC):
 
     @abc.abstractmethod
     def stream(self, request: Request) -> Iterator[Delta]:
-        """Generate, yielding deltas as they arrive; the last one has a ``finish``.
+        """Generate the answer to ``request``, yielding deltas as they arrive; only the last one has a ``finish``.
 
         Raise TargetError if the stream breaks off.
         """
 
     def complete(self, request: Request) -> Completion:
-        """Generate and return the whole answer; a TargetError has the output so far as ``partial``."""
+        """Generate the whole answer and return it.
+
+        Raise TargetError if that fails; its ``partial`` is then the output so far.
+        """
         return collect(self.stream(request))
 
     def continues_text(self) -> bool | None:
-        """Return whether a plain text prompt is continued as it is, and not as a chat; None if that is unknown."""
+        """Return whether the target continues a plain text prompt as it is, instead of turning it into a chat.
+
+        None means that this is unknown.
+        """
         return True
 
     def require_raw_text(self) -> None:
-        """Raise TargetError if a plain text prompt is answered as a chat: its tokens would not be those compared."""
+        """Raise TargetError if the target turns a plain text prompt into a chat.
+
+        It would then see other tokens than those of the text, and log probabilities could not be compared.
+        """
         if self.continues_text() is False:
             raise TargetError(
                 f"cannot compare: {self.name} turns the text prompt of a completion into a chat, so its tokens are not "
@@ -178,8 +195,10 @@ class Target(abc.ABC):
             )
 
     def score(self, prompt: Prompt, continuation: Sequence[bytes], top_logprobs: int = 0) -> list[Step]:
-        """Score a continuation by teacher forcing: one step per token, with its log probability after all tokens before
-        it.
+        """Score a given continuation of the prompt (teacher forcing) and return one step per token.
+
+        A step has the token's log probability given the prompt and all tokens before it, and ``top_logprobs``
+        alternatives.
 
         ``continuation`` is the bytes of successive tokens. A step's ``token.logprob`` is None where the target does not
         report it (the token was not among the most likely), and its ``token.raw`` are the expected bytes.
@@ -187,23 +206,26 @@ class Target(abc.ABC):
         raise self._cannot(Ability.SCORE)
 
     def score_text(self, text: str, top_logprobs: int = 0) -> list[Step]:
-        """Score every token of a plain text, tokenized by the target; the first has no logprob."""
+        """Score every token of a plain text, tokenized by the target; the first token's logprob is None."""
         raise self._cannot(Ability.SCORE)
 
     def logits(self, ids: Sequence[int]) -> np.ndarray:
-        """Return the logits after each token, (T, vocab) float32."""
+        """Return the logits after each of the T tokens ``ids``, (T, vocab) float32."""
         raise self._cannot(Ability.FULL_LOGITS)
 
     def tokenize(self, text: str, control: bool = False) -> list[int]:
-        """Return the token ids of a text; with ``control`` protocol strings in it become control tokens."""
+        """Return the token ids of a text.
+
+        With ``control``, strings such as "<think>" become control tokens; otherwise they are ordinary text.
+        """
         raise self._cannot(Ability.TOKENIZE)
 
     def identity(self) -> dict[str, Any]:
-        """Return facts about the engine, stored with its results; they never contain a secret."""
+        """Return what identifies the engine (names, versions, settings), to store with its results; never a secret."""
         return {"kind": self.kind, "name": self.name}
 
     def notes(self) -> list[str]:
-        """Return remarks for the user on the answers so far, one line each."""
+        """Return remarks on the answers so far that the user should see, one line each."""
         return []
 
     def close(self) -> None:  # noqa: B027  nothing to release is a fine implementation

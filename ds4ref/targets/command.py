@@ -1,9 +1,9 @@
-"""An external ``ds4`` binary as a target, through its dump files (docs/reference/ds4.md).
+"""An external ``ds4`` binary as a target: run once per prompt, it dumps its tokens to a file (docs/reference/ds4.md).
 
     ds4 --dump-logprobs OUT -n N --logprobs-top-k K --temp 0 -c CTX (-p TEXT | --prompt-file F) [--nothink] -sys TEXT
     ds4 --dump-tokens --prompt-file F
 
-The prompt is passed in a file, so that neither its length nor a leading dash matters. Dumps are always greedy.
+The prompt is passed in a file, so that neither its length nor a leading dash matters. ds4 decodes greedily for dumps.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ DEFAULT_CTX = 16384
 
 
 class CommandTarget(Target):
-    """An external binary.
+    """An external ``ds4`` binary as a target.
 
     command  the binary with its fixed arguments ("./ds4 -m model.gguf")
-    timeout  seconds per run
+    timeout  seconds that one run may take
+    ctx      size of the context in tokens, unless a request sets its own
     """
 
     kind = "command"
@@ -48,7 +49,7 @@ class CommandTarget(Target):
         self.name = Path(self.command[0]).name
 
     def stream(self, request: Request) -> Iterator[Delta]:
-        """Run the binary once and yield all steps when the dump is complete."""
+        """Run the binary once, then yield its whole answer as a single delta, since a dump cannot be streamed."""
         self.require(*request.needs, needed_for="this prompt")
         prompt = request.prompt
         if request.temperature > 0:
@@ -99,9 +100,10 @@ class CommandTarget(Target):
         return {"kind": self.kind, "name": self.name, "command": shlex.join(self.command)}
 
     def _run(self, *args: str, cancel: Cancellation | None = None) -> bytes:
-        """Return standard output of one run; TargetError with the last line of standard error if it fails.
+        """Run the binary with ``args`` and return its standard output.
 
-        A cancelled run is killed, which is no error.
+        Raise TargetError with the last line of standard error if it fails. Cancelling kills the binary, without an
+        error.
         """
         cancel = cancel or Cancellation()
         try:
@@ -130,7 +132,10 @@ def complaint(errors: bytes) -> str:
 
 
 class Dump(NamedTuple):
-    """The contents of a ``--dump-logprobs`` file."""
+    """The contents of a ``--dump-logprobs`` file.
+
+    ``finish`` is "stop" or "length"; ``prompt_tokens`` is None and ``model`` is "" if the file does not state them.
+    """
 
     steps: tuple[Step, ...]
     prompt_tokens: int | None
@@ -139,7 +144,11 @@ class Dump(NamedTuple):
 
 
 def read_dump(data: bytes, where: str) -> Dump:
-    """Parse a dump by its ``bytes`` fields, ignoring ``text``; raise TargetError saying what is malformed."""
+    """Parse a ``--dump-logprobs`` file; raise TargetError saying what is malformed.
+
+    Tokens are read from their ``bytes`` fields, because ``text`` cannot hold incomplete characters. ``where`` begins
+    the error message.
+    """
     try:
         fields = json.loads(data)
         steps = tuple(_step(entry) for entry in fields["steps"])

@@ -1,14 +1,14 @@
-"""Differences between servers behind the OpenAI protocol: names of fields, accepted fields, refused fields.
+"""Dialects of the OpenAI protocol: servers differ in the names of request fields and in which fields they accept.
 
-    deepseek   the hosted API: ``thinking`` is an object, an answer is continued with ``prefix``
-    ds4        ds4's server and ours: as deepseek, and an effort for "max"
-    vllm       templates get ``chat_template_kwargs``; token ids as prompts
-    llama.cpp  llama-server: as vllm, without continuing an answer
-    openai     the hosted API: ``reasoning_effort`` and ``max_completion_tokens``
-    plain      nothing beyond the protocol (llama-cpp-python, and servers that answer 400 to more)
-    probe      as deepseek, without fields that the server has refused by name; the default
+    deepseek   DeepSeek's API: thinking is set by the object ``thinking``; ``prefix`` continues a given answer
+    ds4        ds4's server and ours: thinking as in deepseek, and ``reasoning_effort`` for "low" and "max"
+    vllm       thinking is set in ``chat_template_kwargs``; token ids may be the prompt
+    llama.cpp  llama-server: as vllm, but it cannot continue a given answer
+    openai     OpenAI's API: ``reasoning_effort`` and ``max_completion_tokens``
+    plain      nothing beyond the protocol (llama-cpp-python, and servers that answer 400 to unknown fields)
+    probe      thinking as in deepseek, leaving out fields once the server has refused them; the default
 
-Answers of every kind are understood, with reasoning and token counts under any of their names.
+The dialect concerns requests only: in answers, reasoning and token counts are found under every name that servers use.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ REASONING = ("reasoning_content", "reasoning")
 """Field names of reasoning in answers; servers that send both send the same text twice."""
 
 MOST_TOKENS = 1 << 53
-"""Largest count that is taken for one; larger ones, which JSON allows, are as good as none."""
+"""Largest token count that is believed; a larger one, which JSON allows, is treated as not reported."""
 
 _FINISH = {
     "stop": Finish.STOP, "eos": Finish.STOP, "eos_token": Finish.STOP, "stop_sequence": Finish.STOP,
@@ -51,7 +51,10 @@ _FINISH = {
 EXACT = ("ignore_eos", "min_tokens")
 """Fields that ask for an answer of exactly ``max_tokens`` tokens (vLLM, SGLang, llama.cpp, ds4-server)."""
 _OPTIONAL = ("thinking", "reasoning_effort", "chat_template_kwargs", "stream_options", *EXACT, *REASONING)
-"""Fields that may be dropped with little change of meaning. If any other field is refused, the request fails."""
+"""Request fields that may be left out with little change of meaning, if the server refuses them.
+
+If it refuses any other field, the request fails.
+"""
 _ALWAYS = {"model", "messages", "prompt", "stream"}
 _STRICT = re.compile(
     r"(unknown|unexpected|unrecognized|unsupported|extra)\W+(\w+\W+)?(fields?|parameters?|arguments?|inputs?|keys?|propert)",
@@ -61,14 +64,15 @@ _STRICT = re.compile(
 
 @dataclass(frozen=True)
 class ServerKind:
-    """One kind of server.
+    """How one kind of server wants to be asked.
 
-    thinking   thinking mode -> request fields that select it
-    prefill    how an assistant's message is continued: fields of the message, fields of the request; None if impossible
+    thinking   maps a thinking mode to the request fields that select it
+    prefill    (fields of the message, fields of the request) that let the model continue a given beginning of its
+               answer; None if that is impossible
     limit      the server's name for ``max_tokens``
-    ids        the completions endpoint takes token ids as prompt
-    probe      drop fields that the server refuses, and repeat the request
-    exact      may be asked for an exact length; such fields are dropped if refused, whatever ``probe`` says
+    ids        whether the completions endpoint takes token ids as prompt
+    probe      if the server refuses optional fields, leave them out and repeat the request
+    exact      whether the fields ``EXACT`` may be sent; if refused, they are left out even without ``probe``
     """
 
     name: str
@@ -82,7 +86,10 @@ class ServerKind:
 
 _OWNERS = {"vllm": "vllm", "sglang": "vllm", "tensorrt": "vllm", "llama": "llama.cpp", "library": "openai",
            "ds4": "ds4"}  # fmt: skip
-"""Dialect by a part of ``owned_by`` in a server's list of models, where that names the program; "library" is Ollama."""
+"""Maps a substring of ``owned_by`` (a field of the server's list of models) to the dialect of the program it names.
+
+"library" is Ollama.
+"""
 
 _PREFIX: tuple[Json, Json] = ({"prefix": True}, {})
 KINDS = {
@@ -101,10 +108,10 @@ PREFILLS = {kind.name: kind.prefill for kind in KINDS.values() if kind.prefill i
 
 
 def likely(current: str, owner: str = "") -> list[str]:
-    """Return the dialects that may switch thinking where ``current`` did not, the likeliest first; none if the server
-    was asked in its own way.
+    """Return the dialects to try, the likeliest first, if the server ignored the thinking mode sent in ``current``.
 
-    ``owner``: who the server's list of models says owns the model.
+    The list is empty if ``current`` already sends what the server's own dialect would. ``owner`` is the model's
+    ``owned_by`` in the server's list of models, which often names the program.
     """
     known = [name for part, name in _OWNERS.items() if part in owner.lower()]
     names = [current]
@@ -117,11 +124,12 @@ def likely(current: str, owner: str = "") -> list[str]:
 
 
 class Dialect:
-    """The request format of one server.
+    """The request format of one server, refined by the error replies it sends.
 
     refused  fields that it has rejected so far
-    taken    optional fields that came with a request it has answered
-    guessed  fields left out because an error reply named none; given back if the request fails without them, too
+    taken    optional fields that it has accepted, that is, answered a request that contained them
+    guessed  fields left out on a guess, after an error reply that named no field; if the request fails without them
+             as well, they are sent again
     """
 
     def __init__(self, kind: str = "probe", prefill: str | None = None):
@@ -139,23 +147,26 @@ class Dialect:
     # --- requests
 
     def fitted(self, body: Json) -> Json:
-        """Return the request ``body`` without refused fields and with the server's name for ``max_tokens``."""
+        """Return the request ``body`` without fields refused so far, and with the server's name for ``max_tokens``."""
         fields = {name: value for name, value in body.items() if name not in self.refused}
         if self.limit != "max_tokens" and "messages" in fields and "max_tokens" in fields:
             fields[self.limit] = fields.pop("max_tokens")
         return fields
 
     def learns(self, body: Json, status: int, reply: str) -> bool:
-        """Record the fields that an error reply refuses, and return whether the request should be repeated without
-        them.
+        """Learn from an error reply which fields the server refuses; return whether to repeat the request without them.
 
-        If the reply names none, fields that the server has never taken are left out once.
+        body     the request that failed
+        status   HTTP status of the reply
+        reply    text of the reply
+
+        If the reply names no field, all optional fields that the server has never accepted are left out, once.
         """
         droppable = _OPTIONAL if self.kind.probe else EXACT
         if status not in (400, 422):
             return False
         if self.guessed & body.keys():
-            return True  # sent before another stream guessed
+            return True  # this request was sent before a concurrent one led to the guess
         if self.guessed:
             self.refused -= self.guessed
             self.guessed = set()
@@ -174,15 +185,18 @@ class Dialect:
         return bool(newly_refused)
 
     def answered(self, body: Json) -> None:
-        """Record that the server answered the request ``body``: its fields are taken, and what was left out on a guess
-        stays out."""
+        """Record that the server answered the request ``body``.
+
+        Its optional fields are accepted, and fields left out on a guess stay out.
+        """
         self.taken |= {name for name in _OPTIONAL if name in body}
         self.guessed = set()
 
     def switch(self, mode: str, chat: bool = True) -> Json:
         """Return the request fields that select a thinking mode; raise UsageError for an unknown mode.
 
-        Without ``chat``, for the completions endpoint, only the field of servers that answer a plain prompt as a chat.
+        ``chat`` is false for the completions endpoint. Only the field ``thinking`` is sent there, for servers that
+        turn a plain prompt into a chat.
         """
         if mode not in MODES:
             raise UsageError(f"unknown thinking mode {mode!r}: choose from {', '.join(MODES)}")
@@ -190,7 +204,7 @@ class Dialect:
         return fields if chat else {name: value for name, value in fields.items() if name == "thinking"}
 
     def exactly(self, tokens: int) -> Json:
-        """Return the request fields that ask for exactly ``tokens`` tokens; none if this kind knows none."""
+        """Return the request fields that ask for an answer of exactly ``tokens`` tokens, {} if the server has none."""
         return dict(zip(EXACT, (True, tokens), strict=True)) if self.kind.exact else {}
 
     def message(self, message: Message) -> Json:
@@ -203,13 +217,16 @@ class Dialect:
                 {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
                 for call in message.calls
             ]
-            # an engine that thinks between its calls needs what it thought; of other turns it may be dropped
+            # a model that thinks between tool calls needs its earlier thoughts; those of other turns may be dropped
             if message.reasoning and REASONING[0] not in self.refused:
                 fields[REASONING[0]] = message.reasoning
         return fields
 
     def tools(self, schemas: Iterable[str]) -> list[Json]:
-        """Return tools as the protocol's JSON; raise UsageError for a schema that is not a JSON object."""
+        """Return the tools in the format of the request's ``tools`` field.
+
+        Each schema is the text of a JSON object with name, description and parameters; raise UsageError for any other.
+        """
         entries = []
         for schema in schemas:
             try:
@@ -226,7 +243,10 @@ class Dialect:
 
 
 def finish_of(reason: str) -> tuple[Finish, str]:
-    """Map a server's finish reason to Finish; for an unknown reason also return an error text, else ""."""
+    """Return a server's finish reason as Finish, and an error text, which is "" unless the answer ended in an error.
+
+    An unknown reason counts as an error.
+    """
     finish = _FINISH.get(reason, Finish.ERROR)
     return finish, f"it ended for the reason {reason!r}" if finish is Finish.ERROR else ""
 
@@ -239,7 +259,7 @@ def reasoning_of(message: Json) -> bytes:
 
 
 def calls_of(message: Json) -> tuple[CallDelta, ...]:
-    """Return the tool calls of a message or delta."""
+    """Return the tool calls of a message or delta, whether in ``tool_calls`` or in the older ``function_call``."""
     deltas = []
     listed = message.get("tool_calls")
     old = message.get("function_call")

@@ -31,13 +31,14 @@ if TYPE_CHECKING:
 DEFAULT_CTX = 32768
 SCORE_ROWS = 128
 EOS_SPELLINGS = (EOS, "<\uff5c\uff5cend\u2581of\u2581sentence\uff5c\uff5c>")
-"""Spellings of the EOS token: the model's, and that of the hosted API."""
+"""Spellings of the EOS token: the model's own, and the one that DeepSeek's API returns."""
 
 
 class LocalTarget(Target):
-    """An engine in this process.
+    """An engine in this process as a target.
 
-    It keeps the last ``sessions`` sessions, so that prompts which extend one of them reuse its prefill.
+    It keeps the ``sessions`` most recently used sessions (each with its KV cache), so that a prompt which begins with
+    the tokens of one of them needs prefill only for the rest.
     """
 
     kind = "local"
@@ -49,7 +50,7 @@ class LocalTarget(Target):
         self.engine, self.ctx, self.sessions = engine, ctx, sessions
         self.name = f"{engine.path}"
         self.max_top_logprobs = engine.shape.vocab
-        self._idle: list[Session] = []  # the one used last comes last
+        self._idle: list[Session] = []  # in order of use, the most recent last
         self._turn = threading.RLock()
         self._index: dict[bytes, int] = {}
         self._digest = ""
@@ -65,7 +66,10 @@ class LocalTarget(Target):
         return self.engine.tokenizer
 
     def encode(self, prompt: Prompt) -> list[int]:
-        """Return the token ids of a prompt; raise UsageError for an unknown thinking mode."""
+        """Return the token ids of a prompt, a conversation rendered with the chat template.
+
+        Raise UsageError for an unknown thinking mode.
+        """
         if prompt.ids is not None:
             return list(prompt.ids)
         if prompt.text is not None:
@@ -76,10 +80,10 @@ class LocalTarget(Target):
         return ids + self.tokenizer.encode(prompt.answer)
 
     def stream(self, request: Request) -> Iterator[Delta]:
-        """Generate, with times by this process's clock; EOS is reported as a last step without text, as in dumps.
+        """Generate the answer to ``request``, yielding deltas; EOS, if reached, is a last step without text.
 
-        Streams may run at the same time, in one thread or in several: each has a session of its own, and they take
-        turns token by token.
+        Several streams may be open at the same time, in one thread or in several: each has a session of its own, and
+        the engine computes one token at a time for one of them.
         """
         start = time.perf_counter()
         ids, sampler = self.encode(request.prompt), _sampler(self.engine, request)
@@ -125,18 +129,23 @@ class LocalTarget(Target):
         )  # fmt: skip
 
     def score(self, prompt: Prompt, continuation: Sequence[bytes], top_logprobs: int = 0) -> list[Step]:
-        """Score with one prefill over prompt and continuation; bytes that are not a single token are tokenized as
-        text."""
+        """Score a continuation with one prefill over prompt and continuation (``Target.score``).
+
+        Raise TargetError if an entry of ``continuation`` is not the bytes of a single token.
+        """
         return self.score_after(self.encode(prompt), [self._token_id(raw) for raw in continuation], top_logprobs)
 
     def score_after(self, ids: Sequence[int], forced: Sequence[int], top_logprobs: int = 0) -> list[Step]:
-        """Score the token ids ``forced`` after the prompt ``ids`` with one prefill."""
+        """Score the given continuation ``forced`` of the prompt ``ids``, both token ids, with one prefill."""
         if not ids:
             raise TargetError("an empty prompt has no distribution for its first token")
         return [step for piece in self._pieces(list(ids), list(forced), top_logprobs) for step in piece]
 
     def score_text(self, text: str, top_logprobs: int = 0) -> list[Step]:
-        """Score a text tokenized plainly, without BOS, as ds4's perplexity does (docs/reference/ds4.md)."""
+        """Score every token of a text.
+
+        As in ds4's perplexity tool, no BOS is added and no control token is recognized (docs/reference/ds4.md).
+        """
         return self.score_ids(self.tokenizer.encode(text), top_logprobs)
 
     def score_ids(self, ids: Sequence[int], top_logprobs: int = 0) -> list[Step]:
@@ -154,11 +163,14 @@ class LocalTarget(Target):
         return self.engine.logits(ids)
 
     def tokenize(self, text: str, control: bool = False) -> list[int]:
-        """Return the token ids of a text."""
+        """Return the token ids of a text; ``control``: recognize control tokens in it, such as "<think>"."""
         return self.tokenizer.encode_rendered(text) if control else self.tokenizer.encode(text)
 
     def identity(self) -> dict[str, Any]:
-        """Return kind, model, backend, numerics and the model file's size and digest, and what else changes results."""
+        """Return engine, model, backend, numerics, the size and digest of the model file, and all that changes results.
+
+        The latter are the settings in ``Engine.also``.
+        """
         from ..archs.deepseek4.checkpoint import release_of
         from ..version import __version__
 
@@ -182,10 +194,10 @@ class LocalTarget(Target):
         self.engine.close()
 
     def _take(self, ids: Sequence[int], ctx: int) -> Session:
-        """Take a session for ``ids`` out of the pool until ``_give_back``.
+        """Take a session with room for ``ctx`` tokens out of the pool, until ``_give_back`` returns it.
 
-        The one that holds their longest prefix, else a new one while fewer than ``sessions`` exist, else the least
-        recently used.
+        It is the session that already holds the longest prefix of ``ids``; if none does, a new one as long as fewer
+        than ``sessions`` are idle, else the least recently used.
         """
         with self._turn:
             known = [s for s in self._idle if s.ctx >= ctx and s.valid and s.common_prefix(ids) == s.pos]
@@ -202,8 +214,10 @@ class LocalTarget(Target):
             del self._idle[: -self.sessions]
 
     def _pieces(self, before: list[int], forced: list[int], top: int) -> Iterator[list[Step]]:
-        """Yield the steps of ``forced`` after ``before`` in batches of SCORE_ROWS, to bound the memory of the
-        logits."""
+        """Yield the steps of the tokens ``forced`` after the tokens ``before``, with ``top`` alternatives each.
+
+        They come in batches of ``SCORE_ROWS``, to limit the memory that logits take.
+        """
         if not forced:
             return
         session = self.engine.session(len(before) + len(forced) + 1)
@@ -235,7 +249,10 @@ class LocalTarget(Target):
 
 
 def step_of(tokenizer: Tokenizer, logits: np.ndarray, token: int, top: int, at: float | None = None) -> Step:
-    """Return ``token`` with its log probability under ``logits`` (V,), and the ``top`` likeliest alternatives."""
+    """Return the step of ``token``, with its log probability under ``logits`` (vocab,) and ``top`` alternatives.
+
+    ``at`` is its arrival time in seconds, None if unknown.
+    """
     raw = tokenizer.token_bytes
     best = top_logprobs(logits, top) if top else []
     alternatives = tuple(Token(raw(i), lp, i, logit) for i, logit, lp in best if i >= 0)

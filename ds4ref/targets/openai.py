@@ -1,8 +1,8 @@
 """Any OpenAI-compatible endpoint as a target: chat completions, completions, log probabilities, echo.
 
-Left out on purpose: images, several choices. Whether a server supports a field shows only in its answers, so the
-declared abilities are those of the protocol, and an answer that lacks a requested part is a TargetError. ``dialects``
-has the differences between servers.
+Images and several choices are not supported, on purpose. Whether a server supports a field shows only in its answers.
+Therefore the declared abilities are those of the protocol, and an answer without something that was requested raises
+TargetError. ``dialects`` handles the differences between servers.
 """
 
 from __future__ import annotations
@@ -26,19 +26,26 @@ from .wire import printable, raw_bytes
 Answer = TypeVar("Answer")
 MAX_TOP = 20
 MOST_FOR_A_LETTER = 3
-"""Tokens of a prompt of one letter: BOS, a space that SentencePiece puts first, the letter. A chat has more."""
+"""Most tokens that a plain prompt of one letter can have: BOS, SentencePiece's leading space, the letter.
+
+If a server counts more, it has turned the prompt into a chat.
+"""
 _SPELLED = re.compile(r"bytes:(\\x[0-9a-f]{2})+")
 
 
 class HttpTarget(Target):
-    """An endpoint below ``base`` (".../v1"). Any number of streams may run at once, each with a connection of its own.
+    """An OpenAI-compatible endpoint as a target; ``base`` is its address up to ".../v1".
 
-    model     model name to request; None asks the server for its only one
-    dialect   kind of server, a key of ``dialects.KINDS``
-    prefill   how the chat endpoint continues an assistant message, a key of ``dialects.PREFILLS``; default: as its kind
-    ids       whether the completions endpoint takes token ids as prompt; default: as its kind
-    extra     further request fields, sent unchanged
-    accept    other names under which the same model may answer; any other name is refused
+    Any number of streams may run at once, each with a connection of its own.
+
+    model      model name to request; None asks the server, which must then serve exactly one model
+    dialect    kind of server, a key of ``dialects.KINDS``
+    prefill    how the chat endpoint is made to continue a given beginning of the answer, a key of
+               ``dialects.PREFILLS``; None: as the dialect does it
+    ids        the completions endpoint takes token ids as prompt, even if the dialect does not say so
+    extra      further request fields, sent unchanged
+    accept     other model names that an answer may carry; an answer that names any other model is refused
+    transport  HTTP client; None makes one with ``options``, the keyword arguments of ``Transport``
     """
 
     kind = "http"
@@ -97,9 +104,9 @@ class HttpTarget(Target):
         return self._deltas(request, True)
 
     def _deltas(self, request: Request, stream: bool) -> Iterator[Delta]:
-        """Yield the deltas of an answer; one that is not streamed is a single event."""
+        """Yield the deltas of an answer; without ``stream``, the reply is treated like a stream of a single event."""
         start, reason, usage, model = time.perf_counter(), "", None, ""
-        # a character cut in two comes in two events: each half alone would be shown as a hole
+        # a character may be split over two events: decoded alone, each half would become a replacement character
         whole = [codecs.getincrementaldecoder("utf-8")("replace") for _ in range(2)]
         try:
             with ExitStack() as stack:
@@ -138,7 +145,7 @@ class HttpTarget(Target):
     # --- teacher forcing
 
     def score(self, prompt: Prompt, continuation: Sequence[bytes], top_logprobs: int = 0) -> list[Step]:
-        """Score one token per request, each with all text before the token as a forced prefix."""
+        """Score the continuation with one request per token, each with all text before the token as a given prefix."""
         if prompt.text is not None:
             self.require_raw_text()
         top = max(1, top_logprobs)
@@ -164,7 +171,11 @@ class HttpTarget(Target):
         return steps
 
     def continues_text(self) -> bool | None:
-        """Return whether the completions endpoint counts no more tokens for a letter than a letter and a BOS have."""
+        """Return whether the completions endpoint continues a text prompt as it is, instead of making it a chat.
+
+        To find out, a prompt of one letter is sent once: if the server counts more than ``MOST_FOR_A_LETTER`` prompt
+        tokens, it is a chat. None if the server does not count.
+        """
         count = self._letter_tokens
         return None if count is None else count <= MOST_FOR_A_LETTER
 
@@ -173,7 +184,7 @@ class HttpTarget(Target):
         return self.complete(Request(Prompt.plain("a"), 1)).usage.prompt
 
     def score_text(self, text: str, top_logprobs: int = 0) -> list[Step]:
-        """Score a text through the completions endpoint with echo.
+        """Score a text through the completions endpoint with its ``echo`` option, which returns prompt tokens, too.
 
         Raise TargetError if the server does not return the prompt's log probabilities.
         """
@@ -184,8 +195,8 @@ class HttpTarget(Target):
         answer = _dict(self.transport.post("/completions", body))
         self._check(answer)
         steps = self._steps(self._choice(answer), top_logprobs or 1, None)
-        # Counting from the end is no use: servers disagree on how many generated tokens they list. The prompt is over
-        # where its text is complete; a BOS of the server's own comes first, with or without text.
+        # Counting from the end does not work: servers disagree on how many generated tokens they list. The prompt ends
+        # where its text is complete. Before it there may be a BOS that the server added, with or without text.
         wanted, skip = text.encode("utf-8", "surrogateescape"), 0
         if steps and not wanted.startswith(steps[0].token.raw):
             skip = 1
@@ -197,16 +208,16 @@ class HttpTarget(Target):
         raise TargetError(f"{self.name} does not return log probabilities of the prompt (echo)")
 
     def identity(self) -> dict[str, Any]:
-        """Return kind, address, the requested model and the names under which models answered."""
+        """Return the kind of target, its address, the requested model, and the model names that its answers carried."""
         return {"kind": self.kind, "name": self.name, "model": self.model, "served": sorted(self.served)}
 
     def server(self) -> dict[str, Any]:
-        """Return how the server is asked, and which dialects may fit it better (``dialects.likely``)."""
+        """Return the dialect in use, and those to try if the server ignored the thinking mode (``dialects.likely``)."""
         name = self.dialect.kind.name
         return {"dialect": name, "likely": likely(name, self._owner)}
 
     def notes(self) -> list[str]:
-        """Return remarks on bytes that were not UTF-8 and on request fields dropped after refusals."""
+        """Return remarks on bytes that were not UTF-8, and on request fields left out because they were refused."""
         lost, refused = self.transport.undecodable, sorted(self.dialect.refused)
         notes = [f"{self.name}: {lost} bytes were not UTF-8 (split characters)"] if lost else []
         return notes + ([f"{self.name} rejects {', '.join(refused)}: not sent"] if refused else [])
@@ -218,7 +229,10 @@ class HttpTarget(Target):
     # --- inside
 
     def _sent(self, request: Request, send: Callable[..., Answer], stream: bool) -> tuple[float, Answer]:
-        """Send a request, again without fields that the server refuses; return when it was sent, and the answer."""
+        """Send a request with ``send``, repeating it without the fields that the server refuses.
+
+        Return the time at which it was last sent (``time.perf_counter``), and the answer.
+        """
         while True:
             path, body = self._call(request, stream)
             start = time.perf_counter()
@@ -261,7 +275,7 @@ class HttpTarget(Target):
         else:
             path = "/completions"
             body["prompt"] = prompt.text if prompt.text is not None else list(prompt.ids or ())
-            # ds4's server makes a chat of a plain prompt, thinks, and then samples at temperature 0, too
+            # ds4's server turns a plain prompt into a chat; if it then thinks, it samples even at temperature 0
             body |= self.dialect.switch(prompt.thinking, chat=False)
             if request.top_logprobs:
                 body["logprobs"] = request.top_logprobs
@@ -281,7 +295,7 @@ class HttpTarget(Target):
         return body | self.dialect.switch(prompt.thinking)
 
     def _check(self, answer: dict[str, Any]) -> None:
-        """Raise TargetError for an error, and for an answer of another model than the one asked."""
+        """Raise TargetError if the answer is an error message, or comes from another model than the requested one."""
         if "error" in answer:
             error = answer["error"]
             message = error.get("message") if isinstance(error, dict) else error
@@ -319,7 +333,7 @@ class HttpTarget(Target):
 
 
 def _token(entry: dict[str, Any]) -> Token:
-    """Return a token of chat logprobs; without ``bytes``, the UTF-8 of its text."""
+    """Return a token from an entry of a chat answer's ``logprobs``; without ``bytes``, its text is encoded as UTF-8."""
     raw = entry.get("bytes")
     data = bytes(raw) if raw is not None else raw_bytes(entry["token"])
     number = entry.get("id")
@@ -327,10 +341,10 @@ def _token(entry: dict[str, Any]) -> Token:
 
 
 def _legacy_steps(logprobs: dict[str, Any], at: float | None) -> list[Step]:
-    """Return the steps of the completions format: parallel lists, alternatives as {text: logprob}.
+    """Return the steps from log probabilities in the format of the completions endpoint, all with arrival time ``at``.
 
-    Our own server also lists the bytes of each token, and then spells tokens that are not UTF-8 as OpenAI did
-    ("bytes:\\xe2").
+    The format is one list per field, with alternatives as {text: logprob}. Our own server adds a list of each token's
+    bytes, and spells alternatives that are not UTF-8 as OpenAI did ("bytes:\\xe2").
     """
     tokens, values = logprobs["tokens"], logprobs.get("token_logprobs") or [None] * len(logprobs["tokens"])
     tops = logprobs.get("top_logprobs") or [None] * len(tokens)
@@ -346,14 +360,14 @@ def _legacy_steps(logprobs: dict[str, Any], at: float | None) -> list[Step]:
 
 
 def _spelled(text: str, spelled: bool) -> bytes:
-    """Return the bytes of a token's text; \"bytes:\\xe2\\x82\" is parsed where ``spelled``."""
+    """Return the bytes of a token's text; if ``spelled``, \"bytes:\\xe2\\x82\" means the two bytes that it spells."""
     if spelled and _SPELLED.fullmatch(text):
         return bytes.fromhex(text.removeprefix("bytes:").replace("\\x", ""))
     return raw_bytes(text)
 
 
 def _message(choice: dict[str, Any], name: str) -> dict[str, Any]:
-    """Return a choice's message or delta; for the completions endpoint its text as one."""
+    """Return the message or delta (``name``) of a choice; on the completions endpoint, its text in the same form."""
     message = choice.get(name)
     return message if isinstance(message, dict) else {"content": choice.get("text")}
 

@@ -1,6 +1,6 @@
-"""Converts generated pieces to the deltas that a client sees: reasoning separated, tool calls parsed, stop strings cut.
+"""Turns the generated text into the deltas that a client sees: separates reasoning, parses tool calls, cuts at stops.
 
-Each piece gives one delta with everything that is certain by then.
+Each generated piece (a token's text) gives one delta, with the output that no later text can change.
 """
 
 from __future__ import annotations
@@ -20,16 +20,19 @@ from .answer import CallDelta, Delta, Finish
 class AnswerReader:
     """Splits an answer into text, reasoning and tool calls as it is generated.
 
-    Stop strings are searched in the visible text only. Whether a piece is reasoning is decided by the generation, from
-    token ids, not by the text; but an answer of a later profile is read by ``official`` as DeepSeek's parser reads it.
+    Stop strings are searched in the visible text only. Whether a piece is reasoning is decided while decoding, from
+    token ids, not by the text. Answers in the later chat formats (0731, v4.1) are different: they are read as
+    DeepSeek's own parser reads them, which ``official`` does.
 
-    tools     search for tool-call markup (docs/explanation/text.md 5)
-    unstopped  number of tokens at the start of an answer without tools in which no stop string counts
-    official   the parser of such an answer
+    tools      search for tool-call markup (docs/explanation/text.md 5)
+    stop       the stop strings
+    unstopped  number of tokens at the start of the answer in which stop strings are ignored; has no effect if our own
+               parser reads tool calls
+    official   parser for the later chat formats, None for the first one
 
-    A complete block of calls at the very end of unclosed reasoning, where the model forgot ``</think>``, is accepted.
-    Only white space may follow; otherwise the block was part of the reasoning. The block is held back until the answer
-    ends and does not end decoding (``done``).
+    If the model forgot ``</think>`` and its reasoning ends in a complete block of tool calls, the calls are accepted.
+    Only white space may follow them; otherwise the block was part of the reasoning. Such a block is held back until the
+    answer ends, and unlike others does not end decoding (``done``).
     """
 
     def __init__(
@@ -45,7 +48,7 @@ class AnswerReader:
         self.reasoning_tokens = 0
 
     def feed(self, piece: Piece) -> Delta:
-        """Feed a piece and return a delta with the output that is now certain, possibly empty."""
+        """Add a generated piece; return the output that can no longer change, as a possibly empty delta."""
         self._deltas.append(self._fed(piece))
         return self._deltas[-1]
 
@@ -65,7 +68,7 @@ class AnswerReader:
         return self._delta(self._parser.feed(piece.text), reasoning)
 
     def finish(self, ended: str = "", thinking: bool = False) -> Delta:
-        """Return a delta with the output that was held back to the end.
+        """End the answer and return the output that was held back until now, as a delta.
 
         ended     how decoding ended ("stop", "length", ...; "" if ``done`` ended it)
         thinking  whether decoding ended inside reasoning
@@ -83,7 +86,7 @@ class AnswerReader:
         return self._deltas[-1]
 
     def _thought(self, text: str) -> str:
-        """Return the reasoning that is certain: a block in it may turn out to be a call."""
+        """Add reasoning and return what can be shown of it; markup that may turn out to be a tool call is held back."""
         if self._inside is None:
             return text
         certain = _text(self._inside.feed(text))
@@ -98,7 +101,7 @@ class AnswerReader:
         return certain
 
     def _no_call(self) -> str:
-        """End the reasoning and return what was held back of it as a possible call."""
+        """End the reasoning; return the text that was held back as a possible tool call, which it was not."""
         if self._inside is None or not self._thinking:
             return ""
         self._thinking = False
@@ -118,17 +121,17 @@ class AnswerReader:
 
     @property
     def greedy(self) -> bool:
-        """Return whether the next token is markup of a call, which is decoded greedily."""
+        """Return whether the next token must be picked greedily, because it is markup of a tool call."""
         return isinstance(self._parser, DsmlParser) and self._parser.greedy
 
     @property
     def in_block(self) -> bool:
-        """Return whether a block of calls is open."""
+        """Return whether a block of tool calls has begun and not yet ended."""
         return self._parser is not None and self._parser.in_block
 
     @property
     def done(self) -> bool:
-        """Return whether further output is ignored: a block of calls is closed, or a stop string matched."""
+        """Return whether decoding should end, because a block of tool calls is complete or a stop string matched."""
         return self._stop.stopped is not None or (self._parser is not None and self._parser.done)
 
     @property
@@ -144,12 +147,14 @@ class AnswerReader:
         return Generated() if self._parser is None else self._parser.result
 
     def reason(self, engine: str) -> Finish:
-        """Return why the answer ended, given how decoding ended: "stop", "length", "cancelled", or "" where ``done``
-        ended it."""
+        """Return the finish reason to report to the client, which is "tool_calls" if tools were called.
+
+        ``engine`` is why decoding ended: "stop", "length", "cancelled", or "" if ``done`` ended it.
+        """
         if engine == Finish.CANCELLED:
-            return Finish.CANCELLED  # what was cut off is no mistake of the model's
+            return Finish.CANCELLED  # an incomplete tool call is then not the model's mistake
         if self._official is not None and engine == Finish.LENGTH:
-            return Finish.LENGTH  # a call that was cut off is passed on
+            return Finish.LENGTH  # an incomplete tool call is passed on, as DeepSeek's parser does
         return Finish(self.generated.finish_reason(engine or Finish.STOP))
 
     def _delta(self, events: Iterable[Event], reasoning: str = "") -> Delta:

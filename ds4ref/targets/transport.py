@@ -53,9 +53,9 @@ class Connection:
         self._socket: socket.socket | None = None
 
     def trace(self, event: str, info: Mapping[str, Any], cancel: Cancellation) -> None:
-        """Remember the socket of a new connection, from the HTTP library's trace events.
+        """Remember the socket of a new connection; the HTTP library calls this for each event of a request (``trace``).
 
-        If ``cancel`` was already pressed, the connection is closed at once.
+        If the request was cancelled meanwhile, the connection is closed at once.
         """
         if event in ("connection.connect_tcp.complete", "connection.start_tls.complete"):
             stream = info["return_value"]
@@ -65,21 +65,24 @@ class Connection:
                 _stop_if(cancel)
 
     def cut(self) -> None:
-        """Shut the connection down, which wakes a reader that waits on it; safe in a signal handler."""
+        """Shut the connection down, which wakes a thread that waits for data on it; safe in a signal handler."""
         if self._socket is not None:
             with suppress(OSError, ValueError):
-                # past the TLS layer, which would first want to say goodbye
+                # bypasses the TLS layer, which would begin with its own closing message
                 socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
 
 class Transport:
-    """JSON over GET and POST below ``base``; any number of threads may use it, each request with a connection of its
-    own.
+    """An HTTP client that sends and receives JSON, for addresses below ``base``.
 
-    attempts      tries per request; only failures that a retry may fix are repeated
-    timeout       seconds to connect, and to wait for the next byte
-    per_minute    maximum requests per minute, None for no limit
-    key_env       environment variable with the bearer key; if empty or absent, no key is sent
+    Any number of threads may use it; each request has a connection of its own.
+
+    key_env       environment variable with the API key; if it is empty or missing, no key is sent
+    attempts      number of tries per request; it is repeated only after failures that may pass
+    timeout       seconds to wait for a connection (at most 20), and for the next byte
+    per_minute    maximum number of requests per minute, None for no limit
+    sleep         function called with the seconds to wait between requests; None: wait until then or until cancelled
+    client        HTTP client to use for all requests; None creates one per connection
     """
 
     def __init__(
@@ -123,19 +126,23 @@ class Transport:
         return self._json("GET", path, None, None)
 
     def post(self, path: str, body: dict[str, Any], cancel: Cancellation | None = None) -> Any:
-        """Send ``body`` as JSON and return the JSON reply; raise Cancelled if ``cancel`` is pressed, Refused for an
-        error reply."""
+        """Send ``body`` as JSON and return the JSON reply.
+
+        Raise Cancelled if ``cancel`` is triggered meanwhile, Refused for an error reply.
+        """
         return self._json("POST", path, body, cancel)
 
     @contextmanager
     def events(self, path: str, body: dict[str, Any], cancel: Cancellation | None = None) -> Iterator[Iterator[Any]]:
-        """Open a stream of server-sent events, yielding their decoded JSON up to ``[DONE]``; only opening it is
-        retried."""
+        """Open a stream of server-sent events and iterate over their decoded JSON, up to ``[DONE]``.
+
+        Only opening the stream is retried; a stream that breaks off raises TargetError.
+        """
         with self._answered("POST", path, body, cancel) as response:
             yield self._decoded(response, cancel)
 
     def close(self) -> None:
-        """Close connections."""
+        """Close all idle connections."""
         while self._free:
             self._free.pop().client.close()
 
@@ -160,7 +167,7 @@ class Transport:
     def _answered(
         self, method: str, path: str, body: dict[str, Any] | None, cancel: Cancellation | None
     ) -> Iterator[httpx2.Response]:
-        """Open a response with status 200; pressing ``cancel`` ends the block with Cancelled."""
+        """Send a request and open its response, which has status 200; triggering ``cancel`` raises Cancelled."""
         cancel, connection = cancel or Cancellation(), self._connection()
         try:
             with cancel.does(connection.cut):
@@ -215,7 +222,7 @@ class Transport:
             raise TargetError(f"{self.base}: the stream was interrupted: {self._reason(error)}") from None
 
     def _parsed(self, data: bytes) -> Any:
-        """Parse JSON; bytes that are not UTF-8 become lone surrogates (``wire``) and are counted."""
+        """Parse JSON, counting bytes that are not UTF-8, which become lone surrogates (see ``wire``)."""
         try:
             return json.loads(data)
         except UnicodeDecodeError:
@@ -227,7 +234,10 @@ class Transport:
     def _send(
         self, connection: Connection, method: str, path: str, body: dict[str, Any] | None, cancel: Cancellation
     ) -> httpx2.Response:
-        """Return an open response with status 200; TargetError after ``attempts`` failed tries."""
+        """Send a request until it succeeds, and return the open response with status 200.
+
+        Raise Refused for an error reply that a retry cannot fix, TargetError after ``attempts`` failures.
+        """
         for attempt in range(1, self.attempts + 1):
             self._pace(cancel)
             _stop_if(cancel)
@@ -249,7 +259,7 @@ class Transport:
             _stop_if(cancel)
             if attempt < self.attempts:
                 self.retries += 1
-                # full jitter: many clients that failed together must not come back together
+                # a fully random delay: many clients that failed at the same time must not return at the same time
                 backoff = self._random.uniform(0, min(30.0, 0.5 * 2.0**attempt))
                 self._rest(min(MAX_WAIT, max(backoff, wait or 0.0)), cancel)
         raise TargetError(f"{self.base}: {why} ({self.attempts} attempts)")
@@ -268,7 +278,7 @@ class Transport:
         _stop_if(cancel)
 
     def _error_text(self, response: httpx2.Response) -> bytes:
-        """Return the message of an error reply, or all of it."""
+        """Return the message inside an error reply; if there is none, the beginning of the reply (4096 bytes)."""
         try:
             data = b"".join(response.iter_bytes())[:4096]
         except httpx2.TransportError:
@@ -286,8 +296,11 @@ class Transport:
         return self.clean(str(error).encode()) or type(error).__name__
 
     def clean(self, data: bytes, limit: int = 200) -> str:
-        """Return foreign text fit for one line of an error message: printable, short, with the API key masked if
-        echoed."""
+        """Return text from the server in a form fit for one line of an error message.
+
+        It is cut to ``limit`` characters, unprintable characters become blanks, and the API key, if the server echoes
+        it, is masked.
+        """
         text = data.decode("utf-8", "replace")
         if self._secret:
             text = text.replace(self._secret, "***")

@@ -19,7 +19,10 @@ def decoded(data: bytes) -> tuple[str, int]:
 
 
 def raw_bytes(text: str) -> bytes:
-    """Return the bytes behind ``text``; halves of surrogate pairs, legal in JSON but not in UTF-8, become U+FFFD."""
+    """Return the bytes of ``text``, with those that ``decoded`` kept as lone surrogates restored.
+
+    Other lone surrogates, which JSON can express but UTF-8 cannot, become U+FFFD.
+    """
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
@@ -28,7 +31,7 @@ def raw_bytes(text: str) -> bytes:
 
 
 def printable(text: str) -> str:
-    """Return ``text`` for display: U+FFFD in place of undecodable bytes."""
+    """Return ``text`` for display, with U+FFFD in place of bytes that were not UTF-8."""
     return raw_bytes(text).decode("utf-8", "replace")
 
 
@@ -53,7 +56,7 @@ def events(chunks: Iterable[bytes], limit: int) -> Iterator[bytes]:
 
 
 def _lines(chunks: Iterable[bytes], limit: int) -> Iterator[bytes]:
-    """Yield lines without their ends (CR LF, LF or CR). A CR at the end of a chunk may be half of a CR LF."""
+    """Yield lines without their line ends (CR LF, LF or CR), which may also be split between two chunks."""
     rest = b""
     for chunk in chunks:
         rest += chunk

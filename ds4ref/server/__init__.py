@@ -3,17 +3,20 @@
 Modules, in the order in which a request passes through them:
 
 listen      the process: sockets, signals, graceful shutdown
-protocol    a connection: deadlines, size limits, a close that does not lose the response
-app         routes, access control (auth), the wording of errors (refusals)
-endpoint    the handler of generating endpoints: body (limits), turn, events (mailbox), answer, slow and lost clients
-plain       endpoints without generation: models, tokens, health, metrics, the page to chat (chat.html)
-apis/       one module per API: converts requests to turns and events to answers (interface: api)
-worker      the inference thread: answers under way, cancellation, events (turn); a fair queue (queue) in front of it
-schedule    which of the answers under way computes next
-sequences   cached prefixes: evaluated conversations that a later prompt can continue
-exchange    the record of one request, and its watchers: logs, metrics, trace
-service     state shared by all routes
+protocol    an HTTP connection: deadlines, size limits, closing so that the client still receives its response
+app         routes, access control (in auth), the wording of errors (in refusals)
+endpoint    the handler of endpoints that generate text: receives the body (limits), submits the turn, sends the answer
+            from the worker's events (mailbox), and gives up on clients that are slow or gone
+plain       endpoints that generate nothing: models, tokens, health, metrics, the chat page (chat.html)
+apis/       one module per API: converts JSON requests to turns, and events to JSON answers (interface: api)
+worker      the inference thread: computes several answers at once, handles cancellation, reports events (turn);
+            requests wait for it in a fair queue (queue)
+schedule    decides which of the running answers computes next
+sequences   the prefix cache: evaluated conversations that a later prompt can continue
+exchange    the record of one request, and what observes it: logs, metrics, trace
+service     the state that all routes share
 
 constrain   answers constrained to a JSON schema, a grammar, or chosen tools
-tools       memory of tool calls by id, also on disk, so that the history is rendered as the model wrote it
+tools       the model's own text of its tool calls, by call id, in memory and on disk; with it a conversation's history
+            is rendered exactly as the model wrote it
 """

@@ -1,4 +1,4 @@
-"""The interface of an API module: JSON requests become turns, events become JSON answers.
+"""The interface of an API module, which converts JSON requests to turns and the worker's events to JSON answers.
 
     class Chat(Api):
         path = "/v1/chat/completions"
@@ -56,6 +56,8 @@ def sse(data: str, event: str = "") -> bytes:
 class Refused(Exception):
     """Raised for a request that is answered with an HTTP error.
 
+    status    HTTP status
+    message   the error's text for the client
     extra     further members of the JSON error object
     headers   additional response headers
     """
@@ -80,16 +82,16 @@ def bad(message: str) -> Refused:
 
 @dataclass(frozen=True)
 class About:
-    """The context of a request beyond its body.
+    """What an API module needs to know to read a request, besides its body.
 
     model         id of the served model
     ctx           context length in tokens
-    max_tokens    the server's limit on the length of an answer, None for no limit
+    max_tokens    the server's limit on the length of an answer in tokens, None for no limit
     created       current Unix time in seconds
     headers       request headers, names in lower case
-    tools         the memory of tool calls by id, or None
-    usual_tokens  limit on the length of an answer to a request that names none, None for ``max_tokens``
-    profile       form of the prompts (``text.prompts``), None for May's
+    tools         the model's own text of its tool calls, by call id, or None
+    usual_tokens  limit on the length of an answer if the request does not set one, None for ``max_tokens``
+    profile       DeepSeek's prompt format (``text.prompts``), None for that of May, ds4's own
     """
 
     model: str
@@ -106,11 +108,14 @@ _CUT_OFF = Failed("shutdown", "server shutting down")
 
 
 class Reply(abc.ABC):
-    """The formatter of the answer to one request: events of its turn become server-sent events, or one document.
+    """The formatter of the answer to one request: the turn's events become server-sent events, or one JSON document.
 
-    stream   whether the client wants server-sent events
-    deltas   the answer so far
-    over     whether the stream has ended
+    turn, about   the request
+    stream        whether the client wants server-sent events
+    deltas        the answer so far
+    prefill       the newest report of prefill progress, None before it
+    begun, over   whether the stream has begun, and has ended
+    choice        number of the present answer, from 0, where a request asks for several
     """
 
     call_prefix, last_byte = "call_", "\n"
@@ -125,24 +130,24 @@ class Reply(abc.ABC):
 
     @cached_property
     def number(self) -> int:
-        """The sequence number of this answer in the process, from 1."""
+        """The number of this answer among all of this process, from 1, for ids."""
         return next(_numbers)
 
     @property
     def answer(self) -> Completion:
-        """What the deltas so far add up to."""
+        """The answer so far: all deltas added up."""
         return added_up(self.deltas)
 
     def call_id(self, index: int, choice: int | None = None) -> str:
-        """Return the id of tool call number ``index`` of a choice (None: the present one), generated at first use.
+        """Return the id of tool call number ``index`` of answer ``choice`` (None: the present one).
 
-        Called from two threads: the inference thread stores the id, the event loop sends it.
+        It is generated at first use. Called from two threads: the inference thread stores it, the event loop sends it.
         """
         key = self.choice if choice is None else choice, index
         return self._ids.get(key) or self._ids.setdefault(key, new_id(self.call_prefix))
 
     def feed(self, event: Event) -> bytes:
-        """Add ``event`` to the answer; return the complete server-sent events to send for it, b"" for none.
+        """Add an event of the turn to the answer; return the server-sent events to send for it, b"" for none.
 
         The last ``Delta`` has ``finish`` set. Without ``stream`` the result is always b"".
         """
@@ -167,7 +172,7 @@ class Reply(abc.ABC):
         """Return the server-sent events that carry ``delta``."""
 
     def answered(self, delta: Delta) -> bytes:
-        """Return the server-sent events that end the answer to one of a completion's several prompts."""
+        """Return the server-sent events that end one of several answers; ``delta`` is its last one."""
         return b""
 
     def document(self) -> bytes:
@@ -181,24 +186,25 @@ class Reply(abc.ABC):
 
     @abc.abstractmethod
     def whole(self) -> dict[str, Any]:
-        """Return the members of the whole answer."""
+        """Return the members of the JSON document that holds the whole answer."""
 
     @abc.abstractmethod
     def late_error(self, failed: Failed) -> bytes:
         """Return the server-sent events that report a failure in the middle of a stream, as this API defines them."""
 
     def alive(self) -> bytes:
-        """Return the bytes that keep an idle stream open: an SSE comment, or an event if clients ignore comments."""
+        """Return the bytes that keep a silent stream open: an SSE comment, or an event if clients ignore comments."""
         return b": keep-alive\n\n"
 
     def shows(self, delta: Delta) -> bool:
-        """Return whether the client sees something of ``delta``; the first such delta ends its wait."""
+        """Return whether the client sees something of ``delta``; the first such delta sets the time to first token."""
         return delta.shows
 
     def remember(self, answer: Message, choice: int = 0) -> Message:
-        """Return the answer as the client will send it back in its history, and store its calls in the memory of calls.
+        """Give the calls of a finished answer their ids, and store the model's own text of them in ``about.tools``.
 
-        Called in the inference thread, once for each of the turn's answers (``choice``, from 0).
+        Return the answer as the client will send it back in its history. Called in the inference thread, once for each
+        answer (``choice``, from 0).
         """
         calls = tuple(replace(call, id=self.call_id(index, choice)) for index, call in enumerate(answer.calls))
         answer = replace(answer, calls=calls)
@@ -217,5 +223,5 @@ class Api(abc.ABC):
     def read(self, body: bytes, about: About) -> tuple[Turn, Reply]:
         """Parse a request into the generation to run (``Turn``) and the object that formats its answer (``Reply``).
 
-        Raises Refused, which names the wrong field.
+        body: the request's JSON; about: what else to know of it. Raises Refused, naming the field that is wrong.
         """

@@ -3,8 +3,8 @@
     service = Service(Worker(engine), apis())
     app = create_app(service)
 
-Paths are matched as sent: no percent-decoding, no trailing slashes, no case folding. The application runs only on
-``protocol``, which passes each connection as ``scope["state"]["link"]``.
+Paths are matched exactly as sent, without percent-decoding, removing a trailing slash, or ignoring case. The
+application runs only on the connections of ``protocol``, which pass a ``Link`` as ``scope["state"]["link"]``.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ def create_app(service: Service) -> Front:
 
 
 class Front:
-    """ASGI middleware around every request: assigns a request id, checks access, words errors, counts and logs."""
+    """ASGI middleware around every request: gives it an id, checks access, turns exceptions into error responses,
+    counts and logs."""
 
     def __init__(self, app: Any, service: Service):
         self.app, self.service = app, service
@@ -69,7 +70,7 @@ class Front:
             return
         service, access = self.service, self.service.access
         scope["path"] = path = scope["raw_path"].decode("latin-1")
-        scope["app"] = self  # by which routes raise HTTPException
+        scope["app"] = self  # with it, routes raise HTTPException instead of answering errors themselves
         headers: dict[str, str] = {}
         for name, value in scope["headers"]:
             key, text = name.decode("latin-1"), value.decode("latin-1")

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from ..errors import UsageError
 
 PAGES = ("/",)
-"""The page, which holds no data itself: links of other sites may lead there."""
+"""The chat page. Links on other sites may lead to it, since it holds no data itself."""
 OPEN = (*PAGES, "/health")
 """Paths that need no API key."""
 
@@ -60,7 +60,7 @@ class Access:
         if self.cors:
             return True
         if headers.get("origin", "").strip().lower() == "null":
-            return False  # what a page says that hides where it comes from: a sandboxed frame, a file, a data: URL
+            return False  # the origin of pages that hide where they come from: a sandboxed frame, a file, a data: URL
         scheme, separator, host = headers.get("origin", "").partition("://")
         foreign = bool(separator) and scheme in ("http", "https") and not self.knows_host({"host": host})
         return not foreign and headers.get("sec-fetch-site") != "cross-site"
@@ -92,7 +92,7 @@ def is_address(name: str) -> bool:
 
 
 def resolve(host: str) -> tuple[socket.AddressFamily, str]:
-    """Return the address family and address to listen on for ``host``, preferring IPv4; raises UsageError for none."""
+    """Return the address family and address to listen on for ``host``, preferring IPv4; UsageError if unknown."""
     try:
         addresses = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:

@@ -1,15 +1,15 @@
 """Constrained answers: JSON that fits a schema, demanded tool calls, arguments of strict tools.
 
-    guide = guide_of(turn, tokenizer)       in the thread that receives the request; None if nothing is demanded
-    Generation(..., guide=guide)            in the inference thread: computes one mask per token
+    guide = guide_of(turn, tokenizer)       in the thread that receives the request; None if nothing is constrained
+    Generation(..., guide=guide)            in the inference thread: computes a mask of allowed tokens before each token
 
 A turn may demand:
 
   format              the visible answer is JSON that validates against the schema, or a block of tool calls if allowed
-  choice "required"   a block of 1 to 16 calls with arguments that validate
+  choice "required"   a block of 1 to 16 tool calls whose arguments validate against the tools' schemas
   choice "named"      a block with one call of the named tool
-  strict tools        if the model begins a block, the arguments of these tools validate, and the text of custom tools
-                      fits their grammar; everything else is free
+  strict tools        if the model begins a block of calls, the arguments of these tools validate, and the text of
+                      custom tools fits their grammar; everything else is free
 
 Reasoning is not constrained; the constraint begins after it. llguidance does the work: it compiles the grammar, rejects
 unsupported parts, and computes the masks. An answer cut off by its token limit is incomplete, and reported as cut off.
@@ -40,14 +40,14 @@ MAX_CALLS = 16
 
 
 class GrammarError(Ds4Error):
-    """Raised if llguidance fails in the middle of an answer, or no token fits the grammar."""
+    """Raised if llguidance (the library that computes the masks) fails within an answer, or no token fits."""
 
 
 def guide_of(turn: Turn, tokenizer: Tokenizer, max_reasoning: int | None = None) -> Guide | None:
     """Compile the constraint that ``turn`` puts on its answer; None if there is none.
 
-    ``max_reasoning``: maximum number of reasoning tokens before a demanded answer, None for no limit. Raises TextError
-    naming the unsupported part of a schema or grammar and the tool that has it.
+    max_reasoning: maximum number of reasoning tokens before a constrained answer, None for no limit. Raises TextError,
+    naming the tool and the part of its schema or grammar that is not supported.
     """
     choice = turn.choice
     tools = [] if choice.kind == "none" else list(by_name(turn.tools).values())
@@ -79,7 +79,7 @@ def guide_of(turn: Turn, tokenizer: Tokenizer, max_reasoning: int | None = None)
 
 
 def _answer(text: str) -> str:
-    """The expression of an answer that fits the schema ``text``; ``{}`` stands for any object."""
+    """Return the Lark expression of a JSON answer that fits the schema ``text`` (JSON); "{}" stands for any object."""
     schema = bounded("the schema of the answer", parsed(text))
     if isinstance(schema, dict):
         check_schema("the schema of the answer", schema, PRETTY)
@@ -87,9 +87,13 @@ def _answer(text: str) -> str:
 
 
 class Guide:
-    """The hook that constrains one generation (see ``generate.Guide``); built by ``guide_of``.
+    """The hook that constrains the tokens of one answer (see ``generate.Guide``); built by ``guide_of``.
 
-    ``demanded``: True if the whole answer must fit the grammar, False if only a tool-call block must, once begun.
+    words          the tokenizer's vocabulary
+    matcher        llguidance's state in the grammar
+    demanded       True if the whole answer must fit the grammar, False if only a tool-call block must, once it begins
+    max_reasoning  number of reasoning tokens after which a demanded answer begins, None for no limit
+    profile        DeepSeek's prompt format, which decides the tags of tool calls; None for that of May
     """
 
     def __init__(
@@ -101,18 +105,19 @@ class Guide:
         self._close = tags.param_close.encode()
         self._demanded, self._max_reasoning = demanded, max_reasoning
         self._active = demanded
-        self._seen: int | None = None  # tokens of the generation that were looked at; None during the reasoning
-        self._text = bytearray()  # since the last marker
-        self._tag = False  # the last marker stood behind "<"
+        self._seen: int | None = None  # number of generated tokens that were processed; None during the reasoning
+        self._text = bytearray()  # the text since the last DSML marker
+        self._tag = False  # whether the last DSML marker came after "<"
 
     def fresh(self) -> Guide:
-        """Return the same constraint for another answer; call it before the first token."""
+        """Return a copy of the constraint for another answer; only before this one has constrained a token."""
         return Guide(self._words, self._matcher.deep_copy(), self._demanded, self._max_reasoning, self._profile)
 
     def __call__(self, generation: Generation, logits: np.ndarray) -> int | np.ndarray | None:
-        """Constrain the next token, given its ``logits`` (V,).
+        """Constrain the next token, given its ``logits`` (V,), V the vocabulary's size.
 
-        Returns the token if only one fits, else logits (V,) with -inf for tokens that do not; None for no constraint.
+        Returns the token if only one fits, else logits (V,) with -inf for tokens that do not fit; None if any token
+        may come.
         """
         if generation.thinking:
             return self._reasoning(generation, logits) if self._demanded and self._seen is None else None
@@ -135,7 +140,8 @@ class Guide:
         return masked
 
     def _reasoning(self, generation: Generation, logits: np.ndarray) -> int | np.ndarray:
-        """Replace the end of the answer by the end of the reasoning: the demanded part is still to come."""
+        """Constrain a token of the reasoning before a demanded answer: where the model would end the answer, it ends
+        the reasoning instead, and at ``max_reasoning`` tokens it must."""
         close, ends = self._words.think_close, self._words.ends
         if self._max_reasoning is not None and len(generation.tokens) >= self._max_reasoning:
             return close
@@ -144,7 +150,8 @@ class Guide:
         return masked
 
     def _take(self, token: int) -> None:
-        """Follow a token of the answer; of one that demands nothing, watch for the marker of its first call."""
+        """Process a generated token: advance in the grammar, or if no answer is demanded, begin the grammar once the
+        tokens open a block of tool calls."""
         words = self._words
         if self._active and not self._matcher.consume_token(token):
             raise GrammarError(f"the answer left its grammar: {self._matcher.get_error()}")
@@ -157,10 +164,13 @@ class Guide:
             self._text += words.bytes[token] if token < words.size else b""
 
     def _allowed(self) -> np.ndarray:
-        """The tokens that fit, (size,) bool: what the matcher takes, without a closing tag spelled in plain text."""
+        """Return which tokens may come next, (size,) bool.
+
+        These are the ones that fit the grammar, without those that would spell out a parameter's closing tag as text.
+        """
         bits = self._words.allowed(self._matcher)
         if self._text.startswith(self._parameter + b" "):
-            bits[self._words.protocol] = False  # a client's grammar may name them
+            bits[self._words.protocol] = False  # control tokens, which a client's grammar could ask for
             if not self._text.endswith(b"</"):
                 bits[self._words.dsml] = False
             for size in range(1, len(self._close)):

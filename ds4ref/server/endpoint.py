@@ -2,8 +2,8 @@
 
     receive the body within limits -> Api.read and Worker.submit in a thread -> events -> Reply.feed -> the client
 
-Status and headers are sent with the first prefill event or, if the turn queues for long, with the first keep-alive; an
-earlier error is sent with its own HTTP status. A later error ends the stream as the API defines it
+A stream's status and headers are sent with the first prefill event or, if the turn waits in the queue for long, with
+the first keep-alive; an error before that has its own HTTP status. A later error ends the stream as the API defines it
 (``Reply.late_error``), since clients take a truncated stream for a lost connection and retry.
 """
 
@@ -36,12 +36,12 @@ log = logging.getLogger("ds4-server")
 
 JSON = "application/json"
 STREAM = "text/event-stream; charset=utf-8"
-"""With the encoding: without it clients such as requests take any text for Latin-1."""
+"""Names the encoding, since clients such as Python's requests take text without one for Latin-1."""
 
 PACE = 0.004
 """Minimum time in seconds between two writes to a stream once the client has seen something of the answer.
 
-Tokens generated in between are sent together: at 5 ms a token and more, each is sent by itself.
+Tokens generated in between are sent together. A model that takes 5 ms or more per token sends each by itself.
 """
 
 
@@ -85,14 +85,17 @@ class Generate:
     async def _submitted(
         self, body: bytes, headers: Mapping[str, str], mail: Mailbox, x: Exchange
     ) -> tuple[Turn, Reply, Job]:
-        """Parse the body and submit the turn in a thread; Refused if either fails."""
+        """Run ``_submit`` in a thread, then release the body's bytes in the budget."""
         try:
             return await self.service.aside(self._submit, body, headers, mail, x)
         finally:
             self.service.body_budget.give(len(body))
 
     def _submit(self, body: bytes, headers: Mapping[str, str], mail: Mailbox, x: Exchange) -> tuple[Turn, Reply, Job]:
-        """Inflate and parse ``body``, then submit its turn to the worker; Refused if any of it fails."""
+        """Decompress and parse ``body``, and submit its turn to the worker; raises Refused if any of that fails.
+
+        headers: the request's; mail: receives the events; x: the request's record.
+        """
         service, name = self.service, self.api.name
         body = inflate(body, headers.get("content-encoding", ""), service.limits)
         check_json(body, service.limits)
@@ -113,19 +116,19 @@ class Generate:
 
 
 class _Answer:
-    """Send the answer to one turn."""
+    """The sender of the answer to one turn: takes its events from ``mail``, and writes what ``reply`` makes of them."""
 
     def __init__(self, service: Service, x: Exchange, turn: Turn, reply: Reply, link: Link, mail: Mailbox, send: Any):
         self.service, self.limits = service, service.limits
         self.x, self.turn, self.reply, self.link, self.mail, self.send = x, turn, reply, link, mail, send
         self.begun = self.over = False
-        self.ready = False  # a failure no longer has a status of its own
-        self.body = b""
-        self.spoke = mail.loop.time()
-        self.rest = 0.0
+        self.ready = False  # the stream may begin: a failure is no longer sent with its own HTTP status
+        self.body = b""  # the document, without streaming
+        self.spoke = mail.loop.time()  # when something was last written
+        self.rest = 0.0  # loop time before which nothing is to be written
 
     async def run(self) -> None:
-        """Send events until the last one; Disconnected or Slow if the client disconnected or does not read."""
+        """Send the answer until its last event; raises Disconnected if the client did, Slow if it does not read."""
         while not self.over:
             events = await self.mail.take(self.spoke + self.limits.alive_seconds, self.rest)
             if self.link.gone:
@@ -144,7 +147,10 @@ class _Answer:
                 self.x.end(200)
 
     def _told(self, events: list[Event]) -> bytes:
-        """Pass events to the reply; return what goes out for them. Refused for what fails before anything has."""
+        """Record events and pass them to the reply; return the bytes to send for them.
+
+        Raises Refused if the turn failed before the stream began.
+        """
         out = bytearray()
         for event in events:
             event = _or_shutdown(event)
@@ -189,7 +195,7 @@ class _Answer:
             await self._write(message)
 
     async def _write(self, message: dict[str, Any]) -> None:
-        """Send an ASGI message; Slow if the client reads nothing for too long, Disconnected if it disconnected."""
+        """Send an ASGI message; raises Slow if the client reads nothing for too long, Disconnected if it is gone."""
         if not await self.link.drained(self.limits.write_seconds):
             raise Slow
         if self.link.gone:
@@ -205,7 +211,7 @@ class _Answer:
 
 
 def _or_shutdown(event: Event) -> Event:
-    """Turn a cancelled end into a shutdown failure: a client that is still connected did not cancel."""
+    """Return ``event``, but a shutdown failure for a cancelled answer: its client is still there, so did not cancel."""
     if isinstance(event, Delta) and event.finish == Finish.CANCELLED:
         return Failed("shutdown", "server shutting down")
     return event
@@ -233,8 +239,8 @@ async def body_of(scope: Any, receive: Any, service: Service, x: Exchange) -> by
 def translated() -> Iterator[None]:
     """Context manager that turns exceptions of an API module into Refused.
 
-    Ds4Error and ValueError become 400 (the client's mistake); anything else, a panic of a library in Rust
-    included, is a bug, logged and answered with 500.
+    Ds4Error and ValueError become 400 (the client's mistake); any other one, including panics of Rust libraries, is a
+    bug, which is logged and answered with 500.
     """
     try:
         yield

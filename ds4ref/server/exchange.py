@@ -1,6 +1,6 @@
-"""The record of one request, from which log, metrics and trace are made.
+"""The record of one HTTP request, from which log, metrics and trace are made.
 
-The endpoint's handler updates it; it notifies its watchers. Times are seconds of ``time.monotonic``.
+The endpoint's handler updates it, and it notifies its watchers. Times are seconds of ``time.monotonic``.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 _ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 SESSIONS = ("x-claude-code-session-id", "session-id", "x-session-id", "x-session-affinity", "thread-id")
-"""Headers in which clients send the id of a conversation (clients.md 2, 3, 4)."""
+"""Headers in which clients send the id of a conversation (docs/evidence/clients.md)."""
 
 LEFT = 499
 """Status recorded for a request whose client disconnected before the answer (nginx's code)."""
 
 
 class Watcher:
-    """An observer of requests: log, metrics or trace; by itself it does nothing."""
+    """Base class of observers of requests: log, metrics, trace. Its methods do nothing."""
 
     def event(self, x: Exchange, event: Event) -> None:
         """Handle an event of the turn (queue position, prefill progress, delta or failure)."""
@@ -38,7 +38,17 @@ class Watcher:
 
 
 class Exchange:
-    """The record of one request: its turn, progress, counts, times and result."""
+    """The record of one request: its turn, progress, counts, times and result.
+
+    id              the client's x-request-id, or a new one
+    api             name of the API
+    client          name of the client, for the fair queue
+    turn, job       what was submitted to the worker, None before
+    prefill         the newest prefill progress
+    first           when the client could first see something of the answer
+    source          where cached prompt tokens came from (``sequences.Start``)
+    tokens, cached  number of generated tokens, and of prompt tokens that were cached
+    """
 
     def __init__(self, api: str, headers: Mapping[str, str], peer: str, watchers: tuple[Watcher, ...] = ()):
         sent_id = headers.get("x-request-id", "")
@@ -93,23 +103,24 @@ class Exchange:
     # --- durations in seconds, so far
 
     def _since(self, begin: float | None, end: float | None) -> float:
-        """Return the time from ``begin``, 0 before it, to ``end``, or to the end of the job, or to now."""
+        """Return the seconds from ``begin`` to ``end``; if that is None to the job's end, or to now. 0 without a
+        ``begin``."""
         ended = None if self.job is None else self.job.ended
         return 0.0 if begin is None else (end or ended or time.monotonic()) - begin
 
     @property
     def queued(self) -> float:
-        """Time in the queue."""
+        """Seconds in the queue."""
         return 0.0 if self.job is None else self._since(self.job.submitted, self.job.began)
 
     @property
     def prefilling(self) -> float:
-        """Time of prefill."""
+        """Seconds of prefill."""
         return 0.0 if self.job is None else self._since(self.job.began, self.job.decoding)
 
     @property
     def decoding(self) -> float:
-        """Time of decode."""
+        """Seconds of decode."""
         return 0.0 if self.job is None else self._since(self.job.decoding, None)
 
     @property
@@ -129,18 +140,18 @@ class Exchange:
 
     @property
     def timing(self) -> str:
-        """Queue, prefill and decode times so far, as the value of a Server-Timing header."""
+        """Queue, prefill and decode times so far, as the value of a Server-Timing header (milliseconds)."""
         parts = self.times.items()
         return ", ".join(f"{name};dur={1000 * seconds:.1f}" for name, seconds in parts if seconds or name == "queue")
 
     @property
     def times(self) -> dict[str, float]:
-        """The seconds of each stage so far."""
+        """The seconds of each stage ("queue", "prefill", "decode") so far."""
         return {"queue": self.queued, "prefill": self.prefilling, "decode": self.decoding}
 
 
 def client(headers: Mapping[str, str], peer: str) -> str:
-    """Return the client's name for the fair queue: the conversation id in a header, else its address and User-Agent."""
+    """Return the client's name for the fair queue: a conversation id from a header, else IP address and User-Agent."""
     for name in SESSIONS:
         if headers.get(name):
             return f"{name}:{headers[name][:128]}"

@@ -1,11 +1,13 @@
-"""Tool calls as a Lark grammar for llguidance: the DSML block in which a model calls tools (text.md 4).
+"""Tool calls as a Lark grammar for llguidance, which constrains generation to it.
 
     calls = call_grammar(tools, dsml, most=16)        defines the rules ``block`` and ``begun``, but not ``start``
 
-The DSML marker is a control token; everything else is text. Parameters come in the order of the schema. A string that
-is unconstrained or of an enum is written as plain text (``string="true"``); every other value is JSON, constrained to
-its schema by llguidance, which rejects schemas it does not support. This module rejects only keywords that constrain
-the arguments as a whole, which markup cannot express. For tools that are not strict, unsupported keywords are ignored.
+DeepSeek models write tool calls as a block of DSML, an XML-like markup (docs/explanation/text.md). The DSML marker in
+its tags is a control token; everything else is text. Parameters come in the order of the schema. A string that is
+unconstrained or of an enum is written as plain text (``string="true"``); every other value is JSON, constrained to its
+schema by llguidance, which rejects schemas it does not support. This module itself rejects keywords that constrain all
+arguments together, which a grammar of single parameters cannot express, and numbers that llguidance would change. For
+tools that are not strict, unsupported keywords are ignored.
 """
 
 from __future__ import annotations
@@ -28,11 +30,12 @@ if TYPE_CHECKING:
     from ..text.official import Profile
 
 _ESCAPES = {"json_allowed_escapes": 'nrbtf\\"'}
-"""Forbids \\u escapes: a member already written could be repeated in another spelling."""
+"""llguidance option that forbids \\u escapes: with them a member could be written twice, in different spellings."""
 COMPACT = {"item_separator": ", ?", "key_separator": ": ?", "whitespace_flexible": False, **_ESCAPES}
 """llguidance options for JSON inside markup: at most one space after a comma or colon."""
 LENIENT = {**COMPACT, "lenient": True, "coerce_one_of": True}
-"""COMPACT for tools that are not strict: llguidance ignores keywords that it does not support."""
+"""COMPACT for tools that are not strict: llguidance ignores keywords that it does not support, and takes oneOf for
+anyOf."""
 PRETTY = {"whitespace_pattern": r"(?: |\n[ \t]{0,24})", **_ESCAPES}
 """llguidance options for a JSON answer: a space, or a newline with indentation, between tokens."""
 
@@ -41,32 +44,33 @@ _FREE = r"/(?s:.*)<\//"
 _NAME = r'/[^"<>\n]{1,200}/'
 _DEFINITIONS = ("$defs", "definitions", "$schema")
 MAX_NESTING, MAX_INTERSECTED, MAX_RULES = 600, 1000, 1000
-"""Limits of a schema (nesting including all it refers to; schemas that apply to one value) and a grammar (rules).
+"""Limits of a schema (depth of nesting with all it refers to; number of schemas that apply to one value), and of a
+grammar (number of rules).
 
-llguidance 1.9 overflows its stack at about three times as many levels or rules, and takes forever over allOf.
+llguidance 1.9 overflows its stack at about three times as many levels or rules, and practically never finishes allOf.
 """
 _OF_STRINGS = frozenset(
     "type enum const anyOf oneOf allOf not if then else pattern format minLength maxLength $ref $dynamicRef".split()
 )
 """JSON schema keywords that constrain a string."""
 MOST = 2**53 - 1
-"""The largest integer up to which every integer is a double of its own."""
+"""Integers up to this one are exact as doubles."""
 MOST_EXPONENT = 22
-"""The largest power of ten that is a double."""
+"""The largest n for which 10^n is exact as a double."""
 _BOUNDS = {"maximum": (1, "maximum"), "exclusiveMaximum": (1, "maximum"),
            "minimum": (-1, "minimum"), "exclusiveMinimum": (-1, "minimum")}  # fmt: skip
-"""Keywords that bound numbers: the sign of their direction, and the inclusive one."""
+"""Keywords that bound numbers, each with 1 for an upper or -1 for a lower bound, and its inclusive form."""
 _MAPS = frozenset("properties patternProperties dependentSchemas dependencies $defs definitions".split())
 _VALUES = frozenset("enum const".split())
 _ANNOTATIONS = frozenset("default examples".split())
-"""JSON schema keywords whose members are names of schemas, those whose values are no schemas, and of these those that
-constrain nothing."""
+"""JSON schema keywords whose members are schemas by name; those whose values are plain data; and those with plain data
+that constrain nothing."""
 _MOST_OF = frozenset("maxLength maxItems maxProperties maxContains".split())
 _WHOLE = frozenset(
     "$ref $dynamicRef allOf anyOf oneOf not if enum const patternProperties propertyNames minProperties maxProperties "
     "dependentRequired dependentSchemas dependencies unevaluatedProperties".split()
 )
-"""JSON schema keywords that constrain the arguments of a call as a whole."""
+"""JSON schema keywords that constrain all arguments of a call together."""
 
 
 def literal(text: str) -> str:
@@ -75,17 +79,17 @@ def literal(text: str) -> str:
 
 
 _AS_WRITTEN = Context(prec=MAX_PREC, traps=[])
-"""Exponents that nobody can want make infinities."""
+"""Decimal context that keeps all digits; numbers with absurd exponents become infinite instead of raising."""
 
 
 def _read(text: str) -> Decimal | int:
-    """Return the number that ``text`` spells, an integer where it is one within +-MOST."""
+    """Return the number that ``text`` spells: an int if it is a whole number within +-MOST, else a Decimal."""
     number = _AS_WRITTEN.create_decimal(text)
     return int(number) if -MOST <= number <= MOST and number == int(number) else number
 
 
 def parsed(text: str) -> Any:
-    """Parse a JSON schema; those of its numbers that are no integers are Decimals, with the digits as written."""
+    """Parse a JSON schema; numbers with a fraction or exponent become Decimals with the digits as written, or ints."""
     return json.loads(text, parse_float=_read)
 
 
@@ -94,8 +98,10 @@ def _dumped(schema: Any) -> str:
 
 
 def _check_exact(where: str, key: str, value: Any) -> None:
-    """Raise TextError unless llguidance, which computes value = digits * 10^n in doubles, keeps a number as it is
-    written, and so every number at any depth of ``value``, which belongs to the keyword ``key``."""
+    """Raise TextError if llguidance would change a number at any depth of ``value``, the value of the keyword ``key``.
+
+    llguidance computes a number as digits * 10^n in doubles. ``where``: the tool or field, for the error message.
+    """
     if isinstance(value, (dict, list)):
         for one in value.values() if isinstance(value, dict) else value:
             _check_exact(where, key, one)
@@ -118,11 +124,12 @@ def _is_number(value: Any) -> bool:
 
 
 def bounded(where: str, schema: Any, lenient: bool = False) -> Any:
-    """Return a schema with only those numbers that llguidance, which has doubles, keeps exactly.
+    """Return ``schema`` changed so that llguidance, which computes in doubles, keeps every number in it exactly.
 
-    Bounds beyond +-MOST count as that, counts without an upper limit and annotations are left out. What fits the result
-    fits ``schema``. Raise TextError naming the keyword if only numbers beyond fit, if a number would be changed, or for
-    minProperties that llguidance would take repeated names for; ``lenient`` ignores the last.
+    Bounds beyond +-MOST become +-MOST; maximum counts above MOST and annotations are left out. Whatever fits the result
+    fits ``schema``. Raise TextError, naming ``where`` and the keyword, if only numbers beyond +-MOST would fit, if a
+    number would be changed, or for a minProperties that llguidance would accept repeated names for (with ``lenient``,
+    that one is left out).
     """
     if not isinstance(schema, dict):
         return [bounded(where, one, lenient) for one in schema] if isinstance(schema, list) else schema
@@ -164,7 +171,10 @@ def _may_repeat(schema: Mapping[str, Any], least: Decimal | int) -> bool:
 
 
 def inner_schemas(where: str, definition: str) -> str:
-    """Return a Lark grammar whose ``%json`` schemas are ``bounded``; raise as that and ``check_schema`` do."""
+    """Return the Lark grammar ``definition`` with ``bounded`` applied to its ``%json`` schemas.
+
+    Raise TextError for a schema that is missing, too large, or rejected by ``bounded`` or llguidance.
+    """
     out, at = [], 0
     for match in re.finditer(r"%json\b\s*", definition):
         if match.start() < at:
@@ -182,7 +192,7 @@ def inner_schemas(where: str, definition: str) -> str:
 
 
 def json_rule(schema: Any, options: Mapping[str, Any]) -> str:
-    """Return the Lark expression for JSON that fits ``schema`` (parsed JSON schema; ``options``: llguidance's)."""
+    """Return the Lark expression for JSON that fits the parsed JSON schema ``schema``; ``options``: for llguidance."""
     document = schema if isinstance(schema, dict) else {"allOf": [schema]}
     return f"%json {_dumped({**document, 'x-guidance': options})}"
 
@@ -201,7 +211,7 @@ def check_schema(where: str, schema: dict[str, Any], options: Mapping[str, Any])
     sizes: dict[str, int] = {}
 
     def size(node: Any) -> int:
-        """Count the schemas that hold at the place of ``node``: references and allOf may multiply them."""
+        """Count the schemas that apply to one value of ``node``: references and allOf may multiply them."""
         if not isinstance(node, dict):
             return 1
         parts = node.get("allOf")
@@ -236,13 +246,13 @@ def references(schema: Any) -> set[str]:
 
 
 def _nesting(node: Any) -> int:
-    """Return how deep a JSON value nests; the server's reader bounds it (``limits``)."""
+    """Return how deep a JSON value is nested; the recursion is safe, since parsing the request limits the depth."""
     inner = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
     return 1 + max(map(_nesting, inner), default=0)
 
 
 def _target(schema: Any, reference: str) -> Any:
-    """Return the part of a document that ``#/a/b`` means, None if it means nothing here."""
+    """Return the part of ``schema`` that a reference such as "#/$defs/name" points to, None if there is none."""
     for step in unquote(reference).split("/")[1:]:
         step = step.replace("~1", "/").replace("~0", "~")
         if isinstance(schema, list) and step.isdecimal() and int(step) < len(schema):
@@ -253,19 +263,20 @@ def _target(schema: Any, reference: str) -> Any:
 
 
 def after_marker(tag: str) -> str:
-    """Return what stands behind the DSML marker in a tag."""
+    """Return the text that follows the DSML marker in a tag."""
     return tag.partition(DSML)[2]
 
 
 def call_grammar(
     tools: Sequence[Tool], dsml: int, most: int, *, lenient: bool = False, profile: Profile | None = None
 ) -> CallGrammar:
-    """Write the rules ``block`` (one to ``most`` calls) and ``begun`` (a block after its first call's marker), if there
-    are tools.
+    """Return the grammar of a block of one to ``most`` calls of ``tools``, without rules if there are no tools.
+
+    Its rules are ``block``, the whole block, and ``begun``, its rest after the marker of the first call.
 
     dsml      token id of the DSML marker
     lenient   constrain only strict tools and custom tools with a grammar
-    profile   form of the calls, None for May's
+    profile   DeepSeek's prompt format, which decides the tags; None for that of May
 
     Raises TextError naming the tool whose schema or grammar is not supported.
     """
@@ -285,8 +296,10 @@ def call_grammar(
 
 
 class CallGrammar:
-    """Grammar of tool calls; each method that writes a rule returns its name, or an expression.
+    """The grammar of tool calls, built rule by rule; methods return a rule's name, or a Lark expression.
 
+    marker   Lark expression of the DSML marker token
+    profile  DeepSeek's prompt format, None for that of May
     rules    Lark rules, one per entry
     custom   grammars of custom tools by name, which the rules refer to as ``@name``
     """
@@ -299,17 +312,17 @@ class CallGrammar:
         self.custom: dict[str, str] = {}
 
     def tag(self, opener: str) -> str:
-        """Text ``opener``, then the marker."""
+        """Return the expression of the text ``opener`` followed by the marker."""
         return f"{literal(opener)} {self.marker}"
 
     def rule(self, prefix: str, body: str) -> str:
-        """Add a rule of a new name; a capital ``prefix`` makes it a terminal."""
+        """Add a rule and return its new name, which begins with ``prefix``; a capital makes it a Lark terminal."""
         name = f"{prefix}{len(self.rules)}"
         self.rules.append(f"{name}: {body}")
         return name
 
     def tool(self, tool: Tool, lenient: bool) -> str:
-        """One call, from behind the marker of its tag to the end of its closing tag."""
+        """Return the rule of one call, from after the marker of its opening tag to the end of its closing tag."""
         if tool.kind == "custom":
             body = self.parameter(literal(INPUT), [self.custom_text(tool)])
         elif lenient and not tool.strict:
@@ -320,7 +333,7 @@ class CallGrammar:
         return self.rule("c", f"{head} {body} {self.tag('</')} {literal(self.names.invoke_close + chr(10))}")
 
     def custom_text(self, tool: Tool) -> str:
-        """The text of a custom tool."""
+        """Return the expression of a custom tool's text: free, or as its regex or Lark grammar demands."""
         from llguidance import LLMatcher, regex_to_lark
 
         if tool.grammar is None:
@@ -337,11 +350,11 @@ class CallGrammar:
         check(f"tool {tool.name}", LLMatcher.grammar_from_lark(definition))
         name = f"custom{len(self.custom)}"
         self.custom[name] = definition
-        # The grammar's last terminal may take "</" as text; ``constrain`` lets the marker follow "</" alone.
+        # The grammar's last terminal may match "</" as text; ``constrain`` allows the marker only after "</".
         return f'{literal("true" + chr(34) + ">")} @{name} "</"? {self.marker}'
 
     def arguments(self, tool: Tool, schema: Any) -> str:
-        """All parameters of a call whose arguments fit ``schema``."""
+        """Return the expression of all parameters of a call whose arguments fit ``schema``."""
         where, options = f"tool {tool.name}", COMPACT if tool.strict else LENIENT
         if isinstance(schema, dict) and isinstance(target := _target(schema, str(schema.get("$ref"))), dict):
             schema = {key: schema[key] for key in _DEFINITIONS if key in schema} | target
@@ -372,17 +385,20 @@ class CallGrammar:
         return " ".join(parts) or '""'
 
     def parameter(self, name: str, values: Sequence[str]) -> str:
-        """One parameter; ``name`` is an expression."""
+        """Return the rule of one parameter, given the expressions of its name and of each spelling of its value."""
         opened = literal(f'{self.names.param_open} name="')
         head = f"{self.tag('<')} {opened} {name} {literal(chr(34) + ' string=' + chr(34))}"
         return self.rule("p", f"{head} ({' | '.join(values)}) {literal(self.names.param_close + chr(10))}")
 
     def text(self, terminal: str) -> str:
-        """A value as plain text; ``terminal`` includes its ``</``."""
+        """Return the expression of a value as plain text; the Lark terminal ``terminal`` includes the ``</`` behind."""
         return f"{literal('true' + chr(34) + '>')} {self.rule('V', terminal)} {self.marker}"
 
     def values(self, where: str, node: Any, root: Mapping[str, Any], options: Mapping[str, Any]) -> list[str]:
-        """The spellings of a value that fits ``node``, a subschema of ``root``."""
+        """Return the expressions of a value that fits ``node``, a subschema of ``root``: as plain text, JSON, or both.
+
+        where: the parameter, for error messages; options: for llguidance.
+        """
         terminal, complete = plain_text(node, root)
         spellings = [self.text(terminal)] if terminal else []
         if not complete:
@@ -399,7 +415,7 @@ class CallGrammar:
 
 
 def _types(schema: Mapping[str, Any], default: str = "") -> list[Any]:
-    """Return the ``type`` keyword as a list; empty if it is neither a string nor an array."""
+    """Return the ``type`` keyword of a schema as a list; empty if it is neither a string nor an array."""
     types = schema.get("type", default)
     return [types] if isinstance(types, str) else types if isinstance(types, list) else []
 
@@ -407,8 +423,9 @@ def _types(schema: Mapping[str, Any], default: str = "") -> list[Any]:
 def plain_text(node: Any, root: Mapping[str, Any]) -> tuple[str, bool]:
     """Return (terminal, exclusive) for the strings that the schema ``node`` allows as plain text.
 
+    root        the schema that ``node`` belongs to, for references
     terminal    Lark terminal of these strings, "" for none; only unconstrained strings and enums have one
-    exclusive   whether ``node`` allows nothing else
+    exclusive   whether ``node`` allows nothing but these strings
     """
     if not isinstance(node, dict):
         return _FREE, False

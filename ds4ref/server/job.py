@@ -20,7 +20,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Part:
-    """A prompt of a turn, rendered and as tokens; ``last``: no other one follows."""
+    """One of the prompts of a request.
+
+    turn    what is asked for with this prompt
+    prompt  the rendered prompt, empty for a prompt of token ids
+    ids     its tokens
+    choice  its number in the request, from 0
+    last    whether it is the last one of the request
+    """
 
     turn: Turn
     prompt: Rendered
@@ -31,14 +38,18 @@ class Part:
 
 @dataclass(eq=False)
 class Job:
-    """A turn submitted to the worker.
+    """A turn (parsed request) submitted to the worker.
 
     parts       its prompts, answered one after the other
     listen      callback for the turn's events, called in the inference thread
-    remember    returns the finished answer to a part as the client will send it back in its history; ``choice``: the
-                number of the part from 0
+    remember    called as ``remember(message, choice)`` with the finished answer to part number ``choice`` (from 0);
+                returns it as the client will send it back in its history
     demanded    the constraint on the answer, None for none
-    submitted, began, decoding, ended   seconds of ``time.monotonic``; None before that stage
+    cancel      ends the answer when pressed, from any thread
+    submitted, began, decoding, ended   when that stage began, in seconds of ``time.monotonic``; None before it
+    start       which tokens of the present prompt were cached
+    timing      tokens and seconds of prefill and decode
+    finish      finish reason, "" before the end
     """
 
     parts: list[Part]
@@ -56,7 +67,7 @@ class Job:
 
     @property
     def turn(self) -> Turn:
-        """The turn, which is that of the first part."""
+        """The turn of the first part."""
         return self.parts[0].turn
 
     @property
@@ -65,6 +76,7 @@ class Job:
         return self.parts[0].ids
 
     def tell(self, part: Part, event: Event) -> None:
-        """Report an event of answering ``part``; the end of all answers but the last is ``Answered``."""
+        """Report an event of answering ``part`` to ``listen``; the final delta of any part but the last is wrapped in
+        ``Answered``."""
         ended = isinstance(event, Delta) and event.finish and event.finish != Finish.CANCELLED
         self.listen(Answered(event) if ended and not part.last and isinstance(event, Delta) else event)

@@ -2,7 +2,8 @@
 
 uvicorn and Starlette limit neither the size of a body nor the time it takes to arrive. ``protocol`` limits connections,
 this module limits bodies. A body is refused as soon as its length is known, decompressed no further than the limit, and
-its values are counted before parsing, since millions of them exhaust a JSON parser. Parsers limit how deep they nest.
+its JSON values are counted before parsing, since millions of them would exhaust a JSON parser. The depth of nesting is
+limited by the parsers themselves.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class Limits:
 
 
 class BodyBudget:
-    """Counter of the bytes of request bodies in memory. Not thread-safe: used by the event loop only."""
+    """Counter of the bytes of all request bodies in memory, at most ``limit``. Not thread-safe: for the event loop."""
 
     def __init__(self, limit: int):
         self.limit, self.bytes = limit, 0
@@ -80,9 +81,10 @@ class Disconnected(Exception):
 
 
 async def receive_body(receive: Receive, headers: Mapping[str, str], limits: Limits, budget: BodyBudget) -> bytes:
-    """Receive a request's body; its length stays reserved in ``budget``, unless Refused or Disconnected is raised.
+    """Receive a request's body; its length stays reserved in ``budget``, unless an exception is raised.
 
-    A too large Content-Length is refused before any byte is read, and before ``100 Continue`` is sent.
+    Raises Refused beyond a limit, Disconnected if the client disconnected. A too large Content-Length is refused before
+    any byte is read, and before ``100 Continue`` is sent.
     """
     length = headers.get("content-length", "")
     if length.isdigit() and int(length) > limits.body_bytes:
@@ -118,7 +120,8 @@ CODINGS: dict[str, Callable[[], Any]] = {
     "gzip": lambda: zlib.decompressobj(16 + zlib.MAX_WBITS),
     "deflate": lambda: zlib.decompressobj(),
 }
-"""Constructors of decompressors by content coding; each has ``decompress(data, most)``, ``eof`` and ``unused_data``."""
+"""Constructors of decompressors by content coding. Each has ``decompress(data, max_length)``, ``eof``,
+``unused_data``."""
 
 with suppress(ImportError):
     _zstd = importlib.import_module("compression.zstd")  # from Python 3.14 on
@@ -152,6 +155,9 @@ def inflate(data: bytes, coding: str, limits: Limits) -> bytes:
 
 
 def check_json(data: bytes, limits: Limits) -> None:
-    """Raise Refused (400) if JSON text may have more values than the limit; those in strings count, too."""
+    """Raise Refused (400) if JSON text may have more values than the limit.
+
+    Counts commas and opening brackets, also those inside strings.
+    """
     if data.count(b",") + data.count(b"[") + data.count(b"{") >= limits.values:
         raise Refused(400, f"JSON of more than {limits.values} values")

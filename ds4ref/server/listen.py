@@ -1,6 +1,7 @@
 """The server process: sockets, signals, graceful shutdown.
 
-uvicorn runs as a library in this process. There is one process, since it holds the model: more would not be faster.
+uvicorn runs as a library in this process. There is only one process: it holds the model, and several would not be
+faster.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("ds4-server")
 
 GRACE = 5.0
-"""Seconds after all other limits before remaining tasks are cancelled at shutdown."""
+"""Seconds at shutdown, beyond the sum of all other time limits, before the tasks that remain are cancelled."""
 
 SPARE_FILES = 64
-"""Number of file descriptors not available to connections."""
+"""Number of file descriptors that connections leave free, for files and other sockets."""
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -42,8 +43,8 @@ def bind(host: str, port: int) -> socket.socket:
     Port 0 selects a free port. Raises Ds4Error if the address cannot be bound.
     """
     family, address = resolve(host)
-    # asyncio sends small pieces at once (TCP_NODELAY) only on sockets that name their protocol: without it the first
-    # event of a stream waits 40 ms for the acknowledgement of its headers
+    # asyncio sets TCP_NODELAY only on sockets created with IPPROTO_TCP; without it the first event of a stream waits
+    # 40 ms, until the client has acknowledged the headers
     sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -79,7 +80,7 @@ def most_connections(wanted: int) -> int:
 
 
 class Server(uvicorn.Server):
-    """A uvicorn server for one ``Service``, with graceful shutdown."""
+    """A uvicorn server for one ``Service``, with graceful shutdown; ``name``: its URL, for the log."""
 
     def __init__(self, service: Service, name: str):
         self.name = name
@@ -112,7 +113,7 @@ class Server(uvicorn.Server):
         """Request shutdown; may be called from any thread or a signal handler."""
         self.should_exit = True
         if self._loop is not None:
-            with suppress(RuntimeError):  # it has ended
+            with suppress(RuntimeError):  # the loop has ended
                 self._loop.call_soon_threadsafe(self._asked.set)
 
     @contextmanager
@@ -142,7 +143,7 @@ class Server(uvicorn.Server):
         for server in self.servers:
             server.close()
         drained = asyncio.ensure_future(service.drain())
-        # drain() is over in drain_seconds, and what it ends is written, or given up, shortly after
+        # drain() takes at most drain_seconds; the answers that it ends are written, or given up, shortly after
         loop = asyncio.get_running_loop()
         end = loop.time() + limits.drain_seconds + limits.write_seconds + limits.linger_seconds + GRACE
         while (state.connections or state.tasks) and loop.time() < end:

@@ -1,4 +1,4 @@
-"""The log on stderr: readable lines (server.md 12.1), or JSON with one object per line.
+"""The log on stderr: readable lines (docs/reference/server.md), or JSON with one object per line.
 
 1122 13:44:05 ds4-server: chat ctx=1204..1329:125 TOOLS THINKING prompt start
 {"time":"2026-11-22T13:44:05.112+00:00","level":"info","message":"chat ctx=...","request":"req_...","cached":1204}
@@ -93,8 +93,13 @@ def listen(stream: TextIO, form: str, colour: bool) -> logging.Handler:
 
 @dataclass
 class _State:
-    """What was logged about a turn so far: its place in the queue, when prefill and decode began, when and at how many
-    tokens the last speed was told, and the names of its calls."""
+    """What was logged about a turn so far; times in seconds of ``time.monotonic``.
+
+    ahead            number of turns ahead of it in the queue
+    prefill, decode  when each began, 0 before
+    spoke, done      when the last speed was logged, and how many tokens were done by then
+    names            the tools that it has called
+    """
 
     ahead: int = 0
     prefill: float = 0.0
@@ -104,7 +109,8 @@ class _State:
     names: list[str] = field(default_factory=list)
 
     def speed(self, now: float, done: int, since: float, first: int) -> str:
-        """Return the speeds since the last call, and since the time ``since``, when ``first`` tokens were done."""
+        """Return a text with the speed since the last call, and since the time ``since``, when ``first`` tokens were
+        done; ``now``: the time, ``done``: the tokens done."""
         chunk, mean = (done - self.done) / (now - self.spoke), (done - first) / (now - since)
         self.spoke, self.done = now, done
         return f"chunk={chunk:.2f} t/s avg={mean:.2f} t/s {now - since:.3f}s"
@@ -168,13 +174,16 @@ class Lines(Watcher):
 
 
 def say(x: Exchange, text: str, colour: str, bad: bool = False, **fields: Any) -> None:
-    """Log one line about the turn of ``x``; ``bad``: as an error; ``fields``: further members in JSON."""
+    """Log one line about the turn of ``x``.
+
+    colour: kind of message, a key of COLOURS; bad: log it as an error; fields: further members of a JSON line.
+    """
     extra = {"kind": colour, "fields": {"request": x.id, "api": x.api, **fields}}
     log.log(logging.ERROR if bad else logging.INFO, "%s", text, extra=extra)
 
 
 def span(x: Exchange) -> str:
-    """Return "A..B:N": A cached prompt tokens, B prompt tokens, N = B - A to prefill."""
+    """Return the text "A..B:N": A cached prompt tokens, B prompt tokens, N = B - A tokens to prefill."""
     return f"{x.cached}..{x.prompt}:{x.prompt - x.cached}"
 
 

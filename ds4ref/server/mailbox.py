@@ -3,8 +3,8 @@
 The worker never waits for a client: it puts events into the queue, and the handler takes them in batches. A client that
 reads so slowly that the queue fills up is disconnected.
 
-Waking the event loop and writing to a socket cost as much as a token of a small model. So the reader may pause between
-batches; during a pause only the last event wakes it.
+Waking the event loop and writing to a socket take as long as a token of a small model. So the reader may pause between
+batches; during a pause only the last event of an answer wakes it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Mailbox:
         self._waiter: asyncio.Future[None] | None = None
 
     def put(self, event: Event) -> None:
-        """Append an event, or at capacity drop it and set ``full``; does nothing once the event loop has ended."""
+        """Append an event and wake the reader if necessary; at capacity, drop the event and set ``full``."""
         if len(self._events) >= self.size:
             self.full = True
         else:
@@ -54,10 +54,10 @@ class Mailbox:
         self._wake()
 
     async def take(self, until: float, rest: float = 0.0) -> list[Event]:
-        """Return all queued events, waiting for the first one until loop time ``until``.
+        """Return all queued events; if there are none, wait for the first one until event loop time ``until``.
 
-        Before that, waits until loop time ``rest`` to collect events, unless the last event arrives earlier. Returns []
-        if no event arrives in time, or after ``wake``.
+        Before that, wait until event loop time ``rest`` so that events collect, unless the last event arrives earlier.
+        Returns [] if no event arrives in time, or after ``wake``.
         """
         if rest > self.loop.time() and not self._woken and not self._hurry:
             self._resting = True

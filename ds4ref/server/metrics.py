@@ -40,7 +40,7 @@ COUNTED = {
     "completion_tokens": ("Generated tokens", "api"),
     "reasoning_tokens": ("Generated tokens that were thought and not said", "api"),
 }
-"""Counters of the turns that ended: what they count, and their labels."""
+"""Counters of finished turns: the help text, then the names of the labels."""
 
 State = Callable[[], Mapping[str, float]]
 """Type of a function that returns the current value of each of GAUGES and COUNTERS, by name."""
@@ -93,7 +93,7 @@ class Metrics(Watcher):
 
 
 class _Gauges(Collector):
-    """Values that are read when Prometheus asks."""
+    """Collector of the values that are read from the server whenever Prometheus asks for the metrics."""
 
     def __init__(self, state: State):
         self.state = state

@@ -33,14 +33,14 @@ CSP = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 
 
 
 class Tokenize(msgspec.Struct):
-    """A request of /tokenize."""
+    """The body of a request to /tokenize."""
 
     prompt: str
     add_special_tokens: bool | None = None
 
 
 class Detokenize(msgspec.Struct):
-    """A request of /detokenize."""
+    """The body of a request to /detokenize."""
 
     tokens: list[Id]
 
@@ -96,7 +96,7 @@ class Plain:
         }
 
     def _catalogue(self) -> dict[str, Any]:
-        """Return Codex's catalogue entry of the model (clients.md 2): codex.json, with what is this model's own."""
+        """Return the model's entry in the catalogue that Codex reads: codex.json with this model's name and context."""
         s = self.service.settings
         own = {"slug": s.model, "display_name": s.title or s.model, "context_window": self.service.ctx}
         return self._codex | own
@@ -122,7 +122,7 @@ class Plain:
         )
 
     async def tokenize(self, request: Request) -> Response:
-        """Return the tokens of the request's ``prompt``; names of control tokens become control tokens."""
+        """Return the tokens of the request's ``prompt``; control tokens written in it are recognised."""
         return await self._answered(request, self._tokens)
 
     def _tokens(self, body: bytes, headers: Mapping[str, str]) -> dict[str, Any]:
@@ -151,9 +151,9 @@ class Plain:
         return {"input_tokens": len(turn.rendered().encode(self.service.worker.engine.tokenizer))}
 
     async def _answered(self, request: Request, work: Callable[[bytes, Mapping[str, str]], dict[str, Any]]) -> Response:
-        """Receive a request's body and answer with what ``work`` makes of it and the headers, all of that in a thread.
+        """Receive a request's body; return the result of ``work(body, headers)`` as JSON response.
 
-        A prompt may have a million tokens: the event loop has other clients meanwhile.
+        The work runs in a thread, since a prompt may have a million tokens and the event loop serves other clients.
         """
         service, headers = self.service, request.scope["state"]["headers"]
         body = await body_of(request.scope, request.receive, service, request.scope["state"]["exchange"])
@@ -180,12 +180,12 @@ class Plain:
         return answer({"status": "ok"})
 
     async def metrics(self, request: Request) -> Response:
-        """Return the metrics in a format for Prometheus."""
+        """Return the metrics in the Prometheus format that the client accepts."""
         body, kind = self.service.metrics.page(request.headers.get("accept", ""))
         return Response(body, headers={"content-type": kind})
 
     async def chat(self, request: Request) -> Response:
-        """Return the HTML of the page to chat with the model, which asks /v1/chat/completions."""
+        """Return the HTML of the chat page, which sends its requests to /v1/chat/completions."""
         headers = {"content-type": "text/html; charset=utf-8", "content-security-policy": CSP}
         return Response(self._chat, headers={**headers, "x-content-type-options": "nosniff"})
 

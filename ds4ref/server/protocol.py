@@ -1,13 +1,13 @@
 """HTTP/1.1 connections: uvicorn's protocol class on h11, with limits that both lack.
 
 h11 is used instead of httptools since it is strict (no bare line feeds in headers, no conflicting lengths), limits the
-size of headers, and, being Python, exposes the state of a request. It costs tens of microseconds per request, and one
-more per piece of a stream.
+size of headers, and, being Python, exposes the state of a request. It takes tens of microseconds more per request, and
+one more per piece of a stream.
 
 Added here: deadlines for headers and body; limits on the number of headers, the length of the path, tiny body pieces,
-pipelined requests and open connections; and a close that does not lose the response. Closing a socket with unread bytes
-resets the connection, so that a client still sending never sees the response. So the server half-closes first, and
-reads and discards for a moment.
+pipelined requests and open connections; and closing without losing the response. Closing a socket with unread bytes
+resets the connection, so that a client that is still sending never sees the response. So the server first closes its
+sending side only, and reads and discards what arrives for a moment.
 
 A client that has closed its sending side counts as disconnected (``Link.gone``): generation stops. A complete answer is
 still sent.
@@ -32,13 +32,17 @@ from .refusals import document
 log = logging.getLogger("ds4-server")
 
 CRUMBS, CRUMB = 4096, 64
-"""A body in more than CRUMBS pieces is refused if a piece has fewer than CRUMB bytes on average."""
+"""A body that arrives in more than CRUMBS pieces is refused if they have fewer than CRUMB bytes on average."""
 
 BAD = "bad HTTP request"
 
 
 class Connection(h11.Connection):
-    """h11's state machine with limits; ``problem`` holds the last protocol error."""
+    """h11's state machine with limits.
+
+    saw      called with every h11 event of the client
+    problem  the last protocol error, None before one
+    """
 
     def __init__(self, limits: Limits, saw: Callable[[Any], None]):
         super().__init__(h11.SERVER, limits.header_bytes)
@@ -71,7 +75,7 @@ class Connection(h11.Connection):
         if request.http_version not in (b"1.0", b"1.1"):
             raise h11.RemoteProtocolError("another version of HTTP")
         if b"content-length" in names and b"transfer-encoding" in names:
-            # where the next request begins would be a matter of opinion
+            # two readers of the request might disagree where the next one begins
             raise h11.RemoteProtocolError("Content-Length and Transfer-Encoding together")
         if names.count(b"host") > 1:
             raise h11.RemoteProtocolError("two hosts")
@@ -83,7 +87,11 @@ class Connection(h11.Connection):
 
 
 class Link:
-    """The application's access to its connection, for what ASGI does not offer; ``gone``: the client disconnected."""
+    """What the application may know of its connection and do to it, where ASGI offers nothing.
+
+    gone  whether the client disconnected, or closed its sending side
+    lost  set once the connection is closed
+    """
 
     def __init__(self, protocol: Protocol):
         self._protocol = protocol
@@ -109,7 +117,7 @@ class Link:
         return self._protocol.raw.get_write_buffer_size()
 
     async def drained(self, seconds: float) -> bool:
-        """Wait until the write buffer has room; return False if it did not shrink for ``seconds``."""
+        """Wait until the write buffer is short enough for more; return False if it did not shrink for ``seconds``."""
         flow, unsent = self._protocol.flow, self.unsent
         while flow.write_paused and not self.gone:
             try:
@@ -142,7 +150,7 @@ class _Courteous:
         return self._protocol.lingering or self._protocol.raw.is_closing()
 
     def close(self) -> None:
-        """Flush, then close after a short linger."""
+        """Close once everything is sent and the client had ``linger_seconds`` to read it."""
         self._protocol.linger()
 
 
@@ -181,7 +189,7 @@ class Protocol(H11Protocol):
     # --- called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Handle a new connection; refuse it (503) beyond the limit on connections."""
+        """Handle a new connection; refuse it (503) beyond the maximum number of connections."""
         assert isinstance(transport, asyncio.Transport)
         super().connection_made(transport)
         self.raw = transport
@@ -238,7 +246,8 @@ class Protocol(H11Protocol):
         return False  # no websockets: an upgrade request is answered in HTTP
 
     def shutdown(self) -> None:
-        """Prepare for shutdown: answer complete requests, refuse those whose body is still arriving."""
+        """End the connection for the server's shutdown: a request that has arrived is still answered, one whose body is
+        still arriving is refused (503)."""
         if self.lingering:
             return
         if self.cycle is not None and not self.cycle.response_complete and self.cycle.more_body:
@@ -255,7 +264,7 @@ class Protocol(H11Protocol):
             self._disarm()
 
     def refuse(self, status: int, message: str) -> None:
-        """Send an error response if none has begun, then close."""
+        """Send an error response and close; if a response has begun already, abort the connection."""
         if self.lingering or self.raw.is_closing():
             return
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
@@ -280,7 +289,7 @@ class Protocol(H11Protocol):
         self.linger()
 
     def linger(self) -> None:
-        """Close gracefully: flush the write buffer, then read and discard for ``linger_seconds``."""
+        """Close without losing the response: send the rest, then read and discard for ``linger_seconds``."""
         if self.lingering or self.raw.is_closing():
             return
         self.lingering = True
@@ -304,7 +313,7 @@ class Protocol(H11Protocol):
             self._timer = None
 
     def _late(self) -> None:
-        """Handle an expired deadline."""
+        """Handle an expired deadline: a late request is refused (408), an idle or finished connection closed."""
         self._timer = None
         if self.lingering:
             unsent = self.raw.get_write_buffer_size()
@@ -314,12 +323,15 @@ class Protocol(H11Protocol):
             else:
                 self.raw.abort()
         elif self.conn.their_state is h11.IDLE and not self.conn.trailing_data[0]:
-            self.linger()  # it asked for nothing
+            self.linger()  # no request has begun
         else:
             self.refuse(408, "the request did not arrive in time")
 
     def _has_room(self) -> bool:
-        """Return whether this connection fits the limit, after aborting the one idle for longest if necessary."""
+        """Return whether this new connection is within the maximum number of connections.
+
+        If not, abort the connection that has been waiting for its client longest, if there is one, and return True.
+        """
         if len(self.connections) <= self.limits.connections:
             return True
         others = [other for other in self.connections if isinstance(other, Protocol) and other is not self]

@@ -26,9 +26,9 @@ class Busy(Exception):
 
 
 class FairQueue(Generic[T]):
-    """Thread-safe queue of at most ``limit`` entries, each belonging to a client's name.
+    """Thread-safe queue of at most ``limit`` entries, each of which belongs to a client, identified by name.
 
-    ``moved(entry, ahead)`` is called for every entry whenever its number of entries ahead may have changed.
+    ``moved(entry, ahead)`` is called for every entry whenever the number of entries ahead of it may have changed.
     """
 
     def __init__(self, limit: int, moved: Callable[[T, int], None] = lambda entry, ahead: None):
@@ -49,8 +49,11 @@ class FairQueue(Generic[T]):
             self._changed.notify()
 
     def take(self, timeout: float | None = None, may: Callable[[str], bool] = lambda client: True) -> T | None:
-        """Remove and return the next entry of a client that ``may`` go; None after ``timeout`` seconds, or once the
-        queue is closed and empty."""
+        """Remove and return the next entry, among those of clients for which ``may(client)`` is true.
+
+        Waits for one up to ``timeout`` seconds, without limit if None. Return None if there is none in time, or once
+        the queue is closed and has no such entry.
+        """
 
         def first() -> str | None:
             return next(filter(may, self._waiting), None)

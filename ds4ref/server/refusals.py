@@ -1,4 +1,4 @@
-"""Error responses: status and wording, which clients match to decide what to do (docs/reference/server.md)."""
+"""Error responses: their status and wording, by which clients decide what to do (docs/reference/server.md)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PROMPT = {"chat": "messages", "completions": "prompt", "responses": "input"}
 """The request field that holds the prompt, by API."""
 
 NO_RETRY = {"x-should-retry": "false"}
-"""The header that stops SDKs from retrying after 503, where a second try would be in vain."""
+"""The header that keeps SDKs from retrying after a 503 that a second try would meet again."""
 
 
 def overflow(api: str, tokens: int, ctx: int) -> Refused:

@@ -1,9 +1,10 @@
-"""Who computes next: the answers under way take turns, fair by client.
+"""Which of the running answers computes next, shared fairly among clients.
 
-Start-time fair queueing over seconds of the engine: the client that has used least comes next, and of its answers the
-one that has used least. Who comes new starts where the one that computed last had started, so a newcomer is next, and
-owes or is owed nothing; who comes back keeps what it used beyond that. So a client with many answers gets no more of
-the engine than a client with one. Not thread-safe: used by the inference thread alone.
+Start-time fair queueing, measured in engine seconds: the client that has used the least comes next, and among its
+answers the one that has used the least. A new client does not start at zero, which would give it the engine until it
+has caught up, but at the count that the client scheduled last had before it computed; so it comes next, without a debt
+or a credit. A client that returns keeps its own count if that is higher. So a client with many answers gets no more of
+the engine than a client with one. Not thread-safe: used by the inference thread only.
 """
 
 from __future__ import annotations
@@ -17,14 +18,18 @@ T = TypeVar("T")
 
 @dataclass
 class _Used:
-    """Seconds used, and what had been used when the one that computed last began (``floor``)."""
+    """The engine time of one client.
+
+    seconds  used so far
+    floor    the seconds that the client's answer scheduled last had used by then; its new answers start with them
+    """
 
     seconds: float
     floor: float
 
 
 class Schedule(Generic[T]):
-    """The answers under way, each of a client."""
+    """The running answers (entries), each of which belongs to a client."""
 
     def __init__(self) -> None:
         self._clients: dict[str, _Used] = {}
@@ -33,13 +38,13 @@ class Schedule(Generic[T]):
         self._floor = 0.0
 
     def add(self, client: str, entry: T) -> None:
-        """Add an entry of ``client``; it comes before those that have computed already."""
+        """Add an entry of ``client``, to be scheduled before entries that have computed already."""
         mine = self._clients.setdefault(client, _Used(self._floor, 0.0))
         mine.seconds = max(mine.seconds, self._floor)
         self._entries[id(entry)], self._used[id(entry)] = (client, entry), mine.floor
 
     def next(self, ready: Callable[[T], bool] = lambda entry: True) -> T:
-        """Return the entry that computes next, of those that are ``ready``; raise ValueError if there is none."""
+        """Return the entry that computes next, among those for which ``ready`` is true; ValueError if there is none."""
         entry = next((entry for entry in self.ranked() if ready(entry)), None)
         if entry is None:
             raise ValueError("nobody is ready")
@@ -48,17 +53,17 @@ class Schedule(Generic[T]):
         return entry
 
     def ranked(self) -> list[T]:
-        """Return all entries: those of the client that has used least first, of each client likewise."""
+        """Return all entries by the time that their client has used, then by the time that they have; least first."""
         order = sorted(self._entries, key=lambda key: (self._clients[self._entries[key][0]].seconds, self._used[key]))
         return [self._entries[key][1] for key in order]
 
     def charge(self, entry: T, seconds: float) -> None:
-        """Record that ``entry`` has used the engine for ``seconds``."""
+        """Add ``seconds`` of engine time to what ``entry`` and its client have used."""
         self._clients[self._entries[id(entry)][0]].seconds += seconds
         self._used[id(entry)] += seconds
 
     def remove(self, entry: T) -> None:
-        """Remove an entry; a client without entries that owes nothing is forgotten."""
+        """Remove an entry; forget a client without entries, unless it has used more than a new client starts with."""
         del self._entries[id(entry)], self._used[id(entry)]
         here = {client for client, _ in self._entries.values()}
         self._clients = {

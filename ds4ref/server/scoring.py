@@ -1,7 +1,7 @@
-"""Scoring: a completion with ``echo`` returns the tokens of its prompt with their log probabilities (teacher forcing).
+"""Scoring: a completion with ``echo`` returns the tokens of its prompt with their log probabilities.
 
-Used by lm-evaluation-harness and ds4-vectors. The first token has no log probability, unless the server itself put a
-BOS before the text, which is not returned.
+Used by lm-evaluation-harness and ds4-vectors. The first token has no log probability, since nothing precedes it, unless
+the server put a BOS before the text; the BOS itself is not returned.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ ROWS = 128
 
 
 def echo(session: Session, tokenizer: Tokenizer, job: Job, part: Part) -> Iterator[None]:
-    """Prefill the prompt of ``part`` and send its tokens with log probabilities as deltas; raises Cancelled.
+    """Prefill the prompt of ``part``, one of the prompts of ``job``, and report its tokens as deltas, with their log
+    probabilities if asked for.
 
-    Yields after every chunk but the last: others may compute there.
+    Yields after every chunk but the last, so that other answers can compute. Raises Cancelled.
     """
     ids, top, total = part.ids, part.turn.top_logprobs, len(part.ids)
     hidden = len(text_start(tokenizer, part.turn.text)) if part.turn.text else 0

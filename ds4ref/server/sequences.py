@@ -1,17 +1,17 @@
-"""Reuse of evaluated prompts: snapshots in memory, checkpoints on disk.
+"""The prefix cache: reuse of evaluated prompts, from snapshots in memory and checkpoints on disk.
 
-Agents send the whole conversation again with every turn, and other requests in between (titles, summaries, sub-agents).
+Agents send the whole conversation with every turn, and other requests in between (titles, summaries, sub-agents).
 So every finished turn leaves two snapshots, at the end of its prompt and at the end of its answer; a prompt without a
 cached prefix leaves a third one. A new prompt continues from the snapshot of its longest prefix.
 
 Clients do not send back exactly what the model wrote: reasoning is dropped, calls are serialised differently, text
-tokenizes differently. So a snapshot is found by any of several texts: the text of its tokens, and the texts as which a
-later prompt may render the same conversation. The evaluated tokens stay; only the text after the match is tokenized.
+tokenizes differently. So each snapshot is found by several texts: the text of its tokens, and the texts that a later
+prompt may contain for the same conversation. Its evaluated tokens stay; only the text after the match is tokenized.
 
 A session can be saved only at its current position. So a prompt without a cached prefix is evaluated up to the position
 where the next conversation may differ, saved, and then evaluated further. This split is the same with and without a
-disk, so that both give bit-identical logits. If a checkpoint is due inside a tool call or between two progress reports,
-it is taken at the next possible position.
+disk cache, so that both give bit-identical logits. A checkpoint that is due inside a tool call or between two progress
+reports is written at the next position where it can be.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ LEAST = 16
 
 @dataclass
 class Kept:
-    """A cached snapshot, and the texts by which it is found, as a prefix of a prompt."""
+    """A cached snapshot, and the texts that find it: a prompt that begins with one of them can continue from it."""
 
     snapshot: Snapshot
     texts: tuple[bytes, ...]
@@ -55,7 +55,8 @@ class Start:
 
     tokens   all tokens of the prompt
     cached   number of leading tokens that the session already holds
-    source   where they come from: "memory-token", "memory-text", a name of the disk cache, or "none"
+    source   how they were found: "memory-token" (equal tokens in memory), "memory-text" (equal text in memory), a name
+             that the disk cache gives, or "none"
     """
 
     tokens: list[int]
@@ -65,9 +66,13 @@ class Start:
 
 @dataclass
 class Sequences:
-    """The cached sequences of one engine, at most ``budget`` bytes, evicted least recently used first.
+    """The cached sequences (evaluated conversations) of one engine, evicted least recently used first.
 
-    Snapshots of one conversation share KV rows.
+    Snapshots of one conversation share the rows of its KV cache.
+
+    tokenizer  the engine's
+    budget     maximum size in memory, in bytes
+    disk       the checkpoints on disk, None for none
     """
 
     tokenizer: Tokenizer
@@ -79,13 +84,16 @@ class Sequences:
 
     @property
     def policy(self) -> Policy:
-        """The rules by which positions are saved to disk."""
+        """The rules that decide at which positions checkpoints are made."""
         return Policy() if self.disk is None else self.disk.policy
 
     # --- the beginning of an answer
 
     def begin(self, session: Session, prompt: Rendered, ids: Sequence[int]) -> Start:
-        """Bring ``session`` to the longest cached prefix of ``prompt``; ``ids``: the tokens of ``prompt``."""
+        """Load the longest cached prefix of ``prompt``, whose tokens are ``ids``, into ``session``, or empty it.
+
+        Return which tokens are to be evaluated and how many of them the session holds.
+        """
         text = self.tokenizer.text_bytes(prompt.text) if prompt.parts else self.tokenizer.decode(ids)
         fits = [kept for kept in self._kept if begins(ids, kept.tokens)]
         best = max(reversed(fits), key=lambda kept: len(kept.tokens), default=None)
@@ -111,7 +119,10 @@ class Sequences:
     def _from_disk(
         self, session: Session, prompt: Rendered, ids: Sequence[int], text: bytes, known: int
     ) -> Start | None:
-        """Start from a checkpoint on disk with more than ``known`` bytes of the prompt, None if there is none."""
+        """Load a checkpoint from disk that holds more of the prompt than ``known`` bytes; None if there is none.
+
+        text: the whole prompt in bytes; ids: its tokens.
+        """
 
         def fit(stored: Sequence[int], length: int) -> bool:
             return begins(ids, stored) or self._may_be(prompt, length, stored)
@@ -120,7 +131,7 @@ class Sequences:
         if loaded is None:
             return None
         tokens = session.tokens
-        # If the tokens match, the rest is as in a cold start; a match of text may tokenize differently at the cut.
+        # If the tokens match, so does the rest of ``ids``; if only the text matches, what follows is tokenized anew.
         rest = list(ids[len(tokens) :]) if begins(ids, tokens) else self._tail(prompt, loaded[0])
         return Start(tokens + rest, len(tokens), loaded[1])
 
@@ -134,11 +145,15 @@ class Sequences:
         progress: Callable[[int, int], None],
         cancel: Callable[[], bool],
     ) -> Iterator[None]:
-        """Prefill a prompt and save checkpoints: "cold" ones of its beginning if nothing was cached, and "continued"
-        ones.
+        """Prefill a prompt and save checkpoints: a "cold" one of its beginning if nothing was cached, and "continued"
+        ones at regular intervals.
 
-        Yields after every chunk but the last: others may compute there. ``timing`` measures the whole prefill,
-        excluding the writing of checkpoints.
+        start      what ``begin`` returned
+        timing     receives the tokens and seconds of the prefill, without the writing of checkpoints
+        progress   called with the tokens done and their total
+        cancel     whether to stop; then Cancelled is raised
+
+        Yields after every chunk but the last, so that the caller can let other sessions compute.
         """
         total, cold = len(start.tokens), self.cold_length(start)
         frontiers = self._frontiers[session]
@@ -162,7 +177,7 @@ class Sequences:
                     yield
 
     def cold_length(self, start: Start) -> int:
-        """Return the number of tokens after which the beginning of a new prompt is saved, 0 for never."""
+        """Return the number of tokens after which a prompt without a cached prefix is saved, 0 for never."""
         if start.source != "none":
             return 0
         return self.policy.cold(start.tokens, self.tokenizer.user, self.tokenizer.assistant)
@@ -176,11 +191,14 @@ class Sequences:
     # --- what stays
 
     def keep(self, session: Session, texts: Iterable[str] = ()) -> None:
-        """Cache the current state of ``session``, to be found by the text of its tokens or by any of ``texts``."""
+        """Cache a snapshot of ``session``, to be found by the text of its tokens or by any of ``texts``.
+
+        Evicts older snapshots beyond the budget, and writes them to disk. Does nothing below LEAST tokens.
+        """
         if not session.valid or session.pos < LEAST:
             return
         own, sent = self.tokenizer.decode(session.tokens), tuple(map(self.tokenizer.text_bytes, texts))
-        # First the text that clients will send back: a checkpoint is named after it.
+        # The text that clients will send back comes first, since a checkpoint is named after the first text.
         known = (own, *sent) if own in sent else (*sent, own)
         same = [kept for kept in self._kept if kept.tokens == tuple(session.tokens)]
         for kept in same:
@@ -217,7 +235,8 @@ class Sequences:
     # --- inside
 
     def _by_text(self, text: bytes, prompt: Rendered) -> tuple[Kept, int] | None:
-        """Return the last sequence of those with the longest text that the prompt begins with, and its bytes."""
+        """Return the cached sequence with the longest text that the prompt begins with, and the length of that text in
+        bytes; the latest of several, None if there is none."""
         best: tuple[Kept, int] | None = None
         for kept in self._kept:
             for known in kept.texts:
@@ -229,7 +248,7 @@ class Sequences:
     def _may_be(self, prompt: Rendered, known: int, tokens: Sequence[int]) -> bool:
         """Return whether ``tokens`` may represent the first ``known`` bytes of ``prompt``.
 
-        Control tokens must match: a marker that a user spelled as text must not be taken for the token.
+        They must hold as many control tokens of each kind: a marker that a user typed as text is not that token.
         """
         names = protocol.BOS, protocol.EOS, protocol.USER, protocol.ASSISTANT
         counts, at = Counter[str](), 0
@@ -253,7 +272,7 @@ class Sequences:
         for part in prompt.parts:
             data = self.tokenizer.text_bytes(part.text)
             if at + len(data) > known:
-                # A token may end inside a character: its other bytes become lone surrogates, as the tokenizer has them.
+                # A token may end inside a character, whose other bytes the tokenizer expects as lone surrogates.
                 text = data[max(0, known - at) :].decode("utf-8", "surrogateescape")
                 tail.extend([TextPart(text, part.control)])
             at += len(data)

@@ -1,4 +1,4 @@
-"""State that the routes of one server share: worker, limits, watchers, draining."""
+"""State that the routes of one server share: worker, limits, request observers, whether it is shutting down."""
 
 from __future__ import annotations
 
@@ -32,11 +32,13 @@ THREADS = 4
 class Settings:
     """Settings of the server.
 
-    model        id of the served model
-    title        display name of the model, "" for its id
-    created      creation time of the model in Unix seconds, as listed by /v1/models
-    max_tokens   upper limit of an answer in tokens; None: the context length
-    usual_tokens limit of an answer to a request that names none; None: max_tokens
+    model         id of the served model
+    title         display name of the model, "" for its id
+    created       creation time of the model in Unix seconds, as listed by /v1/models
+    max_tokens    upper limit of an answer in tokens; None: the context length
+    usual_tokens  limit of an answer, in tokens, if the request does not set one; None: max_tokens
+    access        API key, accepted host names, CORS
+    limits        limits on connections and request bodies
     """
 
     model: str = "deepseek-v4-flash"
@@ -49,7 +51,13 @@ class Settings:
 
 
 class Service:
-    """The state shared by all routes of a server; ``tools`` is the memory of tool calls by id."""
+    """The state shared by all routes of a server.
+
+    worker  the inference thread
+    apis    the APIs whose endpoints generate text
+    tools   the model's own text of its tool calls, by call id (``tools.Memory``), None for none
+    trace   writer of the trace file, None for none
+    """
 
     def __init__(
         self,
@@ -82,7 +90,7 @@ class Service:
         return min(self.settings.max_tokens or self.ctx, self.ctx)
 
     def _gauges(self) -> dict[str, float]:
-        """Return the values of ``metrics.GAUGES`` and ``metrics.COUNTERS``."""
+        """Return the current values of ``metrics.GAUGES`` and ``metrics.COUNTERS`` by name."""
         worker = self.worker
         drafts = getattr(worker.engine, "drafts", None)
         guessed = Counts() if drafts is None else drafts.counts
@@ -99,7 +107,7 @@ class Service:
         }
 
     def about(self, headers: Mapping[str, str]) -> About:
-        """Return the context of a request with ``headers``, as its API module needs it."""
+        """Return what an API module needs to know to read a request, besides its body: headers, model, limits."""
         s = self.settings
         profile = self.worker.engine.tokenizer.profile
         return About(s.model, self.ctx, s.max_tokens, int(time.time()), headers, self.tools, s.usual_tokens, profile)
@@ -109,11 +117,11 @@ class Service:
         return next((api.name for api in self.apis if f"{path}/".startswith(f"{api.path}/")), "")
 
     async def aside(self, work: Any, *args: Any) -> Any:
-        """Run ``work(*args)`` in a worker thread and return its result, without blocking the event loop."""
+        """Run ``work(*args)`` in a thread of the request pool and return its result; the event loop is not blocked."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, work, *args)
 
     async def drain(self) -> None:
-        """Stop accepting turns, fail the queued ones, and wait until the running ones have ended."""
+        """Stop accepting turns (generation requests), fail the queued ones, and wait until the running ones ended."""
         self.draining = True
         await asyncio.to_thread(self.worker.shut_down, self.limits.drain_seconds)
 

@@ -1,15 +1,15 @@
-"""Memory of tool calls as the model wrote them, by call id.
+"""The model's own text of its tool calls, by call id.
 
-    memory.remember(answer)             after a turn: its block of markup, under the id of each of its calls
-    messages = memory.attach(messages)  before the next prompt is rendered: restores the same bytes
+    memory.remember(answer)             after an answer: stores its block of markup under the id of each of its calls
+    messages = memory.attach(messages)  before the next prompt is rendered: gives messages with these ids their markup
 
 A client sends its history back in its own spelling: other spaces in arguments, another order of keys, other line
-breaks. A prompt rendered from that differs from what was evaluated, so that everything after the difference would be
-evaluated again. So calls are recognised by id alone, never by text. If the ids are unknown, or belong to other calls
-than the client sends (another number, order or name), the calls are rendered canonically (``text.dsml``).
+breaks. A prompt rendered from that would differ from the tokens that were evaluated, and everything after the
+difference would have to be evaluated again. So calls are recognised by id, never by text. If the ids are unknown, or
+the client sends other calls for them (in number, order or name), the calls are rendered anew (``text.dsml``).
 
-Checkpoints on disk store the calls in their text (``ids_of``, ``restore``). Calls made by another process, or evicted
-from memory, are looked up there.
+Checkpoints on disk also store the ids of the calls in their text (``ids_of``, ``restore``). Calls made by another
+process, or evicted from memory, are looked up there.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ _OVERHEAD = 96
 
 @dataclass(eq=False)
 class _Block:
-    """A block of calls as written, the names of its calls, and its ids (oldest first)."""
+    """A block of tool calls: its markup as the model wrote it, the names of the called tools, and the call ids that
+    refer to it (oldest first)."""
 
     text: str
     names: tuple[str, ...]
@@ -42,7 +43,7 @@ class _Block:
 
 
 class Memory:
-    """Thread-safe memory of tool calls, least recently used evicted first, limited in ids and bytes.
+    """Thread-safe memory of at most ``ids`` tool calls and ``nbytes`` bytes, least recently used evicted first.
 
     ``store``: the checkpoints on disk, None for none
     """
@@ -62,7 +63,8 @@ class Memory:
             self._keep([(call.id, i) for i, call in enumerate(answer.calls)], answer.raw_dsml)
 
     def attach(self, messages: Iterable[Message]) -> list[Message]:
-        """Return the messages; an assistant message whose call ids all belong to one block gets that block's markup."""
+        """Return the messages, with the model's own markup (``raw_dsml``) in those of the assistant whose tool calls
+        are exactly those of a known block."""
         messages = list(messages)
         ids = {call.id for message in messages if _rendered_anew(message) for call in message.calls if call.id}
         missing = ids - self._entries.keys()
@@ -79,12 +81,12 @@ class Memory:
             return [] if known is None else list(reversed(known.ids))
 
     def restore(self, call_id: str, block: str) -> None:
-        """Store the call id and markup block read from a checkpoint, unless the id is known."""
+        """Store a call id and its markup block, both read from a checkpoint, unless the id is known."""
         if call_id not in self._entries:
             self._keep([(call_id, None)], block)
 
     def _attached(self, message: Message) -> Message:
-        """Return a message with its block's markup if the client's calls are all those of one block, in order."""
+        """Return the message, with a block's markup if its calls are all those of that block in the same order."""
         ids = [call.id for call in message.calls]
         known = [self._entries[call_id] for call_id in ids if call_id in self._entries]
         for call_id in ids:
@@ -99,7 +101,7 @@ class Memory:
         return replace(message, raw_dsml=block.text) if whole and places else message
 
     def _keep(self, ids: Sequence[tuple[str, int | None]], text: str) -> None:
-        """Store ids with the index of their call in the block ``text``, None where it is unknown."""
+        """Store call ids for the markup block ``text``, each with the call's index in it, None if unknown."""
         new = _Block(text, tuple(call.name for call in parse(text, False).calls))
         with self._lock:
             block = self._blocks.setdefault(text, new)

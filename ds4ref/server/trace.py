@@ -1,6 +1,7 @@
-"""A trace file with every turn, for debugging clients: JSON lines, one when a turn begins and one when it ends.
+"""The trace file, for debugging clients: two JSON lines per turn, one when its prefill begins and one when it ends.
 
-It holds whole prompts, including secrets: only its owner can read it, and the server warns at start.
+It holds whole prompts, including any secrets in them, so only the file's owner can read it, and the server warns at
+start.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ if TYPE_CHECKING:
 
 
 class Trace(Watcher):
-    """Watcher that writes every turn to the file ``path``, emptied first; raises DataError if it cannot be written."""
+    """Observer that writes every turn to the file ``path``, emptied first; raises DataError if it cannot be opened."""
 
     def __init__(self, path: str):
         try:
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
-                os.fchmod(fd, 0o600)  # one that was there already, too
+                os.fchmod(fd, 0o600)  # for a file that existed already
                 os.ftruncate(fd, 0)
             except OSError:
                 pass  # a pipe or a terminal
@@ -38,7 +39,7 @@ class Trace(Watcher):
         self._answers: dict[Exchange, list[Delta]] = {}
 
     def event(self, x: Exchange, event: Event) -> None:
-        """Write the turn's request and prompt when its prefill begins, or it fails before; collect its answer."""
+        """Write the turn's request and prompt when its prefill begins, or when it fails before; collect its answer."""
         answer = self._answers.get(x)
         if answer is None and isinstance(event, (Prefill, Failed)):
             turn, job = x.turn, x.job
@@ -56,7 +57,7 @@ class Trace(Watcher):
             answer.append(delta)
 
     def ended(self, x: Exchange) -> None:
-        """Write the turn's answer, as generated and as parsed, and how it ended; nothing of one that never began."""
+        """Write the turn's answer, as generated and as parsed, and how it ended; nothing if it never began."""
         deltas = self._answers.pop(x, None)
         if deltas is not None:
             answer = added_up(deltas)

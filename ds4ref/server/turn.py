@@ -22,14 +22,14 @@ Api = Literal["chat", "completions", "messages", "responses"]
 
 @dataclass(frozen=True)
 class Sampling:
-    """Sampling parameters.
+    """Sampling parameters; ``top_p``, ``min_p`` and ``top_k`` as usual.
 
     temperature           0 for greedy
     seed                  None for a random one from the operating system
-    presence, frequency   penalties for tokens that the answer has already (``sampling.adjust``)
-    bias                  token ids, each with what is added to its logit
-    min_tokens            minimum length of the answer: before it no token ends the answer, and no stop string counts
-    ignore_eos            tokens that end an answer are passed over: only its limit or a stop string ends it
+    presence, frequency   penalties for tokens that the answer contains already (``sampling.adjust``)
+    bias                  pairs of a token id and the number added to its logit
+    min_tokens            minimum length of the answer: before it no token and no stop string ends the answer
+    ignore_eos            end-of-sequence tokens do not end the answer: only its length limit or a stop string does
     """
 
     temperature: float = 1.0
@@ -49,7 +49,8 @@ class Sampling:
         return bool(self.presence or self.frequency or self.bias or self.min_tokens)
 
     def numbered(self, number: int) -> Sampling:
-        """Return the parameters of choice ``number`` of a request: each has a seed of its own."""
+        """Return the parameters of answer ``number`` of a request that asks for several: the seed is ``number`` higher,
+        so that the answers differ."""
         return self if self.seed is None else replace(self, seed=(self.seed + number) % 2**64)
 
 
@@ -59,7 +60,7 @@ class Choice:
 
     kind       "auto" (free), "none", "required" (at least one call), or "named" (a call of ``name``)
     name       tool name as the model sees it
-    parallel   whether a demanded block may have several calls
+    parallel   whether the model may make several calls at once where a call is demanded
     """
 
     kind: Literal["auto", "none", "required", "named"] = "auto"
@@ -69,20 +70,22 @@ class Choice:
 
 @dataclass(frozen=True)
 class Turn:
-    """A request for one answer.
+    """A parsed request of any API: what is asked of the model.
 
+    api, model        the API that received it, and the model id that it names
     messages, tools   the conversation, and the declared tools
     thinking          "none", "low", "high" or "max"
-    profile           form of the prompt (``text.prompts``), None for May's
+    profile           DeepSeek's prompt format (``text.prompts``), None for that of May, ds4's own
     text, ids         completions only: a plain prompt, as text or token ids, instead of messages
     max_tokens        maximum length of the answer in tokens; None: the rest of the context
-    max_thinking      maximum length of the reasoning in tokens, after which it is closed; None for no limit
+    max_thinking      number of reasoning tokens after which reasoning is ended; None for no limit
     stop              strings that end the answer and are not part of it
+    choice            which tools the model may or must call
     format            JSON schema (as text) of the visible answer; "" for none, "{}" for any JSON object
     top_logprobs      number of alternatives per token; None: no log probabilities
     echo              completions: the answer starts with the prompt's tokens and their log probabilities
-    token_ids         the answer lists the ids of its tokens
-    more              further turns of the same request, answered one after the other: other prompts, other choices
+    token_ids         whether the answer lists the ids of its tokens
+    more              one turn for each further answer of the request (other prompts, other choices), made in this order
     client            name of the client, for the fair queue
     """
 
@@ -108,7 +111,7 @@ class Turn:
 
     @property
     def plain(self) -> bool:
-        """Whether the prompt is no conversation: then the answer is all text, reasoning and its tags included."""
+        """Whether the prompt is not a conversation; then reasoning and its tags are part of the answer's text."""
         return self.text is not None or self.ids is not None
 
     @property
@@ -124,7 +127,8 @@ class Turn:
     def rendered(self, *more: Message) -> Rendered:
         """Return the rendered prompt of the conversation followed by the messages ``more``.
 
-        The first of ``more`` is part of a message that it continued.
+        If the conversation ends with a message that the answer continues (``prefix``), the first of ``more`` is joined
+        to it.
         """
         from ..text.prompts import prompt_of
 
@@ -171,7 +175,8 @@ class Failed:
     """The turn failed.
 
     code     "context" (prompt too long), "form" (demanded answer impossible), "shutdown" or "engine"
-    tokens   with "context", the length of the prompt
+    message  the error for the client
+    tokens   with "context", the length of the prompt in tokens, 0 if unknown
     """
 
     code: str
@@ -181,7 +186,7 @@ class Failed:
 
 @dataclass(frozen=True)
 class Answered:
-    """The end of the answer to one of several prompts; later events belong to the next prompt in ``Turn.more``."""
+    """The final delta of one of several answers; later events belong to the next turn of ``Turn.more``."""
 
     delta: Delta
 

@@ -4,10 +4,11 @@
     matcher = words.compile(grammars)       a matcher at the start of the grammar
     words.allowed(matcher)                  (size,) bool: the tokens that may come next
 
-A control token matches only itself; all other tokens are text by their bytes.
+In a grammar, a control token matches only where it is named; all other tokens match as text, by their bytes.
 
 llguidance is native code, and a grammar that makes it abort would end the server. So every grammar is first compiled in
-a process with limits (``refusal``), up to the first mask; what happens to later tokens of an answer is not covered.
+a separate process with limits (``refusal``), and its first mask computed there; an abort at a later token of an answer
+is not prevented.
 """
 
 from __future__ import annotations
@@ -34,16 +35,16 @@ MAX_BYTES = 1 << 20
 MAX_MESSAGE = 400
 
 _LIMITS: dict[str, Any] = {"initial_lexer_fuel": 500_000, "max_lexer_states": 100_000, "verbose_errors": False}
-"""llguidance limits: half of its default budget for a grammar, since any client may send one; short error messages."""
+"""llguidance options: half of its default compute budget, since any client may send a grammar; short errors."""
 
 _SLICES = (
     r"[\x20\x0A\x0D\x09]+",
     r'[^"\\<\x{ff5c}\x00-\x1F\x7F]{1,10}', r'[^"\\<\x{ff5c}\x00-\x1F\x7F]{1,30}', r'[^"\\<\x{ff5c}\x00-\x1F\x7F]+',
     r'[^"\\\x00-\x1F\x7F]+', r"[^<\x{ff5c}]+",
 )  # fmt: skip
-"""Regular expressions of token groups that llguidance masks as a whole where possible.
+"""Regular expressions of groups of tokens that llguidance can allow together, without testing each token.
 
-Its defaults fit JSON strings only; with them the masks of a parameter's text, which ends at ``<``, take ten times as
+Its defaults suit JSON strings only; with them a mask within a parameter's text, which ends at ``<``, takes ten times as
 long.
 """
 
@@ -62,7 +63,15 @@ def vocabulary(tokenizer: Tokenizer) -> Vocabulary:
 
 
 class Vocabulary:
-    """The tokens of one tokenizer by their bytes; ``size``: number of tokens, at most the width of the logits."""
+    """The tokens of one tokenizer, and what llguidance needs to know of them.
+
+    size      number of tokens, at most the width of the logits
+    bytes     the bytes of each token
+    control   ids of control tokens; ``protocol``: of these all but the DSML marker
+    ends      ids of tokens that end an answer
+    library   llguidance's tokenizer
+    starting  cached function from bytes to the ids of text tokens that start with them
+    """
 
     def __init__(self, tokenizer: Tokenizer):
         self.size = len(tokenizer)
@@ -77,9 +86,9 @@ class Vocabulary:
         self.starting = cache(self._starting)
 
     def compile(self, grammars: Mapping[str, str]) -> LLMatcher:
-        """Compile Lark grammars by name; the first is the start grammar and may refer to the others as ``@name``.
+        """Compile Lark grammars, given by name; the first is the start grammar and may refer to others as ``@name``.
 
-        Raises TextError with llguidance's reason. Takes milliseconds, for large grammars up to a second.
+        Raises TextError with llguidance's reason if it rejects them. Takes milliseconds, for large grammars a second.
         """
         from llguidance import LLMatcher, LLParserLimits
 
@@ -94,7 +103,7 @@ class Vocabulary:
         return matcher
 
     def allowed(self, matcher: LLMatcher) -> np.ndarray:
-        """Return a mask (size,) bool of the tokens that ``matcher`` accepts next.
+        """Return a mask (``size``,) bool of the tokens that ``matcher`` accepts next.
 
         All False if the matcher failed; its ``get_error`` returns the reason.
         """
@@ -109,10 +118,10 @@ class Vocabulary:
 
 
 def refusal(grammar: str, tokens: Mapping[str, Any] | None = None) -> str:
-    """Return why llguidance rejects ``grammar``, "" if it does not; tried in a process of its own.
+    """Return why llguidance rejects ``grammar``, "" if it does not; it is tried in a separate process.
 
-    With ``tokens`` it is compiled with that size, control tokens and limits; otherwise its syntax and keywords are
-    validated. Raise TextError if the process crashes or exceeds its limits.
+    With ``tokens`` (vocabulary size, control tokens, llguidance options) it is compiled; otherwise only its syntax and
+    keywords are validated. Raise TextError if the process crashes or exceeds its limits.
     """
     asked = {"do": "grammar", "grammar": grammar} | ({} if tokens is None else {"tokens": tokens})
     return message(str(_trial.ask(asked, len(grammar))["refused"]))
@@ -126,9 +135,10 @@ def message(error: str) -> str:
 
 
 def control_tokens(tokenizer: Tokenizer, data: list[bytes]) -> frozenset[int]:
-    """Return the ids of tokens that text never encodes to.
+    """Return the ids of tokens that no text is encoded to; ``data``: the bytes of each token.
 
-    These are the chat protocol's, and others spelled ``<...>`` or with the protocol's bars.
+    These are the control tokens of the chat protocol, and others spelled ``<...>`` or with the protocol's full-width
+    bars.
     """
     ids = {tokenizer.bos, tokenizer.eos, tokenizer.user, tokenizer.assistant, tokenizer.think_open,
            tokenizer.think_close, tokenizer.dsml, *tokenizer.ends}  # fmt: skip
@@ -136,7 +146,7 @@ def control_tokens(tokenizer: Tokenizer, data: list[bytes]) -> frozenset[int]:
         bracketed = raw.startswith(b"<") and raw.endswith(b">") and len(raw) > 2
         if "\uff5c" in tokenizer.token_string(i) or (bracketed and tokenizer.encode(raw) != [i]):
             ids.add(i)
-    return frozenset(i for i in ids if i >= 0)  # other families lack some of them
+    return frozenset(i for i in ids if i >= 0)  # tokenizers of other model families lack some, and have -1 for them
 
 
 def _library(tokenizer: Tokenizer, data: list[bytes], control: frozenset[int]) -> LLTokenizer:

@@ -1,14 +1,14 @@
-"""The inference thread: takes turns from the queue, prefills, decodes, reports events, caches sequences.
+"""The inference thread: takes turns (parsed requests) from the queue, evaluates their prompts, generates the answers.
 
     worker = Worker(engine, ctx=32768)
     job = worker.submit(turn, events.append)      # from any thread; events.append is called in the inference thread
-    job.cancel.press()                            # ends the turn at the next token, or layer of a prefill
+    job.cancel.press()                            # ends the turn at the next token, or at the next layer of a prefill
     worker.shut_down(seconds=10)
 
-Several answers are under way at once, each in a session of its own: a generator that stops after every chunk of its
-prompt and every token. The thread runs them in turns of ``SLICE`` seconds (``schedule``), so a short answer need not
-wait for the end of a long one; what each computes is what it computes alone. A prompt whose beginning another answer
-is just evaluating waits for that, since it may go on from there.
+Several answers are computed at once, each in a session of its own, by a Python generator that pauses after every chunk
+of its prompt and after every token. The thread runs them alternately for ``SLICE`` seconds each (``schedule``), so that
+a short answer need not wait for the end of a long one; each gets the same result as if it ran alone. If two prompts
+begin alike, the second one waits until the first one has evaluated the common beginning, and continues from there.
 """
 
 from __future__ import annotations
@@ -53,13 +53,14 @@ log = logging.getLogger("ds4-server")
 QUEUE_LIMIT = 256
 
 STREAMS = 16
-"""Answers under way at once."""
+"""Maximum number of answers that are computed at once."""
 
 SLICE = 0.1
-"""Seconds that an answer computes before it is another one's turn; at least one chunk of a prompt, or one token."""
+"""Seconds that an answer computes before another one has its turn; it computes at least one prompt chunk or token."""
 
 CERTAIN = 1 << 20
-"""Length in characters up to which a prompt is always tokenized; a longer one may be refused by an estimate."""
+"""A prompt of up to this many characters is always tokenized to learn its length. A longer one is refused without that
+if, divided by the length of the longest token, it cannot fit."""
 
 
 class Overflow(ContextError):
@@ -71,16 +72,20 @@ class Overflow(ContextError):
 
 
 FAILURES = {ContextError: "context", GrammarError: "form"}
-"""Codes of ``Failed``; "engine" for others."""
+"""The ``Failed.code`` of an exception's type; "engine" for types that are not listed."""
 
 
 @dataclass(eq=False)
 class Stream:
-    """An answer under way.
+    """An answer that is being computed.
 
-    steps   what is left of the work; yields True where another answer should come next, False where it may
-    ids     tokens of the prompt that is evaluated next, or now; () if it shares nothing with others
-    saves   number of them after which their sequence is cached; 0 before it is known, and when it is over
+    job         the submitted request
+    session     the session (tokens and KV caches) that computes it
+    steps       the rest of the work; yields True where another answer should compute next, False where one may
+    ids         tokens of the prompt to evaluate next, or being evaluated; () if other prompts cannot profit from it
+    saves       number of these tokens after which the session's state is cached; 0 until this is known, and after that
+    begun       whether ``steps`` has run already
+    generation  the decode loop, None outside of decode
     """
 
     job: Job
@@ -93,15 +98,19 @@ class Stream:
 
     @property
     def pending(self) -> int | None:
-        """Return the token that the answer evaluates next, None if its next step is another."""
+        """The token that the answer evaluates in its next step, None if that step does something else."""
         return None if self.generation is None else self.generation.pending
 
 
 class Worker:
     """The inference thread and its queue; only this thread evaluates with ``engine`` while it runs.
 
-    ``constrain(turn)`` returns the constraint on the turn's answer (``constrain.guide_of``) or None; it is called in
-    the thread that submits the turn.
+    ctx          context length of each session in tokens
+    sequences    the prefix cache; None: a new one in memory
+    queue_limit  maximum number of waiting requests
+    streams      maximum number of answers computed at once
+    constrain    called with the turn and the tokenizer, in the thread that submits the turn; returns the constraint on
+                 its answer (``constrain.guide_of``) or None
     """
 
     def __init__(
@@ -136,9 +145,10 @@ class Worker:
     ) -> Job:
         """Queue a turn; ``listen`` receives its events in the inference thread.
 
-        Renders and tokenizes the prompt and compiles the constraint in the caller's thread. Raises Overflow if the
-        prompt does not fit, TokenError for ids outside the vocabulary, TextError for an unsupported constraint, Busy if
-        the queue is full or closed.
+        ``remember(message, choice)`` receives each finished answer, and returns it as the client will send it back in
+        its history. Renders and tokenizes the prompt and compiles the constraint in the caller's thread. Raises
+        Overflow if the prompt does not fit into the context, TokenError for ids outside the vocabulary, TextError for
+        an unsupported constraint, Busy if the queue is full or closed.
         """
         parts = self._parts([turn, *turn.more])
         longest = max(len(part.ids) for part in parts)
@@ -159,7 +169,8 @@ class Worker:
             self._end(job, Finish.CANCELLED)
 
     def shut_down(self, seconds: float = 30.0) -> None:
-        """Stop accepting turns; finish the running ones within ``seconds``; fail queued ones with "shutting down"."""
+        """Stop accepting turns, fail the queued ones with "server shutting down", and wait for the running ones, which
+        are cancelled after ``seconds``."""
         for job in self.queue.close():
             job.listen(Failed("shutdown", "server shutting down"))
             self._end(job, Finish.ERROR)
@@ -184,14 +195,14 @@ class Worker:
                     return
                 self._round()
             except BaseException:
-                # A library in Rust raises its panics as BaseException. Nobody knows whose answer it was: all end.
+                # Rust libraries raise panics as BaseException. Which answer caused it is unknown, so all of them end.
                 log.exception("the inference thread failed; the answers under way end here")
                 for stream in list(self._schedule):
                     stream.job.listen(Failed("engine", "internal error"))
                     self._ended(stream)
 
     def _round(self) -> None:
-        """Let the answer whose turn it is compute, with those that can decode in the same pass."""
+        """Compute the answer whose turn it is, together with others that can decode a token in the same pass."""
         group = self._group(self._next())
         begun = time.perf_counter()
         if len(group) > 1:
@@ -206,23 +217,24 @@ class Worker:
             self._ended(stream)
 
     def _ended(self, stream: Stream) -> None:
-        """Take an answer that is over off the schedule."""
+        """Remove a finished answer from the schedule, and record how its job ended."""
         self._schedule.remove(stream)
         self.running = tuple(one.job for one in self._schedule)
         self._end(stream.job, stream.job.finish or Finish.ERROR)
         self._together.forget(stream.session)
 
     def _admit(self) -> bool:
-        """Begin queued answers while there is room; wait for one if none is under way. False after the last one.
+        """Start queued answers while fewer than ``streams`` are running; if none is running, wait for one.
 
-        Where memory for another conversation is missing, fewer run at once until all of them have ended.
+        Return False once the queue is closed and empty and nothing runs. If memory for another session is missing,
+        fewer answers run at once until all running ones have ended.
         """
         if not len(self._schedule):
             self.streams = self._most
         while len(self._schedule) < self.streams:
             busy = bool(len(self._schedule))
             if busy and not len(self.queue):
-                break  # no session is made for nobody
+                break  # nobody needs another session
             try:
                 self._idle = self._idle or [self.engine.session(self.ctx)]
             except BaseException as error:
@@ -248,25 +260,26 @@ class Worker:
         return True
 
     def _may_begin(self, client: str) -> bool:
-        """Half of the room is for clients without an answer under way, so that one with many does not take it all."""
+        """Return whether an answer of ``client`` may start: half of the ``streams`` are reserved for clients that have
+        no running answer, so that a client with many requests does not take them all."""
         return not self._schedule.count(client) or len(self._schedule) < (self.streams + 1) // 2
 
     def _next(self) -> Stream:
-        """Return the answer that computes next. One that was cancelled comes first: it only ends."""
+        """Return the answer that computes next; a cancelled one comes first, since it only has to end."""
         for stream in self._schedule:
             if stream.job.cancel():
                 return stream
         return self._schedule.next(self._ready)
 
     def _group(self, stream: Stream) -> list[Stream]:
-        """Return the answer, and those that can decode a token in the same pass as it."""
+        """Return ``stream`` and the other answers that can decode a token in the same pass."""
         if stream.pending is None or stream.job.cancel():
             return [stream]
         others = [one for one in self._schedule.ranked() if one is not stream and one.pending is not None]
         return [stream, *others][: self._together.most]
 
     def _look_ahead(self, group: Sequence[Stream]) -> None:
-        """Decode a token of each answer in one pass, so that its own next step need not."""
+        """Evaluate the next token of each answer in one pass; the answers' own next steps then find it evaluated."""
         begun = time.perf_counter()
         try:
             self._together.look_ahead([(one.session, one.pending) for one in group if one.pending is not None])
@@ -277,13 +290,20 @@ class Worker:
             one.job.timing.decode_s += seconds
 
     def _ready(self, stream: Stream) -> bool:
-        """Return whether a prompt cannot gain by waiting until another one with the same beginning is evaluated."""
+        """Return whether an answer may compute now.
+
+        One that has not begun waits if another one is evaluating a prefix of its prompt that will be cached: it can
+        start from there.
+        """
         if stream.begun:
             return True
         return not any(begins(stream.ids, one.ids[: one.saves]) for one in self._schedule if one.saves)
 
     def _slice(self, stream: Stream, end: float) -> bool:
-        """Compute until the time ``end``, or until the answer should make way; return whether it goes on."""
+        """Compute an answer until the time ``end`` (``time.perf_counter``), or until another one should compute.
+
+        Return whether the answer is unfinished. An exception ends it with a ``Failed`` event.
+        """
         job, stream.begun = stream.job, True
         try:
             for makes_way in stream.steps:
@@ -293,8 +313,8 @@ class Worker:
             code = next((code for kind, code in FAILURES.items() if isinstance(error, kind)), "engine")
             job.listen(Failed(code, str(error), getattr(error, "tokens", 0)))
         except BaseException:
-            # One request's bug must not end the server, and what it left in the session nobody knows. A library in
-            # Rust raises its panics as BaseException.
+            # A bug in one request must not end the server; its session is in an unknown state and not used again.
+            # Rust libraries raise panics as BaseException.
             log.exception("an answer failed")
             job.listen(Failed("engine", "internal error"))
             return False
@@ -304,7 +324,7 @@ class Worker:
     def _steps(self, stream: Stream) -> Iterator[bool]:
         """Answer the prompts of a request one after the other."""
         job = stream.job
-        if job.cancel():  # before its turn came
+        if job.cancel():  # while it was waiting
             job.finish = Finish.CANCELLED
             job.listen(Delta(finish=Finish.CANCELLED, usage=Usage(len(job.ids), 0, 0, 0)))
             return
@@ -318,7 +338,7 @@ class Worker:
         self.finished += 1
 
     def _parts(self, turns: Sequence[Turn]) -> list[Part]:
-        """Return the parts of a request; a prompt that is the same as before is not rendered again."""
+        """Render and tokenize the prompts of a request; equal prompts in succession (several choices) only once."""
         parts: list[Part] = []
         for number, turn in enumerate(turns):
             before = parts[-1].turn if parts else None
@@ -357,7 +377,8 @@ class Worker:
         return max(len(tokenizer.token_bytes(i)) for i in range(len(tokenizer)))
 
     def _answer(self, job: Job, part: Part, stream: Stream) -> Iterator[bool]:
-        """Evaluate a prompt and generate its answer; one whose prompt is part of the answer is not cached."""
+        """Evaluate a prompt and generate its answer. With ``echo``, where the answer repeats the prompt, nothing is
+        cached or reused."""
         session = stream.session
         if part.turn.echo:
             start, steps = Start(part.ids, 0, "none"), echo(session, self.engine.tokenizer, job, part)
@@ -382,7 +403,7 @@ class Worker:
         yield from self._generate(job, part, stream, start)
 
     def _prefill(self, job: Job, part: Part, stream: Stream, start: Start) -> Iterator[None]:
-        """Prefill, and cache the sequence at its end."""
+        """Evaluate the prompt, reporting progress, and cache the session's state at its end."""
         session, total, cold = stream.session, len(start.tokens), self.sequences.cold_length(start)
 
         def progress(done: int, total: int) -> None:
@@ -427,7 +448,7 @@ class Worker:
             if reader.done:
                 break
             first, shown = delta.shows and not shown, shown or delta.shows
-            yield first  # who has waited for the first token need not wait for the others' second
+            yield first  # after its first token an answer lets others compute: they may still wait for their first
         stream.generation = None
         ended = "" if reader.done else generation.finish
         rest = reader.finish(ended, generation.thinking)
@@ -435,21 +456,22 @@ class Worker:
         usage = Usage(len(start.tokens), generated, start.cached, reader.reasoning_tokens)
         self._remember(job, part, session, generation, reader)
         if turn.echo and generation.end is not None:
-            # Harnesses that score expect one entry after the prompt.
+            # Evaluation harnesses that score a prompt expect one generated token after it.
             rest = replace(rest, steps=(self._step(turn, session, Piece(generation.end, "", False), begun),))
         job.tell(part, replace(rest, time=time.perf_counter() - begun, finish=Finish(job.finish), usage=usage,
                                error=reader.generated.error or "", markup=reader.generated.raw_block))  # fmt: skip
 
     @cached_property
     def _hidden(self) -> frozenset[int]:
-        """The control tokens whose text is never part of an answer; the marker of tool calls is left to the reader."""
+        """The control tokens whose text is never part of an answer; think tags and the tool-call marker are left to
+        ``AnswerReader``."""
         tokenizer = self.engine.tokenizer
         return vocabulary(tokenizer).control - {tokenizer.think_open, tokenizer.think_close, tokenizer.dsml}
 
     def _shown(self, turn: Turn, piece: Piece) -> Piece:
-        """Return the piece as the client sees it: without the text of a control token, whatever the model generates.
+        """Return a generated piece as the client sees it: without the text of control tokens.
 
-        In a plain answer reasoning is text, its tags included.
+        In the answer to a plain prompt (``Turn.plain``), reasoning and its tags are ordinary text.
         """
         token, text = piece.token, piece.text
         name = b"" if token is None else self.engine.tokenizer.token_bytes(token)
@@ -471,11 +493,14 @@ class Worker:
         return replace(step_of(self.engine.tokenizer, session.logits, token, turn.top_logprobs, now), thought=thought)
 
     def _remember(self, job: Job, part: Part, session: Session, generation: Generation, reader: AnswerReader) -> None:
-        """Cache the sequence, end-of-sequence token included, under every text its history may be rendered as."""
+        """Cache the evaluated conversation with this answer, under each text that a later prompt may render it as.
+
+        A complete answer is cached with its end-of-sequence token.
+        """
         turn = part.turn
         if turn.echo:
             return
-        # The text behind a stop string was evaluated too, and no client will send it back.
+        # After a stop string, the evaluated tokens hold text that no client will send back.
         if job.finish not in (Finish.STOP, Finish.TOOL_CALLS) or turn.plain or reader.stopped:
             self.sequences.keep(session)
             return
@@ -489,13 +514,20 @@ class Worker:
         self.sequences.keep(session, self._texts(turn, answer))
 
     def _texts(self, turn: Turn, answer: Message) -> list[str]:
-        """Return the prefixes of later prompts with this turn in their history: with its reasoning and without."""
+        """Return how a later prompt will begin that has this turn in its history: with its reasoning, and without."""
         later = (turn.rendered(one, Message("user", "")).text for one in (answer, replace(answer, reasoning="")))
         return [text[: text.rindex(USER)] for text in later]
 
 
 def _guide_of(demanded: Guide | None, turn: Turn, reader: AnswerReader, think_close: int) -> Any:
-    """Return the guiding hook of an answer: its constraint, the limit of its reasoning, greedy tool-call markup."""
+    """Return the hook that steers the choice of an answer's tokens (``generate.Guide``), None if nothing is to steer.
+
+    It applies the answer's constraint, ends reasoning at its limit, and decodes tool-call markup greedily.
+
+    demanded     the compiled constraint (``constrain.guide_of``), None for none
+    reader       parser of the answer, which knows whether markup is being generated
+    think_close  token id of the tag that ends reasoning
+    """
     tools, most, constraint = bool(turn.callable), turn.max_thinking, demanded and demanded.fresh()
     if constraint is None and not tools and most is None:
         return None

@@ -33,7 +33,8 @@ def load_backend(
     gpu_memory: float | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Backend:
-    """Return a new backend with ``threads`` threads (default: the backend's own choice). Slow: compiles kernels.
+    """Return a new backend with ``threads`` threads (default: the backend's own choice). May take a minute: kernels are
+    compiled at their first use on a machine.
 
     gpu_memory: GiB of device memory that it may use (None: the value of DS4_GPU_MEMORY, else all of it).
     progress: called with a line while kernels compile (None: lines on stderr).
@@ -64,7 +65,8 @@ def load_backend(
 
 
 def _gpu_memory(requested: float | None) -> float | None:
-    """Return the limit in GiB, None for all memory."""
+    """Return the limit on GPU memory in GiB: ``requested``, else that of the environment variable; None for all
+    memory."""
     text = os.environ.get(GPU_MEMORY)
     if requested is None and text:
         try:
@@ -77,7 +79,8 @@ def _gpu_memory(requested: float | None) -> float | None:
 
 
 def private_backend(name: str) -> Backend:
-    """Return a single-threaded backend with a thread of its own; backends of ``load_backend`` share their threads."""
+    """Return a backend that computes on one thread of its own, whereas the backends of ``load_backend`` share their
+    threads."""
     backend = load_backend(name)
     if name == "cpu":
         workers = importlib.import_module("ds4ref.kernels.cpu.workers").Workers

@@ -4,9 +4,9 @@
     threading.Timer(5, cancel.press).start()
     done = target.complete(Request(prompt, cancel=cancel))    # after 5 s: the text so far, finish "cancelled"
 
-Computing loops, such as prefill and decode, poll it (``cancel()``). Code that waits for a server cannot poll: it
-registers with ``does`` an action that ends the wait. There is no lock on purpose: a signal handler may interrupt its
-own thread while that thread holds one.
+Loops that compute, such as prefill and decode, poll it (``cancel()``). Code that waits for a server cannot poll: with
+``does`` it registers an action that ends the wait. There is no lock on purpose: a signal handler may interrupt its own
+thread while that thread holds one.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Cancellation:
 
     @contextmanager
     def does(self, action: Callable[[], None]) -> Iterator[None]:
-        """While the block runs, call ``action`` on cancellation; call it at once if already cancelled.
+        """Context manager: while its block runs, ``action`` is called on cancellation, or at once if already cancelled.
 
         The action may run twice, and in any thread.
         """

@@ -1,4 +1,4 @@
-"""Lower bounds on time: bytes and operations against a machine's peak rates.
+"""Lower bounds on the engine's time: bytes to read and operations to do, divided by a machine's peak rates.
 
 Each architecture counts the bytes and operations of its own tokens (``archs``).
 """
@@ -38,7 +38,7 @@ class Peaks:
 
 @dataclass(frozen=True)
 class Bound:
-    """A lower bound on time, and the resource that sets it: "bytes" or "arithmetic"."""
+    """A lower bound on time, and the resource that sets it (``binds``): "bytes" or "arithmetic"."""
 
     seconds: float
     binds: str
@@ -90,7 +90,8 @@ class Costs(Protocol):
 
 
 def chunks(first: int, last: int, size: int) -> Iterable[tuple[int, int]]:
-    """Yield the ranges of [first, last) that end at absolute multiples of ``size``, like a session's chunks."""
+    """Yield the ranges (first, end) of the chunks of [first, last) that end at absolute multiples of ``size``, as a
+    session's chunks do."""
     while first < last:
         end = min(last, (first // size + 1) * size)
         yield first, end

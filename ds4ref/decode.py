@@ -1,11 +1,12 @@
-"""Decode: a pass of a few tokens is recorded once and replayed for the next ones.
+"""Fast decoding: a forward pass of a few tokens is recorded once and replayed for the tokens that follow.
 
 A pass has one or a few rows (``Decoder.most_rows``): the next token of a sequence, tokens drafted to follow it, and
 those of other sequences. Its first use runs through the model's own pass with a recording backend: its ops compute
 nothing, they note steps and the steps' dependencies. For the next passes only the inputs are set (tokens, positions,
-rope angles) and the steps run as one job. The keys of the model's ``plan_rows`` select the recording: they cover what
-Python decides from the positions, such as whether a compression window closes. There is no second copy of the pass, so
-only the schedule can differ; and every row is computed as it would be alone. Tests assert bit-equal results for both.
+rope angles) and the steps run as one job. Which recording to use depends on the keys that the model's ``plan_rows``
+returns: they cover what Python decides from the positions, such as whether a compression window closes. There is no
+second implementation of the pass, so only the schedule can differ; and every row is computed as it would be alone.
+Tests assert bit-equal results for both.
 
 A recording ends with the ranking: the most likely tokens and their logits are copied to the host; the other outputs
 (``Rows``) stay on the device and are valid until the same recording is replayed.
@@ -30,11 +31,11 @@ if TYPE_CHECKING:
     from .archs.inputs import Inputs
 
 MOST, MOST_TEMPLATES = 16, 64
-"""Maximum number of recordings per decoder, where three or four kinds of pass of a given number of rows occur at any
-depth, and of templates per model."""
+"""Maximum number of recordings per decoder, and of templates per model. Three or four kinds of pass with a given number
+of rows occur at any depth."""
 LEAST, MOST_BYTES = 4, 128 << 20
-"""Recordings beyond the first number are dropped, those used longest ago first, while all take more than so many bytes:
-one of 8 rows takes 30 MB with Flash's dimensions."""
+"""While all recordings of a decoder together take more than ``MOST_BYTES``, the least recently used are dropped, but
+``LEAST`` of them always stay: one of 8 rows takes 30 MB with Flash's dimensions."""
 
 _templates: weakref.WeakKeyDictionary[Any, dict[Hashable, tuple[Any, Inputs]]] = weakref.WeakKeyDictionary()
 
@@ -48,7 +49,7 @@ Beyond ``MOST_RANKS`` a CPU is quicker to copy the logits and partition them.
 class TokenOutputs(NamedTuple):
     """Outputs of one row of a replayed pass.
 
-    streams   final streams (1, ...), an array of the backend
+    streams   final residual streams (hyper-connections), (1, ...), an array of the backend
     logits    (1, V) float32, an array of the backend; both hold until the recording is replayed again
     best      ids of the most likely next tokens, in the order of the op ``top``
     values    their logits
@@ -79,11 +80,13 @@ class Rows(NamedTuple):
 def record(
     model: Model, caches: Sequence[Cache], counts: Sequence[int], plans: Sequence[Any], ranks: int = RANKS
 ) -> tuple[Any, Inputs]:
-    """Record a pass of ``counts`` tokens of each of ``caches``, and the ranking of the next tokens; return the
-    recording and its inputs.
+    """Record a pass that evaluates ``counts[i]`` tokens of the sequence of ``caches[i]``, and ranks the next tokens;
+    return the recording and its inputs.
 
-    The recording's outputs are values and ids of the op ``top``; it keeps streams and logits, or of a model without an
-    output head the streams alone. ``move_sequences`` the inputs to tokens and positions before each replay.
+    plans: what the model's ``plan_rows`` returned for each sequence. ranks: number of top-ranked tokens to copy to the
+    host. The recording's outputs are values and ids of the op ``top``; it keeps streams and logits, or for a model
+    without an output head the streams alone. Before each replay set tokens and positions with the inputs'
+    ``move_sequences``.
     """
     recording: Any = model.ops.record()
     streams, logits, inputs = model.record_rows(recording, caches, counts, plans)
@@ -97,8 +100,8 @@ def record(
 def recorded(
     model: Model, caches: Sequence[Cache], counts: Sequence[int], plans: Sequence[Any], key: Hashable, ranks: int
 ) -> tuple[Any, Inputs]:
-    """Return a recording and its inputs as ``record`` does, made from the model's template for these plans if there is
-    one."""
+    """Return a recording and its inputs as ``record`` does, made from the model's template if there is one for ``key``,
+    which stands for the token counts and the plans."""
     buffers = [array for cache in caches for array in cache.buffers()]
     sizes = tuple((array.shape, array.dtype) for array in buffers)
     known = _templates.setdefault(model, {})
@@ -115,7 +118,8 @@ def recorded(
 
 
 class Decoder:
-    """The recordings of passes over the same caches. Create it with ``of``, since not every backend can record."""
+    """The recordings of passes that advance the same caches. Create it with ``of``, since not every backend can
+    record."""
 
     def __init__(self, model: Model, *caches: Cache):
         self.model, self.caches = model, caches
@@ -136,8 +140,8 @@ class Decoder:
         return model.decoder(*caches) or (cls(model, *caches) if model.ops.record() is not None else None)
 
     def prepare(self, positions: Iterable[int]) -> int:
-        """Make the recordings that single tokens at ``positions`` of the one cache need, for ``run`` to find; return
-        the number made."""
+        """Make the recordings that ``run`` will need for single tokens at ``positions``, for a decoder of one cache;
+        return the number made."""
         self._reserve([1])
         before = self.made
         for pos in positions:
@@ -145,7 +149,8 @@ class Decoder:
         return self.made - before
 
     def _reserve(self, counts: Sequence[int]) -> None:
-        """Make room for tokens, and drop the recordings if a buffer moved or their settings changed."""
+        """Make room for ``counts[i]`` more tokens in each cache, and drop the recordings if a buffer moved or their
+        settings changed."""
         for cache, count in zip(self.caches, counts, strict=True):
             cache.reserve(count)
         recorded_for = *(cache.moves for cache in self.caches), self.model.ops.threads, self.ranks
@@ -172,8 +177,8 @@ class Decoder:
     def run(self, *tokens: Sequence[int], incoming: np.ndarray | None = None) -> list[Rows]:
         """Advance each cache by its tokens, one or more, and return the outputs of each sequence's rows.
 
-        incoming: streams (T, C, D) of the layers before, for a model without the first ones; without the last ones
-        (no output head) rows have streams alone.
+        incoming: residual streams (T, C, D) from the layers before, for a model that lacks the first layers (one of
+        several machines). Without the last layers there is no output head, and rows have streams alone.
         """
         counts = [len(ids) for ids in tokens]
         self._reserve(counts)

@@ -1,4 +1,5 @@
-"""An engine: a model file, a backend and a numerics mode. Immutable and shared; each session is one sequence of tokens.
+"""An engine: a model file, opened with a backend and a numerics mode. It is immutable and shared by its sessions, each
+of which is one sequence of tokens.
 
     model = Engine.open("model.gguf", numerics="exact")
     print(model.ask("Why?"))
@@ -34,13 +35,15 @@ from .text.protocol import DEFAULT_SYSTEM
 from .weights import open_source
 
 FREE_FOR_EXPERTS = 0.8
-"""Part of the free memory that weights may take in a model larger than memory."""
+"""The share of free memory that the cached experts and all other weights together may take, for a model larger than
+memory."""
 
 CTX_STEP = 4096
-"""Contexts of ``Engine.stream`` are multiples of so many tokens: sessions of one context share their recordings."""
+"""``Engine.stream`` rounds contexts up to a multiple of so many tokens: sessions of the same context size share
+recordings (``decode``)."""
 
 SCORE_ROWS = 128
-"""Tokens whose logits are in memory at a time while a text is scored."""
+"""Number of tokens whose logits are in memory at a time while a text is scored."""
 
 UNSTEERED = "a model on a cluster is not steered: one machine, or no directions"
 
@@ -68,7 +71,7 @@ class Engine:
         self.source, self.model, self.options, self.drafts = source, model, options, drafts
 
     def __getattr__(self, name: str) -> Any:
-        if name == "model":  # what ``close`` takes away
+        if name == "model":  # ``close`` removes the model
             raise SessionError(CLOSED)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
@@ -96,7 +99,7 @@ class Engine:
         progress: called with a line of text, once a second, while the kernels of the backend cpu are compiled, which
         takes about a minute at their first use on a machine (None: the first and last line go to stderr).
         Raise UsageError, ModelFileError, ShapeError, BackendError; ClusterError for a worker that cannot be used;
-        DataError for directions that do not fit.
+        DataError for steering directions that do not fit the model.
         """
         wanted = replace(options or EngineOptions(), **keywords)
         mode = numerics(wanted.numerics)
@@ -120,7 +123,7 @@ class Engine:
                 far: Any = open_cluster(wanted, source, shape)
                 return cls(source, far, wanted)
             if wanted.backend == "cuda" and hasattr(source, "in_place"):
-                source.in_place = False  # its kernels read rows of a storage format
+                source.in_place = False  # CUDA kernels need weight rows in a storage format, not the file's own layout
             _check_memory(source, wanted.backend)
             weights = arch.bind(source, shape)
             ops = load_backend(wanted.backend, wanted.threads, wanted.gpu_memory, progress)
@@ -167,16 +170,17 @@ class Engine:
 
     @property
     def steering(self) -> Directions | None:
-        """Return the directions that this engine is steered with, None if it is not."""
+        """Return the steering directions of this engine, None without steering."""
         return self.model.steering
 
     @property
     def cluster(self) -> list[dict[str, Any]] | None:
-        """Return the workers that have the layers (``cluster.model.ClusterModel.places``), None on one machine."""
+        """Return which worker has which layers (``cluster.model.ClusterModel.places``), None on one machine."""
         return self.model.places()
 
     def steered(self, steering: Steering | None) -> Engine:
-        """Return an engine of the same weights that is steered so, or not at all; it drafts nothing.
+        """Return an engine of the same weights with other steering (None: without any), and without speculative
+        decoding.
 
         Both share memory and file: close only this one, once the other is no longer used. Raise UsageError or
         DataError for directions that do not fit, UsageError on a cluster.
@@ -195,11 +199,13 @@ class Engine:
         self.model.ops.threads = count
 
     def expert_use(self, most: int = 16) -> dict[str, Any]:
-        """Return how often each routed expert was chosen so far, in all sessions."""
+        """Return how often routed experts were chosen so far, in all sessions: totals, and the ``most`` frequent
+        experts."""
         return self.model.experts.summary(most)
 
     def expert_counts(self) -> np.ndarray:
-        """Return how often each routed expert was chosen, (layers, experts); raise DataError for a model without."""
+        """Return how often each routed expert was chosen, (layers, experts); raise DataError for a model without routed
+        experts."""
         counts: np.ndarray = self.model.ops.host(self.model.experts.counts)
         if not counts.size:
             raise DataError(f"{self.path}: the model has no routed experts")
@@ -221,7 +227,8 @@ class Engine:
 
     @cached_property
     def profile(self) -> Profile | None:
-        """Return the form of prompts that the options or the checkpoint ask for, None for May's or the model's own."""
+        """Return the prompt format that the options or the checkpoint ask for; None for ds4's ("may"), or for the own
+        format of a model that is not DeepSeek V4."""
         from .archs.deepseek4.checkpoint import checkpoint_of
         from .text.official import PROFILES
         from .weights.source import DEEPSEEK, architecture
@@ -238,16 +245,17 @@ class Engine:
 
     @property
     def also(self) -> dict[str, str]:
-        """Return what changes results beside model and numerics, for records: steering, another form of prompts."""
+        """Return further settings that change results, beside model and numerics, to be recorded with them: steering,
+        and another prompt format."""
         facts = {} if self.steering is None else {"steering": self.steering.identity}
         if self.profile is not None:
             facts["template"] = self.profile.name + ("" if self.profile.escapes else ", no escapes")
         return facts
 
     def sampler(self, temperature: float = 0.0, **settings: Any) -> Sampler:
-        """Return a sampler for this model (``sampling.sampler_of``); settings are top_k, top_p, min_p, seed.
+        """Return a sampler for this model (``sampling.sampler_of``); ``settings`` may be top_k, top_p, min_p, seed.
 
-        Raise UsageError for a value out of its range (``numerics.RANGES``), TypeError for another setting.
+        Raise UsageError for a value out of its range (``numerics.RANGES``), TypeError for an unknown setting.
         """
         from .sampling import sampler_of
 
@@ -277,20 +285,21 @@ class Engine:
             raise BackendError(f"no memory for a context of {ctx} tokens: {e}") from e
 
     def together(self) -> Together:
-        """Return what evaluates the next tokens of several sessions in one pass."""
+        """Return an object that evaluates the next tokens of several sessions in one pass."""
         return Together(self.model)
 
     # --- without an explicit session
 
     def encode(self, text: str) -> list[int]:
-        """Return the token ids of a plain text, without control tokens."""
+        """Return the token ids of a plain text; text that looks like a control token is encoded as ordinary text."""
         self.check_open()
         if not isinstance(text, str):
             raise UsageError(f"the text is {_shown(text)}: a str is needed")
         return self.tokenizer.encode(text)
 
     def decode(self, ids: int | Sequence[int]) -> str:
-        """Return the text of token ids; bytes that are no UTF-8 become U+FFFD. Raise TokenError for an unknown id."""
+        """Return the text of token ids; bytes that are not valid UTF-8 become U+FFFD. Raise TokenError for an unknown
+        id."""
         self.check_open()
         known = _token_ids([ids] if isinstance(ids, Integral) else ids, self.shape.vocab)
         return self.tokenizer.decode(known).decode("utf-8", "replace")
@@ -299,10 +308,10 @@ class Engine:
         """Return the token ids of a chat, up to the start of its answer.
 
         text: a question, or messages in the form of OpenAI's API ({"role": ..., "content": ...}) or as ``Message``, the
-        last of which is not the assistant's. No text in them becomes a control token.
-        system: system text; messages with one of their own keep theirs.
+        last of which is not the assistant's. Text that looks like a control token is encoded as ordinary text.
+        system: system text, unless the messages have one of their own.
         thinking: "none", "low", "high" or "max".
-        Raise UsageError for another mode, TextError for messages that are none, or if the file has no tokenizer.
+        Raise UsageError for an unknown thinking mode, TextError for malformed messages or a file without a tokenizer.
         """
         from .text.chat import MODES, Message
         from .text.prompts import encode_chat_prompt, prompt_of
@@ -337,7 +346,8 @@ class Engine:
         time.
 
         prompt: a question or messages, put into a chat by ``prompt``, or token ids, used unchanged.
-        stop: texts that end the answer, before themselves; reasoning is not searched.
+        stop: texts at which the answer ends; the stop text is not part of the answer, and reasoning is not searched for
+        it.
         temperature: 0 picks the most likely token; ``sampling`` is top_k, top_p, min_p, seed of ``sampling.Sampler``.
         progress: called with (tokens done, tokens of the prompt) as the prompt is evaluated (``ds4ref.Progress``).
         Raise UsageError for an option out of its range.
@@ -399,8 +409,8 @@ class Engine:
     def hidden(self, text: str | Sequence[int], progress: Progress | None = None) -> np.ndarray:
         """Return the last hidden states of a plain text or of token ids: (T, dim) float32, after the output norm.
 
-        They are what the output matrix multiplies; in V4 the streams of a token are one by then. Raise UsageError on a
-        cluster.
+        They are the inputs of the output matrix; in V4 the residual streams (hyper-connections) of a token are merged
+        by then. Raise UsageError on a cluster.
         """
         import numpy as np
 
@@ -425,8 +435,8 @@ class Engine:
         return self.encode(text) if isinstance(text, str) else _token_ids(text, self.shape.vocab)
 
     def _evaluated(self, ids: Sequence[int], progress: Progress | None) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-        """Evaluate ``ids`` in a session of its own; yield position, logits (N, vocab) and streams of SCORE_ROWS tokens
-        at a time, to bound the memory of the logits."""
+        """Evaluate ``ids`` in a session of its own; yield position, logits (N, vocab) and residual streams of
+        SCORE_ROWS tokens at a time, to bound the memory of the logits."""
         session = self.session(len(ids) + 1)
         for start in range(0, len(ids), SCORE_ROWS):
             streams: list[np.ndarray] = []
@@ -441,7 +451,7 @@ class Engine:
         """Drop the weights and unmap the file; sessions of this engine become unusable. May be called again."""
         model = self.__dict__.pop("model", None)
         if model is not None:
-            model.closed = True  # for its sessions
+            model.closed = True  # sessions check it before they compute
             model.close()
         if self.drafts is not None:
             self.drafts.close()
@@ -456,10 +466,10 @@ class Engine:
 
 
 def read_messages(messages: Sequence[Any]) -> list[Message]:
-    """Return messages of OpenAI's form as ``Message``; those that are ``Message`` already stay.
+    """Return messages of OpenAI's form as ``Message``; those that are ``Message`` already are kept.
 
-    Raise TextError for what is no message, for a role or a content that cannot be used, and for a list that is empty or
-    ends with the assistant's.
+    Raise TextError for an item that is not a message, for an unknown role or a content that is not text, and for a list
+    that is empty or ends with a message of the assistant.
     """
     import json
 
@@ -506,7 +516,7 @@ def _shown(value: object) -> str:
 
 
 def _texts(stop: Any) -> list[str]:
-    """Return the texts that end an answer as a list; raise UsageError for an empty one and for what is none."""
+    """Return ``stop`` as a list of texts; raise UsageError if one is empty or not a text."""
     stops = [stop] if isinstance(stop, str) else [] if stop is None else stop
     if not isinstance(stops, list | tuple) or not all(isinstance(text, str) and text for text in stops):
         raise UsageError(f"stop is {_shown(stop)}: a text, or a list of texts, none of them empty, is needed")
@@ -514,7 +524,7 @@ def _texts(stop: Any) -> list[str]:
 
 
 def _token_ids(ids: Any, vocab: int) -> list[int]:
-    """Return token ids as a list of int; raise TokenError for what is none."""
+    """Return token ids as a list of int; raise TokenError for one that is not a token id of the vocabulary."""
     if not isinstance(ids, Iterable):
         raise UsageError(f"the token ids are {_shown(ids)}: a text or a list of token ids is needed")
     known = list(ids)
@@ -525,7 +535,7 @@ def _token_ids(ids: Any, vocab: int) -> list[int]:
 
 
 def _check_memory(source: Any, backend: str) -> None:
-    """Raise BackendError if the weights of a file that is not used in place do not fit into memory."""
+    """Raise BackendError if the weights do not fit into memory in the form into which they must first be converted."""
     memory, unpacked = memory_bytes(), getattr(source, "made_bytes", 0)
     if memory is not None and unpacked > memory:
         need = f"{unpacked / 2**30:.1f} GiB of memory to lay out its weights, {memory / 2**30:.1f} are there"
@@ -542,10 +552,12 @@ def _larger_than_memory(source: Any) -> bool:
 def _expert_cache(
     wanted: int | str | None, larger: bool, source: Any, weights: Any, ops: Any, used: int
 ) -> tuple[Any, ResidentExperts | None, str]:
-    """Return the weights, what reads their experts if ``expert_cache`` of ``Engine.open`` asks for that, or None, and
-    why there is no automatic cache, "" if there is one or nobody asked.
+    """Return (weights, expert cache or None, why there is no automatic cache) for the option ``expert_cache`` of
+    ``Engine.open``, which is ``wanted``.
 
-    larger: the file is larger than memory
+    The returned weights read routed experts through the cache, if there is one. The reason is "" if there is a cache or
+    none was due.
+    larger: the file is larger than memory. used: number of experts per token and layer.
     """
     automatic = wanted in (None, "auto")
     if wanted == "off" or (automatic and not larger):
@@ -557,12 +569,12 @@ def _expert_cache(
         return weights, None, "the system does not tell how much memory is free"
     try:
         return *cached(source, weights, ops, max(0, int(FREE_FOR_EXPERTS * free) - dense_bytes(source)), used), ""
-    except (UsageError, BackendError) as error:  # too little memory, or none: experts are read where they are mapped
+    except (UsageError, BackendError) as error:  # too little memory for a cache: experts are read from the mapped file
         return weights, None, str(error)
 
 
 def _check_on_cluster(wanted: EngineOptions) -> None:
-    """Raise UsageError for what is not done on a cluster."""
+    """Raise UsageError for an option that is not supported on a cluster."""
     if wanted.drafts is not None:
         raise UsageError("speculative decoding is not supported on a cluster: turn drafting off")
     if wanted.steering is not None:
@@ -576,7 +588,8 @@ def _check_on_cluster(wanted: EngineOptions) -> None:
 
 
 def _steered(model: Model, steering: Steering | None) -> Model:
-    """Return a model of the same weights with other steering; raise UsageError for one on a cluster."""
+    """Return a model of the same weights with other steering, None for none; raise UsageError for a model on a
+    cluster."""
     from .archs.steering import Directions
 
     if model.ops.name == "cluster":

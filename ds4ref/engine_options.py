@@ -24,15 +24,15 @@ TEMPLATES = "may", "0731", "v4.1"
 MOST_DRAFTED = 7
 """Most drafted tokens that one pass verifies: a pass holds 8 rows, the first of which is the pending token."""
 PATIENCE = 15.0
-"""Seconds without a sign of life after which a worker of a cluster counts as lost, and for which one that is missing is
-waited for."""
+"""Seconds without a sign of life after which a cluster's worker counts as lost; also how long to wait for a missing
+one."""
 
 
 def option(default: Any, flag: str = "", metavar: str = "", takes: Any = None, help: str = "", *short: str) -> Any:
     """Return a field that is also a flag, unless ``flag`` is "".
 
-    takes   names to choose from; a tuple of the least and the largest number; "size": bytes, "auto" or "off"; None: any
-            text, or for a field that is False by default no value
+    takes   which values the flag takes: a tuple of names; a tuple of the lowest and the highest number; "size": bytes,
+            "auto" or "off"; None: any text, or no value for a field that is False by default
     help    what the flag does
     short   other spellings of the flag
     """
@@ -42,14 +42,16 @@ def option(default: Any, flag: str = "", metavar: str = "", takes: Any = None, h
 
 @dataclass(frozen=True)
 class Drafting:
-    """What drafts tokens that are then checked several in one pass; results do not change.
+    """Settings of speculative decoding: what drafts tokens, several of which are then verified in one pass. The
+    generated text does not change.
 
     kind    "off"; "lookup" (what followed the same tokens earlier in the conversation), "mtp" (the block for
-            multi-token prediction), or "auto": both, whichever promises more
+            multi-token prediction), or "auto": both, at each step the one that promises more
     mtp     file of that block, or a published folder that has it; needed for "mtp"
-    most    most drafted tokens of a pass; more than ``MOST_DRAFTED`` are never tried
-    margin  "mtp": two drafts become one if the logits of the best two tokens for the second are closer than this
-    depth   0: as deep as pays, at most ``most``; else always so deep, for measurements
+    most    maximum number of drafted tokens per pass, capped at ``MOST_DRAFTED``
+    margin  "mtp": the second of two drafted tokens is dropped if its two best logits are closer than this
+    depth   number of drafted tokens per pass; 0: as many as pay off, at most ``most``. Fixed depths are for
+            measurements.
     """
 
     kind: str = option("off", "--draft", "NAME", DRAFTS,
@@ -72,10 +74,11 @@ class Drafting:
 
 @dataclass(frozen=True, eq=False)
 class Steering:
-    """Directions taken out of what every half layer adds (``archs.steering``).
+    """Steering directions, which are removed from the output of each attention and FFN half of a layer
+    (``archs.steering``).
 
-    directions  file, or (layers, width) float32
-    attn, ffn   scales after attention and after the feed-forward half
+    directions  a file, or an array (layers, width) float32
+    attn, ffn   how much is removed from the output of attention, and of the FFN: 1 all, 0 nothing, negative amplifies
     """
 
     directions: np.ndarray | str | os.PathLike[str] = option(
@@ -89,12 +92,12 @@ class Steering:
 
 @dataclass(frozen=True)
 class ClusterSettings:
-    """How a model lies on a cluster.
+    """How the layers of a model are distributed over the workers of a cluster.
 
     where      address of the Dask scheduler, its scheduler file, or a ``distributed.Client``
-    layers     "0-20@a,21-42@b": layers and the names or addresses of workers; None: by bytes
+    layers     "0-20@a,21-42@b": layers and the names or addresses of workers; None: workers get about equal bytes
     patience   seconds without a sign of life after which a worker counts as lost
-    tell       called with lines for the user
+    tell       called with each line of text to show to the user
     """
 
     where: Any = option(MISSING, "--cluster", "WHERE", None,
@@ -114,9 +117,9 @@ class EngineOptions:
     threads       CPU threads (None: the backend's own choice)
     strict        also demand the exact dimensions of DeepSeek V4 Flash (docs/explanation/model.md 2.1)
     split         how the tokenizer cuts text before merging: "unicode" as the model was trained, or "ds4"
-    template      form of prompts and answers of DeepSeek V4 (docs/explanation/text.md 3): "may" (ds4's), "0731" or
+    template      format of prompts and answers of DeepSeek V4 (docs/explanation/text.md 3): "may" (as ds4), "0731" or
                   "v4.1"; None: the checkpoint's
-    template_escapes  "off": as the official encoder, which escapes nothing, where the template is not May's
+    template_escapes  "off": escape nothing, as the official encoder; has no effect with the template "may"
     advise        prefetch routed experts from disk once they are chosen, which pays when the model does not fit into
                   memory (None: do so if the file is larger than the memory this process may use)
     expert_cache  bytes of memory for routed experts that are read from disk when they are chosen, for a model larger
@@ -124,8 +127,8 @@ class EngineOptions:
                   process may use, four fifths of what is free less all other weights. The experts that
                   MODEL.experts.json beside the file lists are read first.
     gpu_memory    GiB that the backend cuda may use (None: DS4_GPU_MEMORY, else all of it)
-    drafts        what guesses tokens that are checked several in one pass (None: nothing)
-    steering      directions taken out of what every half layer adds, in all sessions
+    drafts        speculative decoding (None: none)
+    steering      steering directions, applied in all sessions (None: none)
     cluster       a Dask scheduler (address, scheduler file or client) on whose workers the layers lie, or
                   ``ClusterSettings``; each worker maps the file at the same path (docs/how-to/cluster.md). ``backend``
                   and ``threads`` are then each worker's; options that a cluster does not support are refused.
@@ -167,12 +170,12 @@ class EngineOptions:
 
 
 def flags(*kinds: type) -> Iterator[Field[Any]]:
-    """Yield the fields of classes of options that are flags."""
+    """Yield the fields of these option classes that are also flags."""
     return (each for kind in kinds for each in fields(kind) if each.metadata)
 
 
 def dest(flag: str) -> str:
-    """Return the name under which a command line's value of ``flag`` is kept."""
+    """Return the attribute name under which argparse stores the value of ``flag``."""
     return flag.removeprefix("--").replace("-", "_")
 
 

@@ -1,7 +1,7 @@
-"""Facts about the machine and this process: processor, cores, memory, clocks, user folders.
+"""Describe the machine and this process: processor, cores, memory, clocks, user folders.
 
-Nothing here is measured; the facts help readers judge whether two results may be compared. Facts that a platform does
-not provide are None. With ``ds4ref.kernels.system`` this is the one place that reads /proc and /sys.
+Nothing here is measured; the descriptions help readers judge whether two results may be compared. What a platform does
+not provide is None. With ``ds4ref.kernels.system`` this is the one place that reads /proc and /sys.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ def resident_bytes() -> int | None:
 
 
 def threads_waited(folder: str = "/proc/self/task") -> dict[str, float] | None:
-    """Return the seconds that each thread of this process has waited for a processor; None where nobody counts."""
+    """Return by thread id the seconds that each thread of this process has waited for a processor; None where the
+    system does not count them."""
     try:
         threads = os.listdir(folder)
     except OSError:
@@ -106,11 +107,12 @@ ARM_CORES = {
     "0x41:0xd85": "Cortex-X925",
     "0x41:0xd87": "Cortex-A725",
 }
-"""Names of cores by implementer and part, of machines that ds4ref is likely to meet: Linux gives numbers alone."""
+"""Names of AArch64 cores by "implementer:part": Linux reports these two numbers alone. Only cores that ds4ref is likely
+to meet are listed."""
 
 
 def _text(name: str) -> str:
-    """Return a text of macOS's sysctl; empty elsewhere."""
+    """Return a text value of macOS's sysctl; "" on other systems."""
     return sysctl(name).rstrip(b"\0").decode(errors="replace").strip()
 
 
@@ -148,8 +150,8 @@ def host() -> str:
 
 
 def available_bytes() -> int | None:
-    """Return the memory in bytes that this process could still take without pushing others out, what the system could
-    give up of its caches included; None if unknown."""
+    """Return the memory in bytes that this process could still take without driving other processes out of it, system
+    caches that can be dropped included; None if unknown."""
     for line in (_line("/proc/meminfo") or "").splitlines():
         if line.startswith("MemAvailable:"):
             return min([1024 * int(line.split()[1]), *(limit - taken for limit, taken in _cgroups())])
@@ -157,8 +159,8 @@ def available_bytes() -> int | None:
 
 
 def _cgroups(root: Path = Path("/sys/fs/cgroup")) -> list[tuple[int, int]]:
-    """Return the memory limit of each control group of this process and of their parents, and the bytes that its
-    processes have taken, without files."""
+    """Return (memory limit, bytes in use) of each control group of this process and of their parent groups that has a
+    limit. Cached files do not count as in use."""
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -198,5 +200,5 @@ def _line(path: str) -> str | None:
 
 
 def _chosen(text: str | None) -> str | None:
-    """Return the word in brackets of ``always [madvise] never``."""
+    """Return the word in brackets, which is the active setting, of a text such as ``always [madvise] never``."""
     return None if text is None else text.partition("[")[2].partition("]")[0] or text

@@ -5,17 +5,17 @@ A command prints ``prog: what failed: why`` for any ``Ds4Error`` and exits with 
 
     Ds4Error
       UsageError            wrong flags or arguments                         exit 2
-      ModelFileError        the container: path, byte offset, reason
+      ModelFileError        an unusable model file: path, byte offset, reason
         ShapeError          metadata or tensors do not describe this model
       TextError             tokenizer tables, prompts, malformed markup
-      SessionError          the sequence was asked for something impossible
+      SessionError          an impossible request to a session
         ContextError        more tokens than the context holds
         TokenError          a token id outside the vocabulary
         PayloadError        a saved session that cannot be loaded
       Cancelled             stopped by the caller; the session is still consistent
       BackendError          a backend that is unknown or cannot run here
-      TransientError        a failure that left everything as it was
-        ClusterError        a worker that died, hangs or has another file; sessions go on when it is back
+      TransientError        a failure that changed nothing: try again
+        ClusterError        a worker that died, hangs or has another file; sessions continue when it is back
       TargetError           an engine reached over HTTP or a command failed
       DataError             results, vectors or stores that cannot be read or written
 """
@@ -42,7 +42,7 @@ class UsageError(Ds4Error):
 class ModelFileError(Ds4Error):
     """A model file that cannot be used, with path, reason and byte offset.
 
-    ``offset`` is the byte position of the faulty field, None if the fault has no single position.
+    ``offset`` is the byte position of the invalid field, None if the problem has no single position.
     """
 
     def __init__(self, path: str | os.PathLike[str], reason: str, offset: int | None = None):
@@ -91,14 +91,14 @@ class BackendError(Ds4Error):
 
 
 class TransientError(Ds4Error):
-    """A failure after which everything is as it was before: the same may be tried again."""
+    """A failure after which everything is as it was before, so that the same call may be tried again."""
 
 
 class ClusterError(TransientError):
     """A worker of a cluster that died, does not answer or cannot take its layers.
 
-    Sessions stay at their last finished pass; the next use of one asks the workers again. ``Session.tokens`` says
-    whether the token of an ``eval`` was appended: its logits may have been lost afterwards.
+    Sessions stay at their last finished pass; the next use of a session connects to the workers again.
+    ``Session.tokens`` says whether the token of an ``eval`` was appended: its logits may have been lost afterwards.
     """
 
 
@@ -118,8 +118,8 @@ class DataError(Ds4Error):
 def closest(word: str, names: Iterable[str]) -> str | None:
     """Return the name that ``word`` was probably meant to be, or None.
 
-    Case, leading dashes and underscores for dashes do not count. A slip comes first, then a name with which the word
-    begins or ends (--max-tokens: --tokens), then what is alike.
+    Case, leading dashes, and underscores instead of dashes are ignored. A name that differs by a typing error comes
+    first, then a name with which the word begins or ends (--tokens for --max-tokens), then a less similar one.
     """
     from difflib import get_close_matches
 
@@ -135,7 +135,7 @@ def closest(word: str, names: Iterable[str]) -> str | None:
 
 
 def did_you_mean(word: object, names: Iterable[str]) -> str:
-    """Return `` (did you mean NAME?)`` for the ``closest`` name, "" if none is near or ``word`` is no text."""
+    """Return `` (did you mean NAME?)`` for the ``closest`` name, "" if no name is close or ``word`` is not a text."""
     near = closest(word, names) if isinstance(word, str) else None
     return "" if near is None else f" (did you mean {near}?)"
 

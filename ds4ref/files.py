@@ -1,4 +1,4 @@
-"""Files that reach the disk, atomic file writes, and digests of files."""
+"""Write files atomically and durably, digest files, and format sizes."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from .errors import closest
 
 
 def flush_to_disk(fd: int) -> None:
-    """Return once the bytes of a file, or the names in a folder, are on the disk. Raise OSError if that fails.
+    """Return once the contents of the open file or folder ``fd`` are on the disk. Raise OSError if that fails.
 
-    macOS's fsync hands them to the disk, whose own cache a power cut empties.
+    macOS's fsync only hands them to the disk, whose own cache is lost in a power cut; there F_FULLFSYNC is used too.
     """
     os.fsync(fd)
     if sys.platform == "darwin":
@@ -26,16 +26,18 @@ def flush_to_disk(fd: int) -> None:
             fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
         except OSError as error:
             if error.errno not in (errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOTTY, errno.EINVAL):
-                raise  # network file systems merely cannot
+                raise  # an error of the disk; network file systems only lack the call
 
 
 MODEL_ENDINGS = (".gguf", ".safetensors", ".bin")
-"""How files with models end, which ``models_near`` names."""
+"""Endings of the names of model files, which ``models_near`` looks for."""
 
 
 def models_near(path: str | os.PathLike[str]) -> str:
-    """Return what to add to the error for a model that is missing, or a folder that is none: the file that was probably
-    meant, else the models in its folder; "" if there are none."""
+    """Return a text to append to the error for a model that does not exist, or for a folder that is not a model.
+
+    It names the file that was probably meant, or else the models in that folder; "" if there are none.
+    """
     path = os.fspath(path)
     folder, name = (path, "") if os.path.isdir(path) else os.path.split(path)
     try:
@@ -79,8 +81,8 @@ WHOLE, ENDS = 1 << 30, 16 << 20
 def file_digest(path: str | os.PathLike[str], *others: str | os.PathLike[str]) -> str:
     """Return "sha256:..." of a file; above 1 GiB "ends:...", the SHA-256 of its size, first and last 16 MiB.
 
-    A folder gives "folder:...", the SHA-256 of the names and digests of its JSON files and safetensors; several files
-    "files:...", that of their digests.
+    For a folder return "folder:...", the SHA-256 of the names and digests of its JSON and safetensors files; for
+    several files (``others``) "files:...", the SHA-256 of their digests.
     """
     if others:
         digests = "\n".join(map(file_digest, (path, *others)))
@@ -102,7 +104,7 @@ def file_digest(path: str | os.PathLike[str], *others: str | os.PathLike[str]) -
 
 
 def size_text(nbytes: int) -> str:
-    """Return a number of bytes in the largest unit of which it holds one: "93.8 MiB"."""
+    """Format a number of bytes in the largest unit that it reaches: "93.8 MiB"."""
     for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if nbytes >= scale:
             value = nbytes / scale

@@ -108,7 +108,7 @@ def prefill(
     cancel: Cancel | None = None,
     chunk: int | None = None,
 ) -> None:
-    """Bring ``session`` to exactly ``tokens`` and record the work in ``timing``.
+    """Evaluate a prompt: bring ``session`` to exactly ``tokens``, and record the work in ``timing``.
 
     Raise Cancelled once ``cancel()`` returns true (checked between chunks), ContextError if the tokens do not fit.
     """
@@ -127,10 +127,11 @@ def prefill(
 def prefill_steps(
     session: Session, tokens: Sequence[int], timing: Timing, *, progress: Progress, cancel: Cancel
 ) -> Iterator[None]:
-    """Do as ``prefill``, and yield after every chunk but the last, so that other sessions may compute in between.
+    """Evaluate a prompt as ``prefill`` does, but yield after every chunk except the last, so that other sessions may
+    compute in between.
 
-    The chunks are those of ``prefill``, and so are the logits. ``timing`` is added to; ``progress`` is called once for
-    each position, with the total of all chunks.
+    Chunks and logits are the same as those of ``prefill``. The work is added to ``timing``; ``progress`` is called once
+    for each position, with the number of tokens of the whole prompt as its total.
     """
     total, told = len(tokens), -1
     check_fits(total, session.ctx)
@@ -165,7 +166,7 @@ def decode(
     *,
     last: bool = True,
 ) -> Iterator[int]:
-    """Yield up to ``limit`` tokens, each as soon as it is picked.
+    """Yield up to ``limit`` generated tokens, each as soon as ``pick(session)`` has chosen it.
 
     A token is evaluated when the next one is requested. A token of ``stop`` ends the loop and is never evaluated.
     Otherwise the session advances by all tokens, or without ``last`` by all but the last. Raise SessionError if a
@@ -182,23 +183,25 @@ def decode(
 
 
 class _Cancelled(Exception):
-    """The consumer has cancelled the generation."""
+    """The caller has cancelled the generation."""
 
 
 class Generation:
-    """Decodes while iterated over; ``tokens``, ``finish`` and ``timing`` hold the result.
+    """The answer to a prompt, decoded while this is iterated over; ``tokens``, ``finish`` and ``timing`` hold the
+    result.
 
     Every picked token except EOS is yielded first and evaluated when the consumer asks for the next one, so text
     reaches the user one decode step earlier. After exhaustion the session holds exactly prompt + ``tokens``; if the
     consumer stopped early it may lag by the last token, which the next ``sync`` supplies.
 
-    ``finish``: "stop" (a token that ends texts was picked, ``end``; it is neither evaluated nor part of the text,
-    text.md 6), "length", "cancelled", or "" while running. ``limit`` is clipped so that one context slot stays
+    ``finish``: "stop" (an end-of-text token was picked, which ``end`` holds; it is neither evaluated nor part of the
+    text, text.md 6), "length", "cancelled", or "" while running. ``limit`` is clipped so that one context slot stays
     free (text.md 6). Without ``last`` the last token of a full answer is not evaluated, and may take that slot.
-    ``stop`` are texts that end the visible answer, before themselves; ``finish`` is then "stop", ``stopped`` the text.
-    ``thinking`` says whether the prompt ended inside ``<think>``; the state then follows the two think-tag ids,
-    never text that looks like them. ``adjust`` changes the logits that are chosen from, those of ``guide`` included,
-    but not a token that ``guide`` takes. With ``past_end`` a token that ends texts is one like others, without text.
+    ``stop`` are texts at which the visible answer ends, without them; ``finish`` is then "stop", and ``stopped`` the
+    text. ``thinking`` says whether the prompt ended inside ``<think>``; the state then follows the two think-tag ids,
+    never text that looks like them. ``adjust`` changes the logits that tokens are chosen from, also those that
+    ``guide`` returns; a token that ``guide`` returns is taken as it is. With ``past_end`` decoding goes on after an
+    end-of-text token, which has no text.
     """
 
     def __init__(
@@ -228,7 +231,8 @@ class Generation:
         self.finish = ""
         self.end: int | None = None
         self.pending: int | None = None
-        """The token that the next step begins by evaluating, for a pass that serves several sessions."""
+        """The token that the next step will evaluate first, for code that evaluates such tokens of several sessions in
+        one pass."""
 
     def __iter__(self) -> Iterator[Piece]:
         from .text.stream import StopHolder, StreamDecoder

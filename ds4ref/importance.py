@@ -1,8 +1,9 @@
-"""Collect weight importance for quantization: the mean squares of every matrix's inputs on a text.
+"""Collect weight importance for quantization: the mean square of each input channel of every weight matrix, over the
+tokens of a text.
 
 A prompt file is text. Lines that start with ``===== DS4_IMATRIX_PROMPT`` separate prompts, as in ds4's data sets; a
-file without one is a single text. A prompt longer than the context is evaluated in pieces of that length, each from an
-empty sequence. Control tokens written in the text are encoded as such.
+file without such a line is a single prompt. A prompt longer than the context is evaluated in pieces of that length,
+each from an empty sequence. Control tokens written in the text are encoded as such.
 
     table = collect(engine, prompts(engine, text, 2048, None, None))
     write_imatrix("importance.gguf", table)
@@ -32,7 +33,8 @@ def split(text: str) -> list[str]:
 
 
 def prompts(engine: Any, text: str, ctx: int, most_prompts: int | None, most_tokens: int | None) -> list[list[int]]:
-    """Return prompts as token ids, in pieces of at most ``ctx`` tokens; DataError if no token is left.
+    """Return the prompts in ``text`` as token ids, in pieces of at most ``ctx`` tokens; raise DataError if there are
+    none.
 
     ``most_prompts``, ``most_tokens``: limits on the whole text; None for no limit.
     """
@@ -57,10 +59,10 @@ def collect(
     progress: Callable[[int], None] | None = None,
     cancel: Callable[[], bool] | None = None,
 ) -> Imatrix:
-    """Return the mean squares of every matrix's inputs over all tokens of ``pieces``.
+    """Evaluate ``pieces`` and return the mean squares of every weight matrix's inputs over all their tokens.
 
     ``progress`` is called with the number of tokens done after every chunk of a piece; if ``cancel()`` returns true
-    there, the means so far are returned. BackendError for a backend whose matrix inputs cannot be observed.
+    there, the means so far are returned. Raise BackendError for a backend whose matrix inputs cannot be observed.
     """
     if engine.backend not in BACKENDS:
         raise BackendError(f"importance is collected on {' or '.join(BACKENDS)}, not on {engine.backend}")
@@ -83,7 +85,7 @@ def collect(
 
 
 def table(sums: dict[str, tuple[np.ndarray, np.ndarray]], tokens: int) -> Imatrix:
-    """Convert sums of squares and counts by tensor name to an importance table over ``tokens`` tokens."""
+    """Return the importance table of ``tokens`` tokens from (sums of squares, counts of tokens) by tensor name."""
     entries = {}
     for name, (squares, counts) in sums.items():
         means = squares / np.where(counts > 0, counts, 1)[:, None]
@@ -92,7 +94,8 @@ def table(sums: dict[str, tuple[np.ndarray, np.ndarray]], tokens: int) -> Imatri
 
 
 def unmet(importance: Imatrix) -> Iterator[tuple[str, int, int]]:
-    """Yield (tensor, number of experts never used, number of experts) for tensors with such experts."""
+    """Yield (tensor, number of experts that no token was routed to, number of experts) for each tensor with such
+    experts."""
     for name, entry in importance.entries.items():
         if entry.unmet:
             yield name, entry.unmet, len(entry.means)

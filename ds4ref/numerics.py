@@ -1,9 +1,11 @@
 """The numerics modes: which values each one rounds.
 
-One forward pass serves all modes; a mode only switches roundings on or off at fixed points (model.md 10.1):
+All modes share one forward pass; a mode only switches the rounding of intermediate values on or off at fixed places in
+it (model.md 10.1):
 
     exact   no rounding: agrees with Hugging Face's float32 modelling code to float noise
-    qat     the cache roundings the model was trained with (E4M3 rows, Hadamard + FP4 indexer, f16 storage)
+    qat     the rounding of cached values that the model was trained with (E4M3 rows, Hadamard + FP4 indexer, f16
+            storage)
     ds4     qat plus the integer activations of ds4's CPU kernels
 """
 
@@ -17,15 +19,16 @@ from .errors import UsageError, did_you_mean
 
 
 class Numerics(NamedTuple):
-    """A named set of roundings.
+    """A numerics mode: which intermediate values are rounded, and how.
 
-    act_quant    int8 activations before every quantized matrix (per 32 for Q8_0, Q8_K per 256 for K and IQ formats)
-    kv_fp8       E4M3 round trip of raw and compressed attention rows, non-rotary channels
-    kv_f16       every cached row is stored as binary16
-    indexer_qat  Hadamard-128 then E2M1 on indexer queries and rows
-    route_floor  the routing normaliser is max(sum, 2^-14) instead of sum + 1e-20
-    rope         angle recipe: "f32" (position x f32 frequency, as Hugging Face), "iterated" (f32 products, as ds4),
-                 "f64" (the accurate one)
+    act_quant    round the activations to int8 before every quantized matrix (Q8_0: groups of 32; K and IQ formats:
+                 Q8_K, groups of 256)
+    kv_fp8       round the non-rotary channels of raw and compressed attention cache rows to E4M3 and back
+    kv_f16       store every cache row as binary16
+    indexer_qat  apply a Hadamard-128 transform, then round to E2M1, on the indexer's queries and cache rows
+    route_floor  normalise routing weights by max(sum, 2^-14) instead of sum + 1e-20
+    rope         how rotary angles are computed: "f32" (position x f32 frequency, as Hugging Face), "iterated" (f32
+                 products, as ds4), "f64" (the accurate one)
     own_inputs   use the checkpoint's own activation rounding (llama2.c's version 2: runq.c groups)
     """
 
@@ -68,11 +71,11 @@ RANGES: dict[str, tuple[Any, Any]] = {
     "seed": (0, 2**64 - 1),
     "max_tokens": (0, 2**31 - 1),
 }
-"""Lowest and highest value of each setting; integers where the bounds are."""
+"""Lowest and highest value of each setting; where these are integers, the setting is one too."""
 
 
 def checked_settings(settings: Mapping[str, Any]) -> None:
-    """Raise UsageError for the first setting that is out of its range or no number; a seed may be None.
+    """Raise UsageError for the first setting that is out of its range or not a number; a seed may be None.
 
     Raise TypeError for a setting that does not exist.
     """

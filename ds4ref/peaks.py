@@ -1,4 +1,5 @@
-"""Peak rates of this machine for the engine's bounds. Measuring compiles a few loops; import is cheap."""
+"""Measure this machine's peak rates, from which lower bounds on the engine's time follow. Measuring compiles a few
+loops; importing this module is cheap."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from .errors import BackendError
 def peaks_key(threads: int) -> dict[str, str | int]:
     """Return the key under which a measurement is stored: this machine, the thread count and the kernels.
 
-    The kernels' part changes with processor, instruction tier, sources and compiler version.
+    The key "kernels" changes with processor, instruction set, kernel sources and compiler version.
     """
     try:
         from ds4ref.kernels.cpu.library import cache_key

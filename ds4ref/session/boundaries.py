@@ -1,8 +1,8 @@
-"""When to save a checkpoint of a sequence: ds4's rules, as plain functions of token positions.
+"""Rules for when to save a checkpoint of a session's KV cache: those of ds4, as plain functions of token positions.
 
-cold        the beginning of a new prompt, for other conversations that share it: up to its last user message before the
-            first answer, or else nearly all of it, cut at a multiple of the chunk size
-continued   at regular intervals of a long sequence, which bounds the loss if the process dies
+cold        saved after a new prompt, for other conversations that begin in the same way: it covers the prompt up to the
+            last user message before the first answer, or else nearly all of it, cut at a multiple of ``align``
+continued   saved at regular intervals of a long sequence, so that little is lost if the process dies
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Policy:
     min_tokens   shorter sequences are neither saved nor loaded
     cold_max     longer prompts get no cold checkpoint; 0: no prompt gets one
     interval     between continued checkpoints, rounded up to a multiple of ``align``; 0: none are made
-    trim         left out at the end of a prompt, where the next prompt may differ
+    trim         tokens left out at the end of a prompt, where the next prompt may differ
     align        lengths are multiples of it; 0: any length
 
     Raise UsageError if the values contradict each other.
@@ -44,8 +44,8 @@ class Policy:
         return -(-self.interval // self.align) * self.align if self.align else self.interval
 
     def stable(self, tokens: int) -> int:
-        """Return the length to save of a prompt of ``tokens`` tokens: trimmed and aligned, or all if that leaves too
-        few."""
+        """Return how many tokens of a prompt of ``tokens`` tokens to save: trimmed and aligned, or all if that leaves
+        too few."""
         if tokens > self.min_tokens + self.trim:
             length = tokens - self.trim
             length -= length % self.align if self.align else 0
@@ -75,12 +75,13 @@ class Policy:
         return length if length > 0 else self.stable(len(ids))
 
     def due(self, live: int, last: int) -> bool:
-        """Return whether a sequence of ``live`` tokens, of which ``last`` are saved, needs a continued checkpoint."""
+        """Return whether a sequence of ``live`` tokens, the first ``last`` of which are saved, needs a continued
+        checkpoint."""
         return bool(self.step) and live >= self.min_tokens and live // self.step > last // self.step
 
 
 class Frontiers:
-    """Tracks how many tokens of one sequence its checkpoints cover."""
+    """Tracks how many tokens of one sequence are covered by saved checkpoints."""
 
     def __init__(self, policy: Policy, saved_tokens: int = 0):
         self.policy, self.saved_tokens = policy, saved_tokens
@@ -90,7 +91,8 @@ class Frontiers:
         return self.policy.due(live, self.saved_tokens)
 
     def cold_begins(self, length: int) -> int:
-        """Announce a cold checkpoint of ``length`` tokens and return the previous count, for ``cold_failed``.
+        """Record that a cold checkpoint of ``length`` tokens is about to be written; return the number of tokens saved
+        before, for ``cold_failed``.
 
         It also replaces a continued checkpoint that would be due at the same position.
         """
@@ -100,7 +102,8 @@ class Frontiers:
         return before
 
     def cold_failed(self, length: int, before: int) -> None:
-        """Undo ``cold_begins`` if the checkpoint was not written and no longer one was saved since."""
+        """Undo ``cold_begins``, which returned ``before``: the checkpoint was not written. A longer one saved since
+        still counts."""
         if self.saved_tokens == length:
             self.saved_tokens = before
 

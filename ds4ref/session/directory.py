@@ -1,13 +1,14 @@
-"""A folder of checkpoints shared by several processes: found by key, written atomically, evicted to a byte budget.
+"""A folder of session checkpoints that several processes may share: files are found by key, written atomically, and
+evicted to keep to a limit in bytes.
 
     NAME.kv                    a checkpoint (``kvc``)
-    NAME.kv.bad                a checkpoint whose damage a reader met: the first to be deleted when space is needed
+    NAME.kv.bad                a checkpoint that a reader found to be damaged: deleted first when space is needed
     NAME.kv.tmp.PID.RANDOM     a checkpoint being written, locked by its writer; without a lock it is abandoned
-    .lock                      locked while files appear, vanish or change names
+    .lock                      locked while files are added, deleted or renamed
 
-Before a session is loaded only headers and integrity sections are read; they are cached until the folder changes. Locks
-are advisory, belong to open files and vanish with their process; waiting for one is limited to ``LOCK_SECONDS``. A
-process without write permission can still read.
+To find a checkpoint only headers and integrity sections are read; they are cached until the folder changes. Locks are
+advisory, belong to open files and end with their process; waiting for one is limited to ``LOCK_SECONDS``. A process
+without write permission can still read.
 """
 
 from __future__ import annotations
@@ -33,20 +34,20 @@ from .kvc import Checkpoint, Damaged, Unknown
 
 try:
     import fcntl
-except ImportError:  # no advisory locks on this platform: renames still keep files whole
+except ImportError:  # no advisory locks here; files are complete even so, being renamed when finished
     fcntl = None  # type: ignore[assignment]
 
 log = logging.getLogger("ds4-kv")
 
 LOCK_SECONDS = 5.0
 SETTLED_SECONDS = 2.0
-"""Seconds after a change during which the folder's modification time may not yet show a second one."""
+"""Seconds after a change of the folder within which a second change may not alter its modification time again."""
 
 FOREIGN_SECONDS = 3600.0
-"""Age in seconds above which an unfinished file without a lock counts as abandoned."""
+"""Age in seconds above which an unfinished file that no process has locked counts as abandoned."""
 
 HALF_LIFE = 6 * 3600.0
-"""Seconds after which a hit counts half in the eviction score."""
+"""Seconds without use after which a hit counts half in the eviction score."""
 
 NAME = re.compile(r"[0-9a-fA-F]{40}\.kv")
 BAD = re.compile(r"[0-9a-fA-F]{40}\.kv\.bad")
@@ -61,8 +62,8 @@ class StoredCheckpoint:
     """A checkpoint file of the folder; an unusable file has no ``checkpoint`` but a reason in ``why``.
 
     state     inode, size in bytes and time of the last change in ns, which change whenever the file does
-    damaged   the bytes are not those that were written
-    unread    the file could not be read
+    damaged   whether the bytes are not those that were written
+    unread    whether the file could not be read
     """
 
     name: str
@@ -79,7 +80,8 @@ class StoredCheckpoint:
 
     @property
     def keys(self) -> list[tuple[int, str]]:
-        """Return (length in bytes, digest) of each key text that a matching prompt begins with.
+        """Return (length in bytes, digest) of each key text; the checkpoint can serve prompts that begin with one of
+        them.
 
         Digests are SHA-1 (40 digits) or SHA-256 (64 digits), in hexadecimal.
         """
@@ -111,12 +113,13 @@ def score(hits: int, tokens: int, size: int, used: int, created: int, now: float
 
 
 def fits(size: int, budget: int) -> bool:
-    """Return whether a file of ``size`` bytes fits into ``budget`` bytes with 1% to spare."""
+    """Return whether a file of ``size`` bytes fits into ``budget`` bytes with at least 1% to spare."""
     return size + -(-size // 100) <= budget
 
 
 class Directory:
-    """The checkpoints under ``path``, in at most ``budget`` bytes; safe for several threads and processes.
+    """The folder ``path`` of checkpoints, which take at most ``budget`` bytes in all; safe for several threads and
+    processes.
 
     clock   function that returns the time in Unix seconds
     """
@@ -134,7 +137,7 @@ class Directory:
         """Create the folder, remove abandoned files and evict down to the budget; raise OSError if it cannot be
         created."""
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with contextlib.suppress(OSError):  # one that cannot be written can still be read
+        with contextlib.suppress(OSError):  # a folder that cannot be written can still be read
             self.sweep()
             self.make_room()
 
@@ -147,7 +150,8 @@ class Directory:
             return list(self._entries.values())
 
     def known(self) -> list[StoredCheckpoint]:
-        """Return all checkpoints; files are read again only if the folder changed, so hit counts may be stale."""
+        """Return all checkpoints with cached metadata; files are read again only if the folder changed, so hit counts
+        may be stale."""
         with self._guard:
             self._refresh()
             return list(self._entries.values())
@@ -162,7 +166,8 @@ class Directory:
             return self._look(name, status) if stat.S_ISREG(status.st_mode) else None
 
     def matching(self, text: bytes, usable: Callable[[Checkpoint], bool]) -> list[tuple[int, StoredCheckpoint]]:
-        """Return (key length in bytes, checkpoint) for usable checkpoints whose key is a prefix of ``text``.
+        """Return (key length in bytes, checkpoint) for all checkpoints that ``usable`` accepts and whose key is a
+        prefix of ``text``.
 
         They are sorted by key length, longest first, then by number of tokens, most first. The text is hashed once,
         however many checkpoints there are.
@@ -193,7 +198,7 @@ class Directory:
         return statuses
 
     def _sound(self, entry: StoredCheckpoint) -> bool:
-        """Return whether no damage is known: for a damaged file that could not be renamed."""
+        """Return whether the file is not known to be damaged; needed for a damaged file that could not be renamed."""
         return self._damaged.get(entry.name) != entry.state[:2]
 
     def _refresh(self) -> None:
@@ -264,9 +269,10 @@ class Directory:
 
     @contextlib.contextmanager
     def writing(self, name: str, size: int) -> Iterator[Output]:
-        """Write the file ``name`` of ``size`` bytes: renamed into place when the block succeeds, deleted when it fails.
+        """Context manager: write the file ``name`` of ``size`` bytes through the yielded ``Output``.
 
-        Raise OSError if it cannot be written.
+        The file is renamed into place when the block succeeds, and deleted when it fails. Raise OSError if it cannot be
+        written.
         """
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.make_room(size, replaced=name)
@@ -303,8 +309,8 @@ class Directory:
             os.close(fd)
 
     def touch(self, name: str, hit: bool) -> None:
-        """Record a use (and, if ``hit``, a hit) in the header, in place; failures are ignored and damage nothing
-        else."""
+        """Record the time of a use (and, if ``hit``, count a hit) in the file's header, in place; failures are
+        ignored."""
         with contextlib.suppress(OSError, struct.error):
             fd = os.open(self.path / name, os.O_RDWR | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0))
             try:
@@ -361,9 +367,9 @@ class Directory:
     def make_room(self, size: int = 0, protected: str = "", replaced: str = "") -> list[str]:
         """Evict files until ``size`` more bytes fit into the budget; return the evicted names.
 
-        Damaged files go first, then unknown versions, then the lowest score, then the least recently used.
-        ``protected`` stays unless it alone exceeds the budget; ``replaced`` counts as already deleted. Raise OSError if
-        the folder is read-only.
+        Damaged files go first, then unknown versions, then the lowest score, then the least recently used. The file
+        ``protected`` is kept unless it alone exceeds the budget; the file ``replaced`` counts as already deleted. Raise
+        OSError if the folder is read-only.
         """
         gone: list[str] = []
         with self.locked():
@@ -423,7 +429,7 @@ class Directory:
 
 
 class Output:
-    """An unbuffered writer to a file descriptor that writes all bytes or raises OSError."""
+    """An unbuffered writer to an open file descriptor; a write either writes all bytes or raises OSError."""
 
     def __init__(self, fd: int):
         self._fd = fd
@@ -441,9 +447,9 @@ class Output:
 
 
 def _lock(fd: int, seconds: float) -> bool:
-    """Lock an open file, waiting at most ``seconds``; TimeoutError if another process holds it.
+    """Lock an open file, waiting at most ``seconds``; raise TimeoutError if another process still holds the lock then.
 
-    Returns False on a file system without locks: renames still keep files whole.
+    Return False on a file system without locks; files are complete even there, since they are renamed when finished.
     """
     if fcntl is None:
         return False

@@ -1,9 +1,9 @@
 """Which engine a checkpoint belongs to: model, rounding, steering, tokenizer and chat template.
 
-A payload does not record which weights filled its arrays: other weights of the same shape, another rounding or another
-tokenizer would continue from it silently and wrongly. So everything that affects the computed values is saved beside
-it, and it is loaded only if all of that is equal. Backend and thread count are left out: they change values by float
-noise only.
+A saved session does not record which weights computed its arrays: an engine with other weights of the same shape,
+another rounding or another tokenizer would continue from it silently and wrongly. So all settings that affect the
+computed values are saved beside it, and it is loaded only if they are equal. Backend and thread count are left out:
+they change values by float noise only.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ ROUTED = "blk.0.ffn_gate_exps.weight"
 class Identity:
     """The engine settings that a checkpoint was computed with.
 
-    facts   name -> value; a checkpoint fits only if all of them are equal
+    facts   settings that change the computed values, name -> value; a checkpoint can be loaded only if all are equal
     quant   bits of the routed experts, as in the checkpoint's header
-    about   further facts for people, not compared
+    about   further information for people, not compared
     """
 
     facts: Mapping[str, str]
@@ -44,7 +44,8 @@ class Identity:
 
     @classmethod
     def of(cls, engine: Any) -> Identity:
-        """Return the identity of an engine; reads the model file to digest it, or both ends of a large one."""
+        """Return the identity of an engine. This reads the model file to digest it, or only both ends of a large
+        file."""
         routed = engine.source.tensors.get(ROUTED)
         modes = engine.model.numerics._asdict()
         facts = {
@@ -62,9 +63,9 @@ class Identity:
         return cls(facts, 32 if fmt is None else max(1, min(255, 8 * fmt.block_bytes // fmt.block_elems)), about)
 
     def differs(self, other: Mapping[str, str]) -> str:
-        """Return the names of facts that differ, joined by ", ", or "" if none do.
+        """Return the names of the settings in ``other`` that differ from ``facts``, joined by ", ", or "" if none do.
 
-        An empty ``other`` (from ds4's own files, which record no facts) matches everything.
+        An empty ``other`` (from ds4's own files, which record no settings) matches everything.
         """
         names = sorted(self.facts.keys() | other.keys()) if other else ()
         return ", ".join(name for name in names if self.facts.get(name) != other.get(name))

@@ -2,15 +2,15 @@
 
     48 bytes   header (``Header``)           4 bytes   length of the key text
     key text   bytes that a prompt must begin with for the payload to be of use
-    payload    the session (docs/explanation/model.md 12)
+    payload    the session: tokens, logits and caches (docs/explanation/model.md 12)
     "KTM"      tool map: call ids and the markup of the calls as it was generated (if flag TOOLS is set)
     "KVI"      integrity section, an extension of this project (flag OURS)
 
 A file is named by the SHA-1 of its key text. All numbers are little endian.
 
 The integrity section comes last because ds4 accepts and ignores bytes after the sections it knows, so ds4 can read our
-files and we can read its own; a new version number would have made it reject them. The section ends in its own length
-and a mark, so that it is found from the end of the file:
+files and we can read its own; a new version number would have made it reject them. The section ends with its own length
+and a magic number, so that it can be found from the end of the file:
 
     0    "KVI", version 1             4    n, bytes of the body
     8    body: JSON, see Integrity    8+n  SHA-256 of the header (without fields updated in place) and of 0..8+n
@@ -113,7 +113,7 @@ class Header:
 
     @property
     def reason_name(self) -> str:
-        """Return why the checkpoint was saved, a word of REASONS."""
+        """Return why the checkpoint was saved, one of the words in ``REASONS``."""
         return REASONS[self.reason] if self.reason < len(REASONS) else REASONS[0]
 
     @property
@@ -130,7 +130,8 @@ class Header:
 
     @property
     def lasting(self) -> bytes:
-        """Return the header bytes with the fields that are updated in place (hits, last use, flag OURS) blanked."""
+        """Return the header bytes with the fields that are updated in place (hits, last use, flag OURS) blanked: the
+        part that the integrity section's digest covers."""
         return replace(self, hits=0, used=0, flags=self.flags & ~OURS).pack()
 
 
@@ -140,7 +141,7 @@ def key_name(text: bytes) -> str:
 
 
 def key(text: bytes) -> tuple[int, str]:
-    """Return (length in bytes, SHA-256) of a further key text, as the integrity section lists them."""
+    """Return (length in bytes, SHA-256) of a key text, as the integrity section lists further keys."""
     return len(text), digest(text)
 
 
@@ -156,11 +157,11 @@ def digest(data: bytes) -> str:
 class Integrity:
     """The integrity section; digests are SHA-256 in hexadecimal.
 
-    identity   facts of the engine that computed the payload (``identity``); the payload is loaded only where all are
-               equal
+    identity   settings of the engine that computed the payload (``identity.Identity.facts``); only an engine with equal
+               ones loads it
     keys       further key texts (``key``): a prompt that begins with one of them can continue from the payload
     tokens     digest of the token ids as u32, to compare payloads
-    about      further facts for people
+    about      further information for people
     text       digest of the key text
     payload    digest of the payload
     tools      digest of the tool map, "" if absent; the last three are filled in by ``write``
@@ -201,7 +202,7 @@ class Integrity:
 
 
 def _read_integrity(file: BinaryIO, header: Header, size: int) -> tuple[Integrity | None, int]:
-    """Return the section and its offset, or None and the file's size if there is none."""
+    """Return the integrity section and its offset, or None and the file's size if there is none."""
     room = size - header.end
     if room >= _SECTION.size + _DIGEST + _TAIL.size:
         length, magic, version = _TAIL.unpack(_read_at(file, size - _TAIL.size, _TAIL.size))
@@ -229,7 +230,7 @@ def _read_at(file: BinaryIO, at: int, size: int) -> bytes:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The metadata of a file, checked: sizes fit, and header and integrity section belong together.
+    """The checked metadata of a checkpoint file: its sizes fit, and header and integrity section belong together.
 
     The payload has not been read. ``tools_end`` is the offset of the first byte after the tool map.
     """
@@ -241,8 +242,8 @@ class Checkpoint:
 
     @property
     def identity(self) -> Mapping[str, str]:
-        """Return the facts of the engine that computed the session; empty for ds4's own files, which do not record
-        any."""
+        """Return the settings of the engine that computed the session; empty for ds4's own files, which do not record
+        them."""
         return {} if self.integrity is None else self.integrity.identity
 
     def text(self, file: BinaryIO) -> bytes:
@@ -258,9 +259,10 @@ class Checkpoint:
         return Payload(file, self.header.payload, None if self.integrity is None else self.integrity.payload)
 
     def tools(self, file: BinaryIO) -> list[tuple[bytes, bytes]]:
-        """Return the tool map as (call id, markup block) pairs.
+        """Return the tool map as (call id, the tool-call block in which it occurs, as generated) pairs.
 
-        A damaged map gives the entries before the damage in ds4's files, and none in files with an integrity section.
+        Of a damaged map return the entries before the damage in ds4's files, and none in files with an integrity
+        section.
         """
         if not self.header.flags & TOOLS:
             return []
@@ -296,7 +298,7 @@ class Output(Protocol):
 
 
 class _Hashed:
-    """Passes written bytes on while hashing and counting them."""
+    """A writer that passes bytes on to ``output``, while hashing and counting them."""
 
     def __init__(self, output: Output):
         self._output, self.digest, self.count = output, hashlib.sha256(), 0
@@ -319,10 +321,11 @@ def write(
     tools: bytes = b"",
     integrity: Integrity | None = None,
 ) -> None:
-    """Write a checkpoint; ``save`` is called with a file-like object and writes the payload to it.
+    """Write a checkpoint; ``save`` is called with a file-like object to write the payload to.
 
-    Lengths, flags and digests are filled in. Without ``integrity`` that section is left out, as in ds4's own files.
-    Raise PayloadError if the payload's size is not ``header.payload``.
+    text: the key text. tools: the tool map section. Lengths, flags and digests in the header and ``integrity`` are
+    filled in. Without ``integrity`` that section is left out, as in ds4's own files. Raise PayloadError if the
+    payload's size is not ``header.payload``.
     """
     flags = header.flags & ~(TOOLS | OURS) | (TOOLS if tools else 0) | (0 if integrity is None else OURS)
     header = replace(header, text=len(text), flags=flags)
@@ -389,7 +392,7 @@ class Payload(io.RawIOBase):
 
 
 def tool_map(entries: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """Return the tool map section for pairs of call id and block, b"" for none."""
+    """Return the tool map section for pairs of (call id, tool-call block), b"" if there are none."""
     parts = [_WORD.pack(len(call)) + _WORD.pack(len(block)) + call + block for call, block in entries]
     return b"".join([b"KTM\x01", _WORD.pack(len(parts)), *parts]) if parts else b""
 
@@ -423,7 +426,7 @@ _SPACE = WHITESPACE.encode()
 def blocks(text: bytes) -> Iterator[tuple[bytes, ...]]:
     """Yield the tool-call blocks in a text, each as a tuple of the spellings under which it may be remembered.
 
-    Spellings differ in leading white space: all of it, at most two line ends, none.
+    The spellings differ in leading white space: all of it, two line feeds if it ends with them, none.
     """
     at = 0
     while (match := _OPENERS.search(text, at)) is not None:
@@ -455,6 +458,6 @@ def read_through(file: BinaryIO, name: str = "") -> Checkpoint:
 
 
 def open_file(path: str | os.PathLike[str]) -> BinaryIO:
-    """Open a checkpoint for reading; only a regular file, no symbolic link."""
+    """Open a checkpoint for reading; refuse symbolic links."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
     return open(fd, "rb", buffering=0)

@@ -25,8 +25,8 @@ Progress = Callable[[int, int], None]
 Cancel = Callable[[], bool]
 
 STREAMS_KEPT = 32
-"""Maximum length of chunks for which the streams of every token are kept, so that ``rewind`` need not recompute
-logits."""
+"""Chunks of at most so many tokens keep the residual streams (hyper-connections) of every token, so that ``rewind``
+need not compute logits again."""
 
 
 CLOSED = "the engine is closed: open the model again"
@@ -51,16 +51,18 @@ class Snapshot:
 
     @property
     def shared(self) -> tuple[int, int]:
-        """Return an identity of the cache rows that other snapshots may share, and the size of the rows in bytes."""
+        """Return an id of the cache rows that other snapshots may share with this one, and the size of these rows in
+        bytes."""
         return self.cache.shared
 
 
 class Session:
-    """One sequence of a model, created by ``Engine.session``; ``drafts.session`` has one that drafts tokens."""
+    """One sequence of a model, created by ``Engine.session``. ``drafts.session`` has a subclass with speculative
+    decoding."""
 
     @property
     def _window(self) -> int:
-        """Return the number of the newest tokens whose streams are always kept."""
+        """Return how many of the newest tokens always keep their residual streams."""
         return 1
 
     def __init__(self, model: Model, ctx: int):
@@ -75,20 +77,21 @@ class Session:
         self._logits: np.ndarray | None
         self._replayed: TokenOutputs | None
         self._rows: Rows | None
-        """Outputs of the last replayed pass; the row of the newest token is number ``_row``."""
+        """Outputs of the last replayed pass, a row per token; the newest token of the sequence is row ``_row``."""
         self._row: int
         self._ahead: list[int]
-        """Tokens of the rows after ``_row``: in the cache, but not in the sequence unless they are appended."""
+        """Tokens evaluated ahead (drafted, or by ``look_ahead``), from row ``_row + 1`` on: in the cache, but not in
+        the sequence unless ``append`` asks for them."""
         self._drafted: bool
-        """Whether the last pass had drafts that were not settled."""
+        """Whether the last pass had drafted tokens of which it is not yet known how many are accepted."""
         self._stale: bool
-        """Whether the cache is of tokens that are gone."""
+        """Whether the cache still holds tokens that were dropped."""
         self.invalidate()
 
     # --- state
 
     def check_open(self) -> None:
-        """Raise SessionError once the engine is closed, whose weights are gone then."""
+        """Raise SessionError if the engine is closed, since its weights are gone then."""
         if self.model.closed:
             raise SessionError(CLOSED)
 
@@ -98,8 +101,8 @@ class Session:
 
     @property
     def hooks(self) -> Any:
-        """Return the hooks that record or edit intermediates (``archs.NAME.hooks.Hooks``); assign them before the first
-        token.
+        """Return the hooks, which record or edit intermediate values (``archs.NAME.hooks.Hooks``); assign them before
+        the first token.
 
         With hooks every op runs on its own, and caches are float32.
         """
@@ -144,7 +147,8 @@ class Session:
 
     @property
     def streams(self) -> np.ndarray:
-        """Return the final hyper-connection streams of the last token, before the output head, float32 (1, C, D).
+        """Return the final residual streams (hyper-connections) of the last token, before the output head, float32 (1,
+        C, D).
 
         Raise SessionError if they are unknown: an empty or restored session has only logits.
         """
@@ -161,25 +165,28 @@ class Session:
         self._start(self._new_cache(), [])
 
     def _give_up(self) -> None:
-        """Invalidate after a failure, the error of which is the one to tell: a device that is lost, or full, may have
-        no new cache either. Then the next use asks for one (``_renew``)."""
+        """Invalidate the session after a failed pass, without hiding the pass's error.
+
+        A device that is lost or full may not be able to make a new cache either; then the next use makes one
+        (``_renew``).
+        """
         self._tokens, self._stale = [], True
         self._set_outputs(None, None)
         with suppress(Exception):
             self.invalidate()
 
     def _renew(self) -> None:
-        """Make the cache that could not be made when the session was given up."""
+        """Make a new cache if none could be made when the last pass failed."""
         self.check_open()
         if self._stale:
             self.invalidate()
 
     def _new_cache(self) -> Any:
-        # hooks may change what is rounded, so only without them are rows known to fit a smaller type
+        # hooks may edit rounded values, so only without hooks do cache rows surely fit a smaller type
         return self.model.cache(self.ctx, exact=self._hooks is not None)
 
     def _start(self, cache: Any, tokens: list[int], logits: np.ndarray | None = None) -> None:
-        """Continue from another cache; recordings of the old one are dropped."""
+        """Continue from another ``cache``, which holds ``tokens``; recordings of the old cache are dropped."""
         self._truncated(0)
         self._cache_ahead, self._decoder = cache, Decoder.of(self.model, cache)
         self._tokens, self._stale = tokens, False
@@ -187,13 +194,13 @@ class Session:
 
     @property
     def _cache(self) -> Any:
-        """Return the cache at the sequence's end: rows ahead are dropped."""
+        """Return the cache, with the tokens evaluated ahead of the sequence's end dropped."""
         self.check_open()
         self._settle()
         return self._cache_ahead
 
     def _settle(self) -> None:
-        """Drop the rows ahead, and note how many drafts were right."""
+        """Drop the tokens evaluated ahead, and note how many drafted tokens were accepted."""
         if self._drafted:
             self._drafted = False
             self._settled(max(self._row, 0))
@@ -202,7 +209,7 @@ class Session:
             self._cache_ahead.rewind(self.pos)
 
     def _set_outputs(self, streams: Any, logits: np.ndarray | None) -> None:
-        """Set the outputs of the last token, and no rows ahead."""
+        """Set the outputs of the last token, with no tokens evaluated ahead."""
         self._streams, self._logits, self._replayed = streams, logits, None
         self._rows, self._row, self._ahead, self._drafted = None, 0, [], False
 
@@ -223,10 +230,10 @@ class Session:
     ) -> None:
         """Bring the session to exactly ``tokens``.
 
-        If they extend the evaluated tokens, only the rest is evaluated, else everything. progress(current, total) is
-        called with absolute positions before the first and after every chunk; at that moment the session is valid at
-        ``current``. cancel() is called between layers; when it returns true Cancelled is raised and the session stays
-        at the last finished chunk. ContextError, TokenError and SessionError leave the session unchanged.
+        If they begin with the tokens already evaluated, only the rest is evaluated, else all of them. progress(current,
+        total) is called with absolute positions before the first and after every chunk; at that moment the session is
+        valid at ``current``. cancel() is called between layers; when it returns true Cancelled is raised and the
+        session stays at the last finished chunk. ContextError, TokenError and SessionError leave the session unchanged.
         """
         self._check(tokens, 0)
         if not len(tokens):
@@ -277,15 +284,15 @@ class Session:
     # --- what a session that drafts does more (``drafts.session``)
 
     def _drafts(self, token: int, most: int) -> list[int]:
-        """Return at most ``most`` tokens to evaluate in one pass with the next ``token``, in the hope that they
+        """Return at most ``most`` drafted tokens, to be evaluated in one pass with the next ``token`` because they may
         follow it."""
         return []
 
     def _passed(self, rows: int, seconds: float) -> None:
-        """Note the time of a pass for which no recording had to be made."""
+        """Note the time of a pass over ``rows`` tokens in which no recording had to be made."""
 
     def _settled(self, accepted: int) -> None:
-        """Note how many drafted tokens were appended."""
+        """Note how many drafted tokens of the last pass were accepted."""
 
     def _truncated(self, pos: int) -> None:
         """Note that the tokens from position ``pos`` on are gone."""
@@ -293,15 +300,16 @@ class Session:
     # --- one pass for several sessions (``together``)
 
     def joins(self, token: int) -> bool:
-        """Return whether ``token`` can be evaluated ahead: there is room for it, and no row ahead yet."""
+        """Return whether ``token`` can be evaluated ahead: the context has a free slot, and no token is ahead yet."""
         if self.hooks is not None or self._decoder is None or self._ahead or not self.valid:
             return False
         return self.pos < self.ctx and 0 <= token < self.model.shape.vocab
 
     def lend(self) -> tuple[Any, int]:
-        """Return the cache, for a pass to advance by a token, and the number of ranks that the session wants.
+        """Return the cache, which a pass over several sessions will advance by a token, and the number of top-ranked
+        tokens that this session wants of it.
 
-        The pass may overwrite the outputs of the last one, so these are copied.
+        That pass may overwrite the outputs of the session's last pass, so these are copied first.
         """
         self._settle()
         _ = self.logits
@@ -312,15 +320,15 @@ class Session:
 
     def take(self, rows: Rows, tokens: Sequence[int]) -> None:
         """Take the outputs of a pass that has advanced the cache by ``tokens``; ``append`` of the first of them then
-        costs nothing."""
+        computes nothing."""
         self._rows, self._row, self._ahead = rows, -1, [int(token) for token in tokens]
         self._drafted = len(tokens) > 1
 
     def prepare(self, positions: Iterable[int]) -> int:
-        """Make the recordings that ``append`` would make at ``positions``, one for each kind of token; return how many
-        were made.
+        """Make in advance the recordings (``decode``) that ``append`` would make at ``positions``; return how many were
+        made.
 
-        That is 0 with hooks, and where the backend does not record.
+        None are made with hooks, or by a backend that does not record.
         """
         if self.hooks is not None or self._decoder is None or self.pos == self.ctx:
             return 0
@@ -339,7 +347,8 @@ class Session:
         """Append tokens and return the logits (T, V) after each of them.
 
         one_by_one: evaluate each token on its own instead of in chunks.
-        streams: list to which the final streams of each chunk are appended, float32 (T, C, D), for a draft model.
+        streams: list to which the final residual streams of each chunk are appended, float32 (T, C, D), for a draft
+        model.
         Fewer than 8 tokens at a time get exactly the logits that ``eval`` would give them.
         """
         self._check(tokens, self.pos)
@@ -383,7 +392,7 @@ class Session:
             self.append(token)
 
     def _advance(self, tokens: Sequence[int], cancel: Cancel | None) -> Any:
-        """Run one chunk and return its final streams (T, C, D)."""
+        """Evaluate one chunk and return its final residual streams (T, C, D)."""
         frontier = self._cache.snapshot() if cancel else None
         try:
             X = self.model.forward(np.asarray(tokens, np.int32), self._cache, self.hooks, cancel)
@@ -398,7 +407,7 @@ class Session:
             raise
         self._tokens.extend(int(t) for t in tokens)
         kept = len(X) if len(X) <= max(STREAMS_KEPT, self._window) else self._window
-        # On the host results of a pass share its memory, and one that outlives it would keep all of that.
+        # On the host the results of a pass are views of its memory, and keeping a view would keep all of it.
         own = kept == len(X) and not isinstance(X, np.ndarray)
         self._set_outputs(X if own else self.model.last(X, kept), None)
         return X
@@ -442,7 +451,7 @@ class Session:
         return np.array(self._replayed.best[:k], np.int32), np.array(self._replayed.values[:k], np.float32)
 
     def logit(self, token: int) -> float:
-        """Return the logit of one next token."""
+        """Return the logit of ``token`` as the next token."""
         replayed = self._replayed
         if replayed is not None and token in replayed.best:
             return replayed.values[replayed.best.index(token)]

@@ -1,4 +1,4 @@
-"""Checkpoints of sessions in a folder, found by the beginning of a prompt; they outlive the process.
+"""Checkpoints of sessions, kept in a folder and found by the beginning of a prompt; they outlive the process.
 
     store = Store.open(engine, "checkpoints", budget=4 << 30)
     store.save(session, (), "cold")
@@ -46,19 +46,21 @@ Fit = Callable[[Sequence[int], int], bool]
 
 
 class Calls(Protocol):
-    """Interface to remembered tool calls, by call id; a block is the markup of calls as it was generated."""
+    """Interface to the tool calls that a server remembers, by call id. A block is the markup of one or more calls, as
+    the model generated it."""
 
     def ids_of(self, block: str) -> Sequence[str]:
         """Return the ids of the calls in a block, latest first; empty if the block is unknown."""
 
     def restore(self, call: str, block: str) -> None:
-        """Remember ``block``, read from a checkpoint, as the markup of the call id ``call``."""
+        """Remember ``block``, which was read from a checkpoint, as the markup of the call with the id ``call``."""
 
 
 class Store:
-    """The checkpoints of one engine. Use a session from one thread at a time; ``find_calls`` may be called from any.
+    """The checkpoints that one engine saves and loads. Use a session from one thread at a time; ``find_calls`` may be
+    called from any.
 
-    calls   remembered tool calls, saved to and restored from tool maps
+    calls   remembered tool calls, saved to and restored from the tool maps of checkpoints
     """
 
     def __init__(
@@ -73,7 +75,7 @@ class Store:
         self.directory, self.identity, self.tokenizer = directory, identity, tokenizer
         self.policy, self.calls = policy or Policy(), calls
         self._ids: dict[tuple[str, tuple[int, int, int]], frozenset[str]] = {}
-        self._passed: set[tuple[str, tuple[int, int], int]] = set()  # sound, but of no use in a context of that size
+        self._passed: set[tuple[str, tuple[int, int], int]] = set()  # intact, but of no use in that context size
         self._guard = threading.Lock()
 
     @classmethod
@@ -85,7 +87,8 @@ class Store:
         policy: Policy | None = None,
         **options: Any,
     ) -> Store:
-        """Open the store under ``path``, created if missing; if that fails, the store stays empty."""
+        """Open the store under ``path``, created if missing; if that fails, log a warning and return a store that finds
+        no checkpoint."""
         directory = Directory(path, budget)
         try:
             directory.open()
@@ -101,7 +104,8 @@ class Store:
         """Load into ``session`` the longest checkpoint whose key is a prefix of ``text`` longer than ``beyond`` bytes.
 
         Return the key's length in bytes and the name of the source, or None with the session unchanged. ``fit(tokens,
-        length)`` returns whether the tokens may stand for that many bytes of the text. Never raises.
+        length)`` returns whether the checkpoint's tokens may stand for the first ``length`` bytes of the text. Never
+        raises.
         """
         try:
             for known, entry in self.directory.matching(text, lambda checkpoint: self._usable(checkpoint, session.ctx)):
@@ -116,13 +120,14 @@ class Store:
         return None
 
     def _usable(self, checkpoint: Checkpoint, ctx: int) -> bool:
-        """Return whether header and integrity section fit this engine and a context of ``ctx`` tokens."""
+        """Return whether, by header and integrity section, a checkpoint fits this engine and a context of ``ctx``
+        tokens."""
         h = checkpoint.header
         size = self.policy.min_tokens <= h.tokens < ctx and h.ctx <= ctx
         return size and not self.identity.differs(checkpoint.identity)
 
     def _restore(self, session: Session, entry: StoredCheckpoint, key: bytes, fit: Fit) -> bool:
-        """Load an entry; return False, with ``session`` unchanged, if it cannot be used."""
+        """Load a checkpoint file found by ``key``; return False, with ``session`` unchanged, if it cannot be used."""
         state = entry.state[:2]
         try:
             with kvc.open_file(self.directory.path / entry.name) as file:
@@ -153,8 +158,10 @@ class Store:
     def _load(
         self, session: Session, checkpoint: Checkpoint, file: BinaryIO, entry: StoredCheckpoint, key: bytes, fit: Fit
     ) -> bool:
-        """Load an open checkpoint; False if it is not for ``key`` or its tokens do not fit. Raises PayloadMismatch or
-        PayloadError."""
+        """Load an open checkpoint file; return False if its key is not ``key`` or ``fit`` rejects its tokens.
+
+        Raise PayloadMismatch for another model's session, PayloadError for a damaged file.
+        """
         text = checkpoint.text(file)
         if kvc.key_name(text) != entry.name.lower():
             raise Damaged("file name does not match the key text")
@@ -175,7 +182,7 @@ class Store:
         try:
             session.load(payload, check)  # type: ignore[arg-type]
         except PayloadMismatch:
-            payload.finish()  # what is not as it was written is no other model's
+            payload.finish()  # raises Damaged if the bytes are not as written: then it is damage, not a mismatch
             raise
         except _Unfit:
             return False
@@ -184,9 +191,10 @@ class Store:
     # --- saving
 
     def save(self, session: Session, texts: Iterable[bytes], reason: str) -> bool:
-        """Save ``session`` under ``texts`` and the text of its tokens; return whether it is saved.
+        """Save ``session`` so that it is found by each of ``texts`` and by the text of its tokens; return whether it is
+        saved.
 
-        Never raises, because a lost checkpoint only costs a prefill later.
+        reason: one of ``kvc.REASONS``. Never raises, because a lost checkpoint only costs a prefill later.
         """
         try:
             return self._save(session, list(texts), reason)
@@ -242,7 +250,7 @@ class Store:
     # --- calls
 
     def _tool_map(self, text: bytes) -> bytes:
-        """Return the tool map of the remembered calls in a text, each block once."""
+        """Return the tool map section for the remembered calls in a text; each block of calls occurs once."""
         if self.calls is None:
             return b""
         calls: dict[bytes, list[tuple[bytes, bytes]]] = {}
@@ -255,7 +263,7 @@ class Store:
         return kvc.tool_map(entry for entries in calls.values() for entry in entries)
 
     def _calls_in(self, name: str) -> list[tuple[bytes, bytes]]:
-        """Return the tool map of a checkpoint, empty if it cannot be read."""
+        """Return the (call id, block) pairs of a checkpoint's tool map, empty if it cannot be read."""
         try:
             with kvc.open_file(self.directory.path / name) as file:
                 return kvc.examine(file).tools(file)
@@ -265,7 +273,7 @@ class Store:
     def find_calls(self, ids: Collection[str]) -> dict[str, str]:
         """Return call id -> markup block from the tool maps of all checkpoints, the latest block of each id.
 
-        It serves prompts that refer to calls no longer remembered in memory.
+        For prompts that refer to calls which are no longer in memory.
         """
         blocks: dict[str, str] = {}
         if not ids:
@@ -285,7 +293,7 @@ class Store:
 
 
 def _texts(entries: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
-    """Return a tool map as text; entries that are not UTF-8 are skipped."""
+    """Return (call id, block) pairs as a dict of text; pairs that are not UTF-8 are skipped."""
     calls = {}
     for call, block in entries:
         with suppress(UnicodeDecodeError):
@@ -294,4 +302,4 @@ def _texts(entries: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
 
 
 class _Unfit(Exception):
-    """The tokens do not fit this prompt."""
+    """``fit`` rejected the checkpoint's tokens for this prompt."""

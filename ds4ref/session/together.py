@@ -1,11 +1,11 @@
-"""One pass for several sessions: the next token of each, in as many rows.
+"""Evaluate the next tokens of several sessions in one pass, which reads the weights only once.
 
     together = Together(model)
     together.look_ahead([(a, 17), (b, 4711)])   # both in one pass: weights are read once
-    a.append(17)                                # costs nothing more
+    a.append(17)                                # computes nothing more
     b.append(4711)
 
-What a session gets is to the bit what it gets by itself.
+Results are bit-identical to those of a session that computes alone.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from ..decode import Decoder
 from .session import Session
 
 MOST_GROUPS = 2
-"""Number of groups of sessions whose recordings are kept."""
+"""Number of groups of sessions for which recordings (``decode``) are kept."""
 
 
 class Together:
-    """Passes over groups of sessions of one model."""
+    """Evaluates next tokens of several sessions of one model in one pass."""
 
     def __init__(self, model: Model):
         self.model = model
         self._decoders: dict[tuple[Session, ...], Decoder] = {}
         decoder = Decoder.of(model)
         self.most = 1 if decoder is None else decoder.most_rows
-        """Number of sessions that a pass can serve."""
+        """Maximum number of sessions that a pass can serve."""
 
     def look_ahead(self, asked: Sequence[tuple[Session, int]]) -> None:
-        """Evaluate the next token of each session in one pass, at most ``most`` of them.
+        """Evaluate the next token of each (session, token) pair in one pass; at most ``most`` pairs.
 
-        One that is not ready (with hooks, full, or with rows ahead already) is left out: its ``append`` computes. A
-        failure leaves every session as it was.
+        Sessions that cannot take part (with hooks, full, or with tokens evaluated ahead already) are left out, and
+        compute in their own ``append``. A failure leaves every session as it was.
         """
         ready = sorted((one for one in asked if one[0].joins(one[1])), key=lambda one: id(one[0]))
         if len(ready) < 2:
@@ -55,5 +55,5 @@ class Together:
         return decoder
 
     def forget(self, session: Session) -> None:
-        """Drop recordings that hold a session's caches."""
+        """Drop the recordings that use a session's cache."""
         self._decoders = {group: decoder for group, decoder in self._decoders.items() if session not in group}

@@ -1,8 +1,8 @@
 """``ds4-vectors capture``: record an engine's greedy answers to prompts, with their log probabilities.
 
-Thinking is off, and each prompt is repeated. Every case is written when it is complete, so a killed capture loses at
-most one case, and running it again resumes it. The directory is marked partial until every case is recorded, and is
-never changed after that.
+Thinking is off, and each prompt is sent several times to show the run-to-run spread. A case (a prompt with all its
+answers) is written when it is complete, so a killed capture loses at most one case, and running it again resumes it.
+The directory is marked partial until every case is recorded, and is never changed after that.
 """
 
 from __future__ import annotations
@@ -39,7 +39,12 @@ def start(
     folder: str, target: Target, prompts: Sequence[PromptCase], *,
     max_tokens: int = 4, top_logprobs: int = 20, repetitions: int = 3, system: str = "",
 ) -> Vectors:  # fmt: skip
-    """Open the directory to record into: a new one, or a partial one of the same prompts and parameters.
+    """Open the directory to record into: a new one, or a partial capture of the same prompts and parameters.
+
+    max_tokens    tokens to generate per answer
+    top_logprobs  alternatives to record per token
+    repetitions   answers to record per prompt
+    system        system prompt sent with every prompt
 
     UsageError for any other directory, and for parameters that the target cannot meet.
     """
@@ -77,7 +82,10 @@ def start(
 
 
 def record_missing(vectors: Vectors, target: Target, progress: Callable[[int, int], None] | None = None) -> int:
-    """Record the missing cases and return their number; a TargetError leaves the cases recorded so far in place."""
+    """Record the cases that the directory does not have yet, and return their number.
+
+    A TargetError leaves the cases recorded so far in place. ``progress`` is called with (cases done, all cases).
+    """
     manifest, recorded = vectors.manifest, 0
     for at, entry in enumerate(manifest.cases):
         if progress is not None:
@@ -107,7 +115,7 @@ def record_missing(vectors: Vectors, target: Target, progress: Callable[[int, in
 def spread(case: RecordedCase) -> float | None:
     """Return the run-to-run spread in nats: the largest change of a token's log probability between repetitions.
 
-    Only steps up to the first fork count; None with fewer than two repetitions or without probabilities.
+    Only steps up to the first different token count. None with fewer than two repetitions or without log probabilities.
     """
     worst: float | None = None
     first = case.repetitions[0]
@@ -133,7 +141,7 @@ def forks(case: RecordedCase) -> int | None:
 
 
 def _asked(manifest: Manifest) -> tuple[Any, ...]:
-    """Return what must not change while a capture is resumed; the checkpoint is told by the model's digest."""
+    """Return the settings that must be the same when a capture is resumed; the digest identifies the model."""
     source = {key: value for key, value in manifest.source.items() if key not in ("served", "checkpoint")}
     cases = [(entry.id, entry.prompt_sha256, entry.ctx) for entry in manifest.cases]
     return manifest.max_tokens, manifest.top_logprobs, manifest.repetitions, manifest.system, source, cases
@@ -196,5 +204,5 @@ def run(argv: Sequence[str]) -> int:
 
 
 def number_text(value: float | None) -> str:
-    """Format a value of a table; "-" for None."""
+    """Format a number for a table; "-" for None."""
     return "-" if value is None else f"{value:.3g}"

@@ -104,8 +104,10 @@ def _vec_of(path: str) -> str | None:
 
 
 def refuse_other_checkpoint(paths: Sequence[str], target: Target) -> None:
-    """Raise UsageError if a directory of vectors is of another checkpoint than the target's; unknown ones may be the
-    same."""
+    """Raise UsageError if a directory of vectors was recorded from another checkpoint than the target's.
+
+    A checkpoint that is unknown on either side is accepted.
+    """
     for path in paths:
         recorded = Vectors.open(path).manifest.source.get("checkpoint") if _vec_of(path) is None else None
         known = recorded and target.identity().get("checkpoint")
@@ -114,7 +116,10 @@ def refuse_other_checkpoint(paths: Sequence[str], target: Target) -> None:
 
 
 def _from_vec(case: official.VecCase, path: str) -> VectorCase:
-    """Find a case's prompt, whose path is relative to ds4's working directory, also beside and above the .vec file."""
+    """Convert a case of the official.vec at ``path``, reading its prompt's file.
+
+    The case names that file relative to ds4's working directory, so it is also looked for beside and above the .vec.
+    """
     base = Path(path).resolve().parent
     candidates = [Path(case.prompt_path), *(folder / case.prompt_path for folder in (base, *base.parents)),
                   base / "prompts" / Path(case.prompt_path).name]  # fmt: skip
@@ -129,7 +134,10 @@ def _from_vec(case: official.VecCase, path: str) -> VectorCase:
 
 
 def selected(cases: Sequence[T], only: Sequence[str], name: Callable[[T], str]) -> list[T]:
-    """Return the cases with the ids ``only``, all of them if it is empty; UsageError for an id that does not exist."""
+    """Return the cases whose id (``name(case)``) is in ``only``, all of them if it is empty.
+
+    UsageError for an id that does not exist.
+    """
     unknown = set(only) - set(map(name, cases))
     if unknown:
         raise UsageError(f"no case {', '.join(sorted(unknown))}: there are {', '.join(map(name, cases))}")
@@ -137,7 +145,7 @@ def selected(cases: Sequence[T], only: Sequence[str], name: Callable[[T], str]) 
 
 
 def single_path(values: Sequence[str], wanted: str) -> str:
-    """Return the only path of a command line; UsageError unless there is exactly one."""
+    """Return the only path of a command line; UsageError, which names the ``wanted`` argument, unless there is one."""
     if len(values) != 1:
         raise UsageError(f"{wanted} is needed" if not values else f"only one path, not {len(values)}")
     return values[0]

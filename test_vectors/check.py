@@ -92,10 +92,10 @@ def run(argv: Sequence[str]) -> int:
 
 
 class Recorded:
-    """The check of a target against recorded vectors.
+    """The check of a target against recorded vectors, without --teacher-forced.
 
-    texts  what identifies the prompts in the run store
-    label  default label of the run
+    texts  case ids and prompts, whose digest identifies the prompts in the run store
+    label  default label of the run in the run store
     """
 
     def __init__(self, args: Namespace):
@@ -116,7 +116,7 @@ class Recorded:
     def summary(self, results: Sequence[CaseResult]) -> tuple[bool, dict[str, Any], str]:
         """Return whether the check passed, the JSON object, and the table."""
         failed = any(r.failed for r in results)
-        # a check that compared nothing has not been passed
+        # a check in which no step could be compared does not pass
         passed = not failed and any(step.verdict != "incomparable" for r in results for step in r.steps)
         counts = {v: sum(r.verdict == v for r in results) for v in dict.fromkeys(r.verdict for r in results)}
         nothing = "" if passed or failed else "\nnot passed: no step could be compared"

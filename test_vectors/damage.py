@@ -1,4 +1,7 @@
-"""``ds4-vectors damage A B``: the error of quantization by layer, and whether any of it is a bug instead."""
+"""``ds4-vectors damage A B``: measure the error that quantization adds to each op, and find bugs among these errors.
+
+A is the unquantized model, B the quantized one.
+"""
 
 from __future__ import annotations
 

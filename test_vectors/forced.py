@@ -1,7 +1,8 @@
-"""``ds4-vectors check --teacher-forced``: force our engine along what another committed greedily.
+"""``ds4-vectors check --teacher-forced``: check whether another engine's greedy answers are what ours would choose.
 
-A text's tokens are not known: our tokenizer cuts it, and where our best token is another beginning of the same text,
-the text is cut that way.
+Our engine (the judge) is fed the tokens of each answer, and every token should be its most likely one. If only the
+answer's text is known, our tokenizer splits it; where the judge's best token is a different beginning of the same text,
+the text is split there as the judge prefers.
 """
 
 from __future__ import annotations
@@ -24,19 +25,19 @@ from .verifier import Judgement, weigh
 
 ALTERNATIVES = 20
 RECUTS = 16
-"""How often a text is cut anew at most, since each time costs a pass."""
+"""Largest number of times that a text's rest is split again; each costs a forward pass."""
 SHOWN = 10
-"""Widest gaps that are listed."""
+"""Number of tokens listed in the table, those furthest below the judge's best first."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer of an engine.
+    """One greedy answer of the engine that is checked.
 
-    text    the text, as far as its bytes are known
+    text    the text, up to the first character whose bytes were lost
     tokens  bytes of every token; None if only the text is known
     ended   whether the end token follows the text
-    before  tokens of the prompt as the engine counts them; None if it does not say
+    before  number of prompt tokens that the engine reported; None if it reported none
     """
 
     id: str
@@ -48,13 +49,16 @@ class Answer:
 
 
 def of_tokens(name: str, prompt: Prompt, tokens: Sequence[bytes]) -> Answer:
-    """Return the answer of recorded tokens, up to the first whose bytes the source did not give."""
+    """Make an Answer from recorded ``tokens`` (bytes), up to the first whose bytes the source did not give."""
     known = next((i for i, raw in enumerate(tokens) if not raw), len(tokens))
     return Answer(name, prompt, tokens=tuple(tokens[:known]))
 
 
 def ask(engine: Target, name: str, prompt: Prompt, tokens: int, ctx: int | None) -> Answer:
-    """Ask an engine greedily, without log probabilities, for which servers may switch drafts off."""
+    """Request a greedy answer of up to ``tokens`` tokens in a context of ``ctx``.
+
+    Log probabilities are not requested, as servers may turn speculative decoding off for them.
+    """
     done = engine.complete(Request(prompt, tokens, ctx=ctx))
     if done.reasoning or done.calls:
         kind = "reasoning" if done.reasoning else "tool calls"
@@ -65,7 +69,10 @@ def ask(engine: Target, name: str, prompt: Prompt, tokens: int, ctx: int | None)
 
 
 def force(judge: LocalTarget, answer: Answer) -> list[Step]:
-    """Force the judge along an answer and return its steps; TargetError if its prompt is another one."""
+    """Feed an answer to the judge (our engine) and return the judge's steps.
+
+    TargetError if the engine counts other prompt tokens than the judge.
+    """
     before = judge.encode(answer.prompt)
     if answer.before and abs(answer.before - len(before)) > 1:  # a BOS may be counted or not
         raise TargetError(
@@ -90,9 +97,10 @@ def force(judge: LocalTarget, answer: Answer) -> list[Step]:
 
 
 def _shown(steps: list[Step], tokenizer: Tokenizer) -> list[Step]:
-    """Return the steps before the first whose best token no text can show: a control token that ends no answer.
+    """Return the steps before the first at which the judge prefers a token that never shows in a text.
 
-    The engine may have chosen it; what its text says next would then follow other tokens.
+    Such a token is a control token that does not end an answer. If the engine chose it there, the rest of its text
+    followed tokens that are unknown to us.
     """
     for at, step in enumerate(steps):
         best = step.top[0] if step.top else step.token
@@ -104,7 +112,10 @@ def _shown(steps: list[Step], tokenizer: Tokenizer) -> list[Step]:
 
 
 def _other_cut(steps: Sequence[Step]) -> int | None:
-    """Return the index of the first step whose best token is another beginning of the same text; None without one."""
+    """Return the index of the first step at which the judge would split the rest of the text differently.
+
+    There the judge's best token is another beginning of the text from this step on. None if there is no such step.
+    """
     raws = [step.token.raw for step in steps]
     for at, step in enumerate(steps):
         best = step.top[0] if step.top else step.token
@@ -117,9 +128,11 @@ def _other_cut(steps: Sequence[Step]) -> int | None:
 
 
 class Committed:
-    """The check whether what an engine committed, read from vectors or asked for, is what our engine would choose.
+    """The check --teacher-forced: are an engine's greedy answers what our engine would choose?
 
-    label  default label of the run in the store
+    The answers are read from vectors, or with --committed-by requested from the engine.
+
+    label  default label of the run in the run store
     """
 
     def __init__(self, args: Namespace):
@@ -149,7 +162,7 @@ class Committed:
         return {"committed_by": self.args.committed_by, "floor": self.floor}
 
     def results(self, judge: Target) -> Iterator[CaseResult]:
-        """Yield the judgement of each answer; ask for them first if there is an engine to ask."""
+        """Yield the judgement of each answer; with --committed-by, first request the answers from that engine."""
         if not isinstance(judge, LocalTarget):
             raise UsageError("check --teacher-forced judges by this engine: --target local:MODEL.gguf")
         if self.args.committed_by:

@@ -1,11 +1,12 @@
 """Compare an engine with recorded vectors, step by step.
 
-The engine is forced along the expected tokens (teacher forcing), so one fork does not spoil later steps; if a target
-cannot be forced, its own greedy continuation is compared up to the first fork, and the rest is incomparable.
+The engine is fed the expected tokens, whatever it would have chosen itself (teacher forcing), so one different token
+does not spoil later steps. A target that cannot be forced answers greedily; its answer is compared up to the first
+different token (the fork), and the steps after it are incomparable.
 
-    match         the expected token is the engine's best
-    flip          it is not, but the engine's margin over it is below the noise: the source's own run-to-run spread,
-                  or the rounding floor of the engine's numerics mode
+    match         the expected token is the engine's most likely one
+    flip          it is not, but the engine prefers another token by less than the noise, which is the larger of the
+                  source's own run-to-run spread and the rounding floor of the engine's numerics mode (``FLOORS``)
     mismatch      it is not, by more than the noise
     incomparable  no conclusion: no probabilities, or a prefix that cannot be forced
 
@@ -27,8 +28,8 @@ from .capture import spread
 from .schema import ExpectedDivergence, RecordedCase, StepRecord, TokenRecord
 
 FLOORS = {"exact": 1e-3, "qat": 0.05, "ds4": 0.3}
-"""Margins in nats below which a mode's rounding may decide the order of two tokens. Set by hand; the noise of a random
-model is larger, see docs/reference/vectors.md."""
+"""By numerics mode: two tokens whose log probabilities differ by less than this, in nats, may change places by rounding
+alone. Set by hand; the noise of a model with random weights is larger, see docs/reference/vectors.md."""
 
 DEFAULT_FLOOR = 0.3
 _API_EOS, _EOS = (f"<{bar}end\u2581of\u2581sentence{bar}>".encode() for bar in ("\uff5c\uff5c", "\uff5c"))
@@ -43,8 +44,8 @@ DS4_NATS = 4.0
 class StepResult:
     """Comparison of one step.
 
-    index     of the step
-    verdict   "match", "flip", "mismatch" or "incomparable"
+    index     number of the step, from 0
+    verdict   "match", "flip", "mismatch" or "incomparable" (see the top of this module)
     expected  bytes of the expected token
     got       bytes of the engine's best token, None if unknown
     rank      rank of the expected token in the engine's list (1 is best; None: not listed)
@@ -54,8 +55,8 @@ class StepResult:
     kl        KL(expected || engine) on the shared alternatives, nats
     why       reason of the verdict
     logprob   engine's log probability of the expected token
-    lead      nats by which the engine's best token leads: the second best on a match, else the expected one (at least
-              so many, if that is not listed); None if unknown
+    lead      nats by which the engine's best token leads: over the second best on a match, else over the expected one
+              (a lower bound if that is not listed); None if unknown
     """
 
     index: int
@@ -74,10 +75,10 @@ class StepResult:
 
 @dataclass
 class CaseResult:
-    """Comparison of one case.
+    """Comparison of one case: a prompt and its expected tokens.
 
-    verdict  worst verdict of its steps; for a case with an expected divergence "expected", or, if the engine does not
-             diverge, "unexpected match", which is no failure
+    verdict  worst verdict of its steps, or "error". If correct engines are known to diverge on this case: "expected",
+             or "unexpected match" (not a failure) for an engine that does not diverge
     noise    margin in nats up to which a flip is allowed
     forced   whether the engine was forced along the expected tokens
     reason   why the verdict is an error or incomparable
@@ -108,7 +109,7 @@ class CaseResult:
 
 
 def floor_of(target: Target) -> float:
-    """Return the rounding floor of a target's mode in nats; the largest one if the mode is unknown."""
+    """Return the entry of ``FLOORS`` (nats) for the target's numerics mode; the largest one if the mode is unknown."""
     return FLOORS.get(str(target.identity().get("numerics")), DEFAULT_FLOOR)
 
 
@@ -116,14 +117,21 @@ def check_case(
     target: Target, prompt: Prompt, case: RecordedCase, *, ctx: int | None = None, profile: str = "margin",
     floor: float | None = None, top: int = 20, divergence: ExpectedDivergence | None = None,
 ) -> CaseResult:  # fmt: skip
-    """Compare one case; an error of the target becomes the verdict "error", so that other cases are still checked."""
+    """Compare one case; an error of the target becomes the verdict "error", so that other cases are still checked.
+
+    ctx         context size in tokens to request (None: the target's own)
+    profile     rule that judges each step: "margin" or "ds4" (see the top of this module)
+    floor       smallest noise in nats to allow (None: ``floor_of`` the target)
+    top         number of alternatives to request per token
+    divergence  known divergence of correct engines on this case
+    """
     if profile not in PROFILES:
         raise UsageError(f"unknown profile {profile!r}: choose from {', '.join(PROFILES)}")
     expected_steps = case.repetitions[0].steps
     noise = max(spread(case) or 0.0, floor_of(target) if floor is None else floor)
     result = CaseResult(case.id, "match", noise=noise)
     top = min(top, target.max_top_logprobs)
-    # a server that gives text loses the bytes of tokens that end inside a character
+    # a server that returns text instead of bytes loses the bytes of tokens that end inside a character
     with_bytes = next((i for i, step in enumerate(expected_steps) if not step.token.raw), len(expected_steps))
     try:
         steps, result.forced = (
@@ -152,7 +160,10 @@ def check_case(
 
 
 def forced_case(name: str, steps: Sequence[Step], noise: float) -> CaseResult:
-    """Judge the tokens of steps that a target was forced along: is each the best of its own step?"""
+    """Judge ``steps``, at which the target was fed given tokens: is each given token the most likely one at its step?
+
+    ``noise``: margin in nats up to which another token may be preferred.
+    """
     judged = []
     for index, step in enumerate(steps):
         expected = StepRecord(TokenRecord(list(step.token.raw)))
@@ -169,7 +180,7 @@ def _worst(steps: Sequence[StepResult]) -> str:
 def _answers(
     target: Target, prompt: Prompt, expected_steps: list[StepRecord], ctx: int | None, top: int
 ) -> tuple[list[Step], bool]:
-    """Return the engine's steps, and whether it could be forced; unforced steps end with the first fork."""
+    """Return the engine's steps, and whether it was fed the expected tokens; if not, they end with the first fork."""
     if target.can(Ability.SCORE):
         try:
             return target.score(prompt, [_raw(step.token) for step in expected_steps], top), True
@@ -187,7 +198,7 @@ def _answers(
 
 
 def _raw(token: Token | TokenRecord) -> bytes:
-    """Return a token's bytes, with the vocabulary's end token for the API's."""
+    """Return a token's bytes; the hosted API's spelling of the end token is replaced by the vocabulary's."""
     return _EOS if token.raw == _API_EOS else token.raw
 
 
@@ -221,10 +232,13 @@ def _margin_step(index: int, expected: StepRecord, step: Step, noise: float, for
 
 
 def _distribution(expected: StepRecord, values: dict[bytes, float]) -> tuple[float | None, float | None]:
-    """Return (KL on the shared support, renormalised on it; share of expected alternatives that the engine lists)."""
+    """Return (KL over the tokens that both list, renormalised over these; share of expected tokens the engine lists).
+
+    ``values``: the engine's log probabilities by token bytes. None where too few tokens are known.
+    """
     known = {_raw(t): t.logprob for t in expected.top if t.logprob is not None}
     if len(known) < 2:
-        return None, None  # a single entry at 0 is the degenerate form, which holds no distribution
+        return None, None  # the hosted API may list only the chosen token, with 0: no distribution to compare
     shared = [raw for raw in known if raw in values]
     if len(shared) < 2:
         return None, len(shared) / len(known)
@@ -235,7 +249,7 @@ def _distribution(expected: StepRecord, values: dict[bytes, float]) -> tuple[flo
 
 
 def _ds4_step(index: int, expected: StepRecord, step: Step, noise: float, forced: bool) -> StepResult:
-    """Judge a step by ds4's rule, where ``got`` is the engine's best token."""
+    """Judge a step by ds4's rule: same token, and every expected alternative listed, within ``DS4_NATS``."""
     raw = _raw(expected.token)
     values = {_raw(t): t.logprob for t in step.top if t.logprob is not None}
     best = max(values, key=lambda token: values[token]) if values else _raw(step.token)

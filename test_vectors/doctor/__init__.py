@@ -1,13 +1,13 @@
 """``ds4-vectors doctor``: examine an engine in eight stages, and write a page to attach to a bug report.
 
-examination  results of stages, and the verdict they allow
-case         what is known about the target so far, shared by the stages
+examination  findings of the stages, and the verdict that follows from them
+case         context that the stages share: the target, and what earlier stages learned about it
 preflight    is the target reachable, what can it do, are its log probabilities valid
 prompts      tokenizer and chat template, by ids, echoed bytes or token counts
 numbers      diagnosis of the target's log probabilities or logits
-yardstick    how far two runs of a right engine may differ
-repeat       repeated requests, alone against concurrent, prompt against continuation, chunk edges
-depth        recall of facts by depth
+yardstick    how far two runs of a correct engine may differ
+repeat       the engine against itself: repeated requests, one or many at a time, prefill or decode, chunk edges
+depth        recall of facts from a long story, by their depth in it
 run, limits  order of stages, time budgets, Ctrl-C
 page         the report as HTML and JSON
 """

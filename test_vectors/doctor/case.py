@@ -1,4 +1,4 @@
-"""Context shared by the stages: the target, the model to compare it with, facts learned so far, and the time left."""
+"""Context shared by the stages: the target, the model to compare it with, results of earlier stages, the time left."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class ExamContext:
     kinds       kinds of prompt that the target answered: "chat", "text", "ids"
     logprobs    whether answers came with log probabilities
     echo        whether the target returns the log probabilities of a given text
-    echo_early  whether it lists each token of a text with the distribution after it, which belongs to the next one
+    echo_early  whether its echo is off by one: each token comes with the next token's distribution
     same_model  whether the target's tokens are those of ``engine``; None: unknown
     tokenizer_wrong  whether the tokenizer stage found a difference
-    mode        rounding set (where and how the target rounds) that the numbers stage diagnosed, None before
-    hint        rounding set that agrees with the numbers only at the first positions
+    mode        rounding set (where and how an engine rounds intermediates) that the numbers stage found; None before
+    hint        rounding set that agrees with the target's numbers only at the first positions
     offset      number of tokens by which the target's count of every plain prompt exceeds ours
-    limit       time of the stage that runs, and the switch that ends it
+    limit       time limit of the running stage, which also cancels its requests
     """
 
     target: Target
@@ -71,18 +71,18 @@ class ExamContext:
 
     @cached_property
     def ids_by_bytes(self) -> dict[bytes, int]:
-        """Return token ids by token bytes (``vocabulary.ids_by_bytes``); empty without a tokenizer."""
+        """Return a map from token bytes to token ids (``vocabulary.ids_by_bytes``); empty without a tokenizer."""
         return {} if self.tokenizer is None else ids_by_bytes(self.tokenizer)
 
     @property
     def declared(self) -> str | None:
-        """Return the rounding set that the target names; None if it names none."""
+        """Return the rounding set that the target itself reports; None if it reports none that we know."""
         name = str(self.target.identity().get("numerics") or "")
         return name if name in ROUNDING else None
 
     @property
     def rounding(self) -> str | None:
-        """Return the rounding set whose noise to expect: as diagnosed, else as the target names it, else the hint."""
+        """Return the rounding set whose noise to expect: the diagnosed one, else the reported one, else the hint."""
         return self.mode or self.declared or self.hint
 
     @property
@@ -113,5 +113,5 @@ class ExamContext:
             return None, str(error)
 
     def token(self, number: int) -> tuple[bytes, int]:
-        """Return a token of the model as (bytes, id), the form that ``finding.row`` takes."""
+        """Return the model's token with this id as (bytes, id), the form that ``finding.row`` takes."""
         return (b"?" if self.tokenizer is None else self.tokenizer.token_bytes(number)), number

@@ -1,7 +1,7 @@
 """Long context: prompts that end around prefill chunk edges, and recall of facts in a long story.
 
-Recall is a property of engine and model together. So a short story is asked first: if the model finds no facts there
-(random weights, or an engine that is wrong anyway), no conclusion is drawn from the long one.
+Recall is a property of engine and model together. So the target is first asked about a short story: if it finds no
+facts there (random weights, or an engine that is wrong anyway), no conclusion is drawn from the long one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .examination import Stage
 from .repeat import edges
 
 TOKENS = 350
-"""Most tokens of an answer about the long story."""
+"""Largest number of tokens of an answer about the long story."""
 SHORT, USUAL, LONG = 4, 24, 190
 """Scenes of a story, 600 bytes each: the short story, the default long one, and the one of --long."""
 ABLE = 0.5

@@ -1,7 +1,7 @@
 """Findings of an examination, in a form that cannot claim more than was measured.
 
-A ``Stage`` is a group of findings, an ``Examination`` all stages. At best, a check found nothing wrong in what it
-looked at.
+A ``Stage`` is a group of findings, an ``Examination`` is all stages. No outcome says that an engine is right: the best
+one says that a check found nothing wrong in what it looked at.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Stage:
 
     @property
     def says(self) -> str:
-        """Return the sentence of the first check with the stage's outcome, and how many others share that outcome."""
+        """Return the sentence of the stage's first check with the worst outcome, and how many others share that one."""
         same = [c for c in self.checks if c.outcome is self.outcome]
         if not same:
             return "not run"
@@ -54,11 +54,11 @@ class Stage:
 
 @dataclass
 class Examination:
-    """All stages of an examination, and its provenance.
+    """All stages of an examination, and what is needed to repeat it.
 
     target       the target as named in the report
-    facts        provenance as (name, value), in order of display
-    identity     what the target says about itself
+    facts        date, versions, machine and so on as (name, value), in the order of the report
+    identity     what the target reports about itself: model, engine, numerics
     command      the command line that ran the examination
     stages       in the order in which they ran
     signum       signal that ended the examination (Ctrl-C, SIGTERM); 0 if none did
@@ -85,12 +85,12 @@ class Examination:
 
     @property
     def complete(self) -> bool:
-        """Return whether every stage ran to its end and every check could be answered."""
+        """Return whether every stage ran to its end and every check has an answer."""
         return not self.signum and all(s.done for s in self.stages) and not any(self.checks(*OPEN))
 
     @property
     def diagnosed(self) -> bool | None:
-        """Return whether the numbers were compared with the model; None if that stage was not requested."""
+        """Return whether the target's logits were compared with the model's; None if that stage was not requested."""
         outcomes = {c.outcome for s in self.stages if s.name == "numbers" for c in s.checks}
         if outcomes <= {Outcome.SKIPPED}:
             return None
@@ -131,7 +131,7 @@ class Examination:
 
     @property
     def limits(self) -> list[tuple[str, str]]:
-        """Return the detection limits of the checks that found nothing wrong: (names of the checks, their limit)."""
+        """Return the detection limits of the checks that found nothing wrong, as (names of the checks, limit)."""
         names: dict[str, list[str]] = {}
         for stage, check in self.checks(Outcome.OK):
             if check.limit:

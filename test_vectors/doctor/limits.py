@@ -4,8 +4,8 @@
         case.limit = limit
         ...                         limit goes with every request; limit.check() raises OutOfTime
 
-Requests end, a diagnosis returns the best answer so far, and the next ``check`` raises. Ctrl-C and SIGTERM do the same
-at once; a second one interrupts.
+When the time is up, running requests end, a running diagnosis returns its best answer so far, and the next ``check``
+raises. Ctrl-C and SIGTERM do the same at once; a second one raises KeyboardInterrupt.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from ds4ref.console.common import Interrupt
 
 
 class OutOfTime(Exception):
-    """Raised inside a stage whose time is up, or that the user ended."""
+    """Raised inside a stage to end it: its time is up, or the user interrupted it."""
 
 
 class Limit(Interrupt):
-    """Context manager of one stage, and the switch that cancels its work; ``seconds``: the stage's budget."""
+    """Time limit of one stage, a context manager; requests that are given it end with it. ``seconds``: the budget."""
 
     def __init__(self, seconds: float):
         super().__init__(signal.SIGTERM)
@@ -32,11 +32,11 @@ class Limit(Interrupt):
 
     @property
     def seconds_left(self) -> float:
-        """Return the seconds left; negative once they are used up."""
+        """Return the seconds left; 0 or less once the stage has to end."""
         return 0.0 if self.requested else self._deadline - time.monotonic()
 
     def check(self) -> None:
-        """Raise OutOfTime if the stage is to end."""
+        """Raise OutOfTime if the time is up or the user interrupted the stage."""
         if self.requested:
             raise OutOfTime
 

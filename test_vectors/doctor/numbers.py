@@ -1,8 +1,8 @@
-"""Send prompts that reveal mistakes, and diagnose the target's log probabilities against the model.
+"""Send prompts that reveal mistakes, and diagnose the target's log probabilities by comparing them with the model's.
 
-A verdict maps to an outcome as follows: a rounding set is "nothing wrong found", a named fault is "wrong", "unknown" is
-"unexplained", anything else (no verdict was possible) is "inconclusive". The diagnosis's own limits go onto the page
-unchanged.
+The verdict of a diagnosis becomes an outcome of the check: a rounding set (no mistake seen) is "nothing wrong found", a
+known mistake is "wrong", "unknown" is "unexplained", anything else (no verdict was possible) is "inconclusive". The
+report shows the detection limits of the diagnosis unchanged.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 
 PROMPTS = ("mixed", "short", "text", "long")
 AGREES = 4
-"""Positions that must agree with a rounding set before its noise is assumed for the target."""
+"""Number of positions that must agree with a rounding set before that set's noise is assumed for the target."""
 IN_THE_PROMPT = frozenset({m.name for m in MISTAKES} | {"bos_added", "first_token_dropped", "first_token_doubled"})
 """Names of mistakes in the prompt rather than in the model."""
 OUTCOMES = {"broken": Outcome.WRONG, "file": Outcome.WRONG, "fault": Outcome.WRONG, "unknown": Outcome.UNEXPLAINED}
-"""Outcome by verdict; of a rounding set it is OK, of any other verdict UNSURE."""
+"""Outcome by verdict of a diagnosis; it is OK for a rounding set, UNSURE for any other verdict."""
 
 
 def numbers(case: ExamContext, stage: Stage) -> None:
-    """Diagnose as many prompts as the stage's time allows, the most telling one ("mixed") first."""
+    """Diagnose the target on as many prompts as the stage's time allows, the one that reveals most ("mixed") first."""
     if not _possible(case, stage, "diagnosis"):
         return
     chosen = PROMPTS[:1] if case.quick else PROMPTS if case.long else PROMPTS[:3]
@@ -59,7 +59,7 @@ def numbers(case: ExamContext, stage: Stage) -> None:
 
 
 def chat(case: ExamContext, stage: Stage) -> None:
-    """Diagnose the answer to a chat, where a wrong template shows (part of the template stage)."""
+    """Diagnose the answer to a chat, which reveals a wrong chat template (part of the template stage)."""
     if case.quick or not _possible(case, stage, "numbers after a chat"):
         return
     check = _diagnose_prompt(case, stage, "short", chat=True)
@@ -82,7 +82,7 @@ def _possible(case: ExamContext, stage: Stage, name: str) -> bool:
 
 
 def _command(case: ExamContext, prompt: str, chat: bool = False) -> str:
-    """Return the command that asks the same target."""
+    """Return the ``ds4-vectors diagnose`` command that repeats this diagnosis."""
     target = shlex.quote(case.spec or case.target.name)
     return f"ds4-vectors diagnose -m {shlex.quote(case.engine.path)} --target {target} --prompt {prompt}" + (
         " --chat" if chat else ""
@@ -109,7 +109,7 @@ def _diagnose_prompt(case: ExamContext, stage: Stage, prompt: str, chat: bool) -
 def add_diagnosis(
     case: ExamContext, stage: Stage, name: str, diagnosis: Diagnosis, observation: Observation, command: str
 ) -> Finding:
-    """Add a diagnosis to the stage as a finding; ``command``: makes the diagnosis again."""
+    """Add a diagnosis to the stage as a finding; ``command``: the command line that repeats it."""
     declared, first, until = case.declared, diagnosis.first_position, diagnosis.agrees_until
     figures = {
         "verdict": diagnosis.verdict, "fault": diagnosis.fault, "confidence": round(float(diagnosis.confidence), 4),

@@ -20,7 +20,7 @@ FOOTER = ("It can find bugs, but cannot prove that there are none: bugs smaller 
 
 
 def prepare(folder: str) -> None:
-    """Create the folder; DataError at once if the files could not be written there later."""
+    """Create the report's folder before the examination starts; DataError if files cannot be written there."""
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -30,7 +30,7 @@ def prepare(folder: str) -> None:
 
 
 def write(examination: Examination, folder: str, secret: str = "") -> list[str]:
-    """Write all files, each atomically, without the API key ``secret``; return their paths."""
+    """Write the report's files, each atomically, with the API key ``secret`` removed; return their paths."""
     written = write_page(str(Path(folder, FILES[0])), page_of(examination), "ds4-vectors doctor", secret)
     path = str(Path(folder, FILES[2]))
     whole = json.dumps(examination.to_json(), ensure_ascii=False, indent=1) + "\n"
@@ -40,7 +40,7 @@ def write(examination: Examination, folder: str, secret: str = "") -> list[str]:
 
 
 def page_of(e: Examination) -> Page:
-    """Return the page of an examination."""
+    """Return the report of an examination as a page, which is then written as HTML and Markdown."""
     stages = [(stage.title, marked(stage.outcome), stage.says, f"{stage.seconds:.1f}") for stage in e.stages]
     wrong = [f"{stage.title}, {check.name}: {check.says}" for stage, check in e.checks() if check.outcome.spoils]
     unseen = [f"{stage.title}, {check.name} ({check.outcome.words}): {check.says}" for stage, check in e.checks(*OPEN)]
@@ -61,7 +61,7 @@ def page_of(e: Examination) -> Page:
 
 
 def details(check: Finding) -> Section:
-    """Return a finding with its evidence."""
+    """Return the page's section on one finding, with its evidence."""
     blocks: list[Any] = [check.says]
     for label, row in check.where:
         shown = [Toned(t.text, "bad" if t.marked else "", "" if t.id is None else f"id {t.id}") for t in row]
@@ -74,7 +74,7 @@ def details(check: Finding) -> Section:
 
 
 def marked(outcome: Outcome) -> Toned:
-    """Return the words of an outcome in its colour."""
+    """Return an outcome in words, with the colour to show it in."""
     return Toned(outcome.words, TONES.get(outcome, "unsure"))
 
 

@@ -18,7 +18,7 @@ from .examination import Stage
 
 STEPS = 8
 SLACK = 1e-3
-"""Allowed excess of a log probability over that of the token taken, as APIs round to a few decimals."""
+"""An alternative may be likelier than the chosen token by this many nats, as APIs round to a few decimals."""
 SAME_MODEL, OTHER_MODEL = 0.9, 0.5
 """Share of the target's tokens that are in the model's vocabulary: at least SAME_MODEL means the same model, less than
 OTHER_MODEL another one."""
@@ -26,7 +26,7 @@ FAULTS = {
     "nan": "not a number, or infinite", "sum": "probabilities that add up to more than 1",
     "twice": "an alternative twice",
 }  # fmt: skip
-"""Defects of the table of a step, by the name of their finding."""
+"""Sentences for the report on defects of a step's alternatives, by the name of the finding."""
 NO_LOGPROBS = ("Start the server so that it returns log probabilities, dump logits from the engine "
                "(ds4-vectors diagnose --logits FILE), or, of ds4, examine 'command:./ds4 -m MODEL.gguf'")  # fmt: skip
 SHARED = (": tokens that share a text, such as '' for bytes that are no text, are one entry, and which of them its "
@@ -46,7 +46,7 @@ def preflight(case: ExamContext, stage: Stage) -> None:
 
 
 def _file(case: ExamContext, stage: Stage) -> None:
-    """Compare the constants of the model file with a published model's."""
+    """Compare the constants (metadata) of the model file with those of the published model."""
     shape = case.engine.shape
     if not isinstance(shape, ModelShape):
         return
@@ -115,7 +115,7 @@ def _names(case: ExamContext, stage: Stage, answers: dict[str, Completion]) -> N
 
 
 def _logprobs(case: ExamContext, stage: Stage, answers: dict[str, Completion]) -> None:
-    """Check that alternatives are numbers, sorted, complete, sum to at most 1, and that the best token is taken."""
+    """Check the alternatives: numbers, sorted, as many as requested, sum at most 1, the best one chosen."""
     requested = min(TOP, case.target.max_top_logprobs)
     steps = [(f"{kind} step {at}", step) for kind, answer in answers.items() for at, step in enumerate(answer.steps)]
     shown = [(place, step) for place, step in steps if step.top]
@@ -153,8 +153,9 @@ def _logprobs(case: ExamContext, stage: Stage, answers: dict[str, Completion]) -
 def faults(step: Step, missing: int = 0) -> list[str]:
     """Return a sentence for each defect of a step's alternatives; an API's value for "none" (-9999) is no defect.
 
-    ``missing``: how many alternatives fewer came than were asked for. An API that lists them by their text has one
-    entry for tokens of equal text, at the place of the first with the value of the last: that many may be out of order.
+    ``missing``: how many fewer alternatives the step has than were requested. An API that keys them by text merges
+    tokens of equal text into one entry, at the place of the first with the value of the last: that many may be out of
+    order.
     """
     raws = {raw: i for i, raw in enumerate(dict.fromkeys(t.raw for t in step.top if distinct(t.raw)))}
     entries = [(raws.get(t.raw, len(raws) + i), t.logprob) for i, t in enumerate(step.top)]
@@ -177,14 +178,14 @@ def faults(step: Step, missing: int = 0) -> list[str]:
 
 
 def alternatives_row(step: Step) -> list[ShownToken]:
-    """Return a step's best alternatives with their values; the token taken is marked."""
+    """Return a step's best alternatives with their log probabilities for display; the chosen token is marked."""
     values = ["none" if t.logprob is None else f"{t.logprob:.4g}" for t in step.top]
     return [ShownToken(f"{visible(t.raw)} {value}", t.id, t.raw == step.token.raw)
             for t, value in zip(step.top[:8], values[:8], strict=True)]  # fmt: skip
 
 
 def _vocabulary(case: ExamContext, stage: Stage, answers: dict[str, Completion]) -> None:
-    """Check that the target's tokens are in the model's vocabulary: else it cannot be diagnosed with this model."""
+    """Check that the target's tokens are in our model's vocabulary; if not, it cannot be diagnosed with this model."""
     odd, count = unknown_tokens(case.ids_by_bytes, (step for answer in answers.values() for step in answer.steps))
     if case.tokenizer is None or not count:
         why = "the model's file has no tokenizer" if case.tokenizer is None else "no tokens with bytes came back"

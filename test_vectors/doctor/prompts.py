@@ -1,7 +1,7 @@
 """Check the prompt before the model evaluates it: tokenizer and chat template.
 
-A target offers one of four ways, the most telling first: token ids, the bytes of echoed tokens, the number of tokens of
-a plain prompt, the number of tokens of a chat. A count can show that something is wrong, but never that nothing is.
+Tokens are compared in the best of four ways that the target supports: by token ids, by the bytes of echoed tokens, by
+the number of tokens of a plain prompt, or by that of a chat. A wrong count shows a mistake; a right one proves nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .numbers import chat
 
 _LINES = resources.files("ds4ref.test_vectors").joinpath("prompts", "texts.jsonl").read_text("utf-8")
 TEXTS = {line["name"]: line["text"] for line in map(json.loads, _LINES.splitlines())}
-"""Texts of many kinds, each hard for some tokenizer."""
+"""Texts of many kinds by name, each known to be split wrongly by some tokenizer."""
 QUICK = ("prose", "digits", "CJK and kana", "leading space")
 CHATS = {
     "user": ("", "Name three rivers.", "none"),
@@ -36,14 +36,14 @@ CHATS = {
 }
 CONTROL = "control strings"
 NAMES = {"may": "May", "0731": "0731", "v4.1": "V4.1"}
-"""Forms of prompts, as people call them."""
+"""Versions of DeepSeek's prompt format, by the name in the code: what the report calls them."""
 Tokens = Sequence[tuple[bytes, int | None]]
 Counts = dict[str, tuple[int, list[int]]]
-"""By prompt: the target's number of tokens, and the right ids."""
+"""By name of a prompt: (number of tokens that the target counted, the ids that are right)."""
 
 
 def tokenizer(case: ExamContext, stage: Stage) -> None:
-    """Compare how target and model split many kinds of text, in the most telling way that the target offers."""
+    """Compare how the target and the model split many kinds of text, in the best way that the target supports."""
     ours = _ours(case, stage, "tokenizer")
     if ours is None:
         return
@@ -61,7 +61,7 @@ def tokenizer(case: ExamContext, stage: Stage) -> None:
 
 
 def _ours(case: ExamContext, stage: Stage, name: str) -> Tokenizer | None:
-    """Return the model's tokenizer if the target's may be compared with it."""
+    """Return the model's tokenizer; None, with a finding of this ``name``, if the target cannot be compared with it."""
     if case.tokenizer is None:
         stage.add(name, Outcome.IMPOSSIBLE, "the model's file has no tokenizer to compare with")
     elif case.same_model is False:
@@ -117,14 +117,14 @@ def _compare(stage: Stage, name: str, ours: Tokens, theirs: Tokens, how: str) ->
 
 
 def _asked(case: ExamContext, prompt: Prompt) -> tuple[int | None, str]:
-    """Return the target's number of tokens of a prompt, or why there is none."""
+    """Return (the number of tokens that the target counts in a prompt, ""), or (None, why there is no number)."""
     answer, why = case.try_ask(prompt, 1, 0)
     count = None if answer is None else answer.usage.prompt
     return count, why or ("" if count is not None else "the response has no prompt token count")
 
 
 def _counted(case: ExamContext, stage: Stage, prompts: Mapping[str, tuple[Prompt, list[int]]]) -> Counts:
-    """Ask for the number of tokens of every prompt; ``prompts``: with the right ids."""
+    """Return the target's token counts of several prompts; ``prompts``: by name, (prompt, its right ids)."""
     counts: Counts = {}
     for name, (prompt, ids) in prompts.items():
         if case.out_of_time:
@@ -143,10 +143,10 @@ def _by_count(
     case: ExamContext, stage: Stage, texts: Mapping[str, str], control: str, kind: str,
     make: Callable[[str], Prompt], encode: Callable[[str], list[int]],
 ) -> None:  # fmt: skip
-    """Compare numbers of prompt tokens.
+    """Compare the target's token counts of ``texts`` with ours.
 
-    An offset that is the same for every text belongs to the frame, which the template stage judges; here only
-    differences that vary with the text count.
+    A difference that is the same for every text comes from the chat template around it, which the template stage
+    judges; here only differences that vary with the text are wrong.
     """
     counts = _counted(case, stage, {name: (make(text), encode(text)) for name, text in texts.items()})
     if not counts:
@@ -173,7 +173,7 @@ def _by_count(
 
 def _judged(case: ExamContext, stage: Stage, counts: Counts, wrong: Counts, what: str, about: str, limit: str,
             shift: int = 0, notes: Sequence[str] = ()) -> None:  # fmt: skip
-    """Add the check of counts, of which ``wrong`` are not right."""
+    """Add a finding about token counts, of which those in ``wrong`` differ from ours."""
     figures = {name: f"{got} tokens, ours {len(want)}" for name, (got, want) in counts.items()}
     if not wrong:
         stage.add("counts", Outcome.OK, f"{len(counts)} {what} have the right token counts{about}", figures=figures,
@@ -214,7 +214,7 @@ def template(case: ExamContext, stage: Stage) -> None:
 
 
 def _causes(case: ExamContext, ours: Tokenizer, counts: Counts) -> list[str]:
-    """Return what may have made wrong counts."""
+    """Return sentences on what may have caused wrong token counts."""
     notes = ["the tokenizer is wrong too: fix that first"] if case.tokenizer_wrong else []
     deltas = {name: got - len(want) for name, (got, want) in counts.items()}
     if case.offset and set(deltas.values()) == {case.offset}:
@@ -230,10 +230,10 @@ def _causes(case: ExamContext, ours: Tokenizer, counts: Counts) -> list[str]:
 
 
 def fitting_forms(ours: Tokenizer, counts: Counts) -> list[str]:
-    """Return the names of DeepSeek's forms of prompts that give all the observed counts of ``CHATS``."""
+    """Return the names of the versions of DeepSeek's prompt format that give all the observed counts of ``CHATS``."""
     forms = []
     for form, profile in {"may": None, **PROFILES}.items():
-        with suppress(TextError):  # a vocabulary without that form's control tokens
+        with suppress(TextError):  # the vocabulary lacks that format's control tokens
             prompts = {name: prompt_of(profile, Prompt.chat(user, system).messages, (), thinking).encode(ours)
                        for name, (system, user, thinking) in CHATS.items()}  # fmt: skip
             if all(got == len(prompts[name]) for name, (got, _) in counts.items()):

@@ -1,8 +1,8 @@
-"""Compare the engine with itself: repeated requests, prompt and continuation, alone and concurrent, chunk edges.
+"""Compare the engine with itself: repeated requests, prefill and decode, one and many requests, chunk edges.
 
 A correct engine gives the same distribution for the same tokens, however they were fed. The yardstick sets the allowed
-difference: none, or the effect of float noise in the target's rounding set. What differs little from a batch or a cache
-is no mistake: few engines promise batch invariance.
+difference: none, or the effect of float noise in the target's rounding set. A small difference that a batch or a prompt
+cache causes is not a mistake: few engines promise batch invariance.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ FEWEST_PLACES = 4
 EDGES = (512, 1024, 2048)
 """Usual chunk sizes of prefill, in tokens."""
 FLIP = 8.0
-"""A best token that leads by more than so many times the differences elsewhere does not change by rounding. The rms is
-over some 20 tokens, of which two may differ by 3 to 6 times as much."""
+"""If the best token leads by more than this many times the largest rms difference at other positions, rounding cannot
+have changed it. An rms is over some 20 tokens; the difference of two of them may be 3 to 6 times as large."""
 UNEQUAL = (Outcome.WRONG, Outcome.UNSURE)
 THINKING = "Switch thinking off in the server's own options, or name its dialect (--dialect)"
 ORDER = ("Sums in another order (atomics, a batch of others, a cache of prompts) make small differences; look for "
@@ -51,7 +51,10 @@ IDS = "--id-prompts, if the server takes token ids as prompt; --prefill STYLE, i
 
 
 def prompt_of(case: ExamContext, characters: int = 400, seed: int = 11) -> Prompt | None:
-    """Return a prompt in the most direct kind that the target takes: ids, then text, then chat; None if none."""
+    """Return a prompt of prose in the first of these forms that the target accepts: ids, text, chat; None if none.
+
+    ``characters``: length of the text; ``seed`` selects the text.
+    """
     text = prose(characters, seed=seed)[:characters].rsplit(" ", 1)[0]
     if "ids" in case.kinds:
         ids = case.tokenizer.encode(text) if case.tokenizer is not None else PROMPTS["mixed"]()[:100]
@@ -83,7 +86,10 @@ def step_ids(case: ExamContext, steps: Sequence[Step]) -> list[int]:
 
 
 def gap(a: Step, b: Step) -> float:
-    """Return the rms difference in nats over identified alternatives that both steps list; NaN if there are none."""
+    """Return the rms difference of log probabilities (nats) over the alternatives that both steps list; NaN if none.
+
+    Alternatives without bytes of their own (``finding.distinct``) are ignored.
+    """
     first, second = ({t.raw: t.logprob for t in s.top if t.logprob is not None and distinct(t.raw)} for s in (a, b))
     shared = [raw for raw in first if raw in second]
     if not shared:
@@ -92,8 +98,10 @@ def gap(a: Step, b: Step) -> float:
 
 
 def yard_for(case: ExamContext, prompt: Prompt, steps: Sequence[Step]) -> Yardstick:
-    """Measure the noise of the model on the prompt, if its ids are known, and the steps up to the first that is not;
-    else return the fallback yardstick."""
+    """Measure the model's float noise on a prompt and the tokens generated after it, up to the first of unknown id.
+
+    Return the fallback yardstick if the prompt's ids are unknown.
+    """
     before = ids_of(case, prompt)
     if case.same_model is not True or not before:
         return fallback()
@@ -140,11 +148,11 @@ def _values(answer: Completion) -> list[tuple[object, ...]]:
 
 
 def batch_effect(answer: AnswerComparison, others: Sequence[AnswerComparison]) -> float | None:
-    """Return the largest difference in nats rms between two answers to one request, if kernels chosen by the number of
-    tokens at once, those of a batch or those not in a cache of prompts, may have made it; ``others``: all answers.
+    """Return an answer's largest difference (nats rms) if batching or a prompt cache may have caused it, else None.
 
-    None if it is larger than what check allows an unknown engine, or if the best token changed where it led by
-    ``FLIP`` times what other positions differ.
+    Both change how many tokens are evaluated at once, and an engine may choose its kernels by that number. ``answer``
+    compares two answers to one request, ``others`` all answers to it. None if the difference exceeds ``UNKNOWN``, or
+    if the best token changed although it led by ``FLIP`` times the difference at other positions.
     """
     before = np.concatenate([each.rms[: each.fork] for each in others])
     noise = float(np.nanmax(before)) if np.isfinite(before).any() else 0.0
@@ -156,7 +164,10 @@ def batch_effect(answer: AnswerComparison, others: Sequence[AnswerComparison]) -
 
 
 def excuse(check: Finding, answer: AnswerComparison, others: Sequence[AnswerComparison], says: str, why: str) -> None:
-    """Turn a check that found a difference into "depends on its batch or cache", if that may have made it."""
+    """Change a finding's outcome to "depends on its batch or cache" if that may explain the difference it reports.
+
+    ``answer``, ``others``: as for ``batch_effect``; ``says``, ``why``: the finding's new sentence and next step.
+    """
     nats = batch_effect(answer, others) if check.outcome in UNEQUAL else None
     if nats:
         fork = "" if answer.fork is None else f"; token {answer.fork} becomes another one, as close as that"
@@ -164,7 +175,7 @@ def excuse(check: Finding, answer: AnswerComparison, others: Sequence[AnswerComp
 
 
 def determinism(case: ExamContext, stage: Stage) -> None:
-    """Send one request several times."""
+    """Send one request several times and compare the answers."""
     prompt = prompt_of(case)
     if prompt is None:
         stage.add("run to run", Outcome.IMPOSSIBLE, "no request was answered")
@@ -189,9 +200,9 @@ def add_comparison(
     answers: Sequence[Completion],
     figures: dict[str, object],
 ) -> tuple[Finding, list[AnswerComparison]]:
-    """Add a check: the answers are identical, within noise, or not, with the place where they fork.
+    """Add a finding: ``answers`` to one prompt are identical, within noise, or differ, with the place where they fork.
 
-    Return it with the comparison of each later answer with the first.
+    Return the finding, and the comparison of each later answer with the first. ``figures``: values to report with it.
     """
     first, later = answers[0], answers[1:]
     comparisons = [compare_answers(first, other) for other in later]
@@ -278,12 +289,13 @@ def ways(case: ExamContext, stage: Stage) -> None:
 def compare_continuations(
     case: ExamContext, stage: Stage, name: str, prompts: Sequence[Prompt], tokens: int, probes: int
 ) -> None:
-    """Compare generated steps with the same positions evaluated as a prompt.
+    """Generate ``tokens`` tokens, then compare their distributions with those of the same positions inside a prompt.
 
-    The prompts end after some of the tokens. Further ones follow until enough positions can be compared: generated
-    bytes that are not UTF-8, or that a tokenizer would split differently, cannot be sent back as text.
+    For that, up to ``probes`` prompts are sent that each end after some of the generated tokens. Generated bytes that
+    are not UTF-8, or that a tokenizer would split differently, cannot be sent back as text; the next of ``prompts`` is
+    used until enough positions were compared.
     """
-    places: list[tuple[Sequence[Step], int, Step]] = []  # an answer, index of a step, and this step after a prompt
+    places: list[tuple[Sequence[Step], int, Step]] = []  # (an answer, index of a step in it, that step after a prompt)
     yard = fallback()
     for i, prompt in enumerate(prompts):
         if i and (len(places) >= FEWEST_PLACES or case.out_of_time):
@@ -314,8 +326,11 @@ def compare_continuations(
 
 
 def _ask_again(case: ExamContext, prompt: Prompt, steps: Sequence[Step], probes: int) -> list[tuple[int, Step]]:
-    """Return (index in the answer, step after a prompt up to there) of places at which the tokens are the same."""
-    # requests are slow, tokenizing is not: request only what is split into the same tokens
+    """Send up to ``probes`` prompts that end inside an answer, and return (index in the answer, the step after it).
+
+    ``steps``: the answer to ``prompt``. Only prompts that are split into the same tokens again are sent.
+    """
+    # requests are slow, tokenizing is not: send only prompts that are split into the same tokens
     longer = [(at, other) for at in range(1, len(steps)) if (other := _longer(case, prompt, steps[:at])) is not None]
     chosen = sorted({int(i) for i in np.linspace(0, len(longer) - 1, probes)}) if longer else []
     out = []
@@ -330,7 +345,7 @@ def _ask_again(case: ExamContext, prompt: Prompt, steps: Sequence[Step], probes:
 
 
 def _longer(case: ExamContext, prompt: Prompt, steps: Sequence[Step]) -> Prompt | None:
-    """Return the prompt with generated tokens behind it; None if it could be split into other tokens."""
+    """Return the prompt extended by generated tokens; None if it would or might be split into other tokens."""
     after = step_ids(case, steps)
     if len(after) < len(steps):
         return None

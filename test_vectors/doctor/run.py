@@ -21,13 +21,13 @@ from .examination import Examination, Stage
 from .limits import Limit, OutOfTime
 
 BEAT = 15.0
-"""Seconds without a line after which the next step is printed where there is no terminal."""
+"""Seconds without output after which a progress line is printed if stderr is not a terminal."""
 MORE_TIME = "use --budget S to allow S seconds per stage, or --only STAGE to run one stage"
 
 
 @dataclass(frozen=True)
 class StageSpec:
-    """Declaration of a stage; ``asks``: its question for the report; ``quick``: whether --quick runs it, too."""
+    """Definition of a stage; ``asks``: its question in the report; ``quick``: whether --quick runs it, too."""
 
     name: str
     title: str
@@ -53,7 +53,7 @@ NAMES = tuple(step.name for step in STEPS)
 
 
 class StageProgress:
-    """Progress on stderr: one updated line on a terminal; elsewhere a line per stage, and one every BEAT seconds."""
+    """Progress on stderr: one updated line on a terminal; else a line per stage, and one every ``BEAT`` seconds."""
 
     def __init__(self) -> None:
         self.live, self.stage, self.written = is_tty(sys.stderr), "", time.monotonic()
@@ -82,10 +82,10 @@ class StageProgress:
 
 
 def examine(case: ExamContext, only: Collection[str] = (), command: str = "") -> Examination:
-    """Run all stages, or those of ``only``, and return their findings.
+    """Run all stages, or those named in ``only``, and return their findings.
 
-    Pre-flight always runs, as the others need its results. After Ctrl-C or SIGTERM the examination so far is returned,
-    with ``signum`` set.
+    Pre-flight always runs, as the others need its results. ``command``: command line to state in the report. After
+    Ctrl-C or SIGTERM the examination so far is returned, with ``signum`` set.
     """
     case.progress = progress = StageProgress()
     examination = Examination(case.spec or case.target.name, command=command)
@@ -113,9 +113,9 @@ def examine(case: ExamContext, only: Collection[str] = (), command: str = "") ->
 
 
 def _run_stage(case: ExamContext, step: StageSpec, stage: Stage) -> int:
-    """Run one stage within its budget, turning any error into a failed check.
+    """Run one stage within its time budget, turning any error into a failed check.
 
-    Return the signal with which the user ended it; 0 if it ended by itself or its time was up.
+    Return the number of the signal that interrupted it; 0 if it ended by itself or its time was up.
     """
     start = time.monotonic()
     with Limit(case.budget) as limit:
@@ -147,7 +147,10 @@ def _identity(case: ExamContext) -> dict[str, object]:
 
 
 def provenance(case: ExamContext, examination: Examination) -> list[tuple[str, str]]:
-    """Return (name, value) facts needed to judge or repeat the examination; the machine without its host name."""
+    """Return what is needed to judge or repeat the examination as (name, value): date, versions, machine, command.
+
+    The machine is described without its host name.
+    """
     record, engine, identity = stamp([examination.command]), case.engine, examination.identity
     machine, commit = record["machine"], record["commit"]
     hardware = (machine.get("cpu"), f"{machine.get('cores')} cores", machine.get("system"))

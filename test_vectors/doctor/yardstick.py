@@ -1,17 +1,18 @@
 """Measure how far two runs of a correct engine differ, to judge run against run and prompt against continuation.
 
-The model is run several times in the target's rounding set, with float noise of a few units in the last place on every
-block input. Where the set quantizes, this noise flips quantization steps, and correct runs differ by tenths of a nat.
-Two runs of an engine that differ no more than these noisy runs count as the same.
+The model is run several times in the target's rounding set (where and how it rounds intermediates), with float noise of
+a few units in the last place on every block input. If the set quantizes, this noise moves some values to the next
+quantization step, and correct runs differ by tenths of a nat. Two runs of an engine that differ no more than these
+noisy runs count as the same.
 
     yard = measure(engine, ids, "ds4")
     yard.judge(per_position_rms)        outcome and a sentence
 
-A level is the rms over positions of the rms over tokens, in nats. Flips are rare and large, so a few positions say
-little: the level that correct runs reach is resampled from the noisy pairs for the number of positions compared.
-Between ``NEAR`` and ``FAR`` times that level no conclusion is drawn. The two factors are set by hand; prefill in chunks
-against decode differs by 0.2 to 0.9 times the pairs' level, in the three modes of the embedded and of the diagnostic
-model.
+A level is the rms over positions of the rms over tokens, in nats. Such flips are rare and large, so the level of few
+positions varies much: the level that correct runs reach is resampled from pairs of noisy runs for the number of
+positions compared. Between ``NEAR`` and ``FAR`` times that level no conclusion is drawn. The two factors are set by
+hand; prefill in chunks differs from decode by 0.2 to 0.9 times the pairs' level, in the three modes of the embedded and
+of the diagnostic model.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ DRAWS = 2000
 """Number of resamples from which the level of correct runs is estimated."""
 NEAR, FAR = 1.3, 2.0
 FLOAT = 1e-4
-"""Nats that summation order, the exponential function and an API's decimals may change, for any model."""
+"""Difference in nats that another summation order, another exponential function, or an API's rounding to decimals may
+cause in any model."""
 UNKNOWN = 0.3
 """Nats of noise assumed for engines whose rounding is unknown (as in ``check``)."""
 
@@ -44,7 +46,7 @@ class Yardstick:
 
     pairs  distances of pairs of runs at single positions (n,), nats
     of     description of the runs, in words
-    low    distances in the narrowest mode, if the target's mode is unknown; else None
+    low    the same in the mode with the least noise, if the target's mode is unknown; else None
     """
 
     pairs: np.ndarray = field(repr=False)
@@ -96,15 +98,18 @@ def level(rms: np.ndarray) -> float:
 
 
 def _level_reached(pairs: np.ndarray, count: int, quantile: float) -> float:
-    """Return the level that right runs stay below over ``count`` positions with probability ``quantile``."""
+    """Return the level (nats) that correct runs stay below over ``count`` positions with probability ``quantile``.
+
+    ``pairs`` (n,): distances of noisy runs at single positions.
+    """
     drawn = np.random.default_rng(1).choice(pairs**2, (DRAWS, min(count, 1000)))
     return float(np.quantile(np.sqrt(drawn.mean(axis=1)), quantile))
 
 
 def distance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Return the rms over tokens of the difference of log probabilities (T, V), by position (T,).
+    """Return the rms over tokens of the difference of two tables of log probabilities (T, V), by position (T,).
 
-    A token that is finite on one side only makes the distance infinite; one that is finite on neither is ignored.
+    A token whose value is finite in only one table makes the distance infinite; one finite in neither is ignored.
     """
     a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
     with np.errstate(invalid="ignore"):
@@ -116,10 +121,10 @@ def distance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def measure(engine: Engine, ids: Sequence[int], mode: str | None, top: int | None = None) -> Yardstick:
-    """Measure a yardstick from ``RUNS`` runs of ``engine``'s model in rounding set ``mode``.
+    """Measure a yardstick from ``RUNS`` runs of ``engine``'s model on the tokens ``ids`` in rounding set ``mode``.
 
-    With mode None, differences beyond the widest mode's noise are wrong and those within exact's noise are clean.
-    ``top``: compare only the best tokens of the clean run.
+    With mode None (unknown), differences beyond the noisiest mode's noise are wrong, and those within the noise of
+    "exact" are none. ``top``: compare only this many best tokens of the noiseless run (None: all).
     """
     runner = Runner(engine)
     if mode in ROUNDING:
@@ -141,5 +146,5 @@ def _pairs(runner: Runner, ids: Sequence[int], mode: str, top: int | None) -> np
 
 
 def fallback() -> Yardstick:
-    """Return a yardstick for an unknown model, with no claim between float noise and the noise of unknown modes."""
+    """Return a yardstick for an unknown model: differences between ``FLOAT`` and ``UNKNOWN`` allow no conclusion."""
     return Yardstick(np.full(1, UNKNOWN), "not measured: the target's model is not available", np.full(1, FLOAT))

@@ -1,6 +1,6 @@
 """Compute kernels: arrays in, arrays out.
 
-``formats`` holds the block layouts of weights, ``reference`` readable NumPy implementations, ``cpu`` Numba kernels,
-``cuda`` CUDA kernels. A backend implements the ops declared in ``ds4ref.kernels.ops``; nothing here knows about files,
-sessions or text.
+``formats`` holds the block layouts of quantized weights, ``reference`` readable NumPy implementations, ``cpu`` kernels
+compiled with Numba, ``cuda`` CUDA kernels. A backend implements the ops declared in ``ds4ref.kernels.ops``; nothing
+here knows about files, sessions or text.
 """

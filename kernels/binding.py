@@ -1,17 +1,18 @@
 """Binding: generates each op's argument checks and allocations from the op's declaration in ``ops``.
 
-A backend is a subclass of ``Binding`` with one *launch* for each op, a method or function of the op's name:
+A backend is a subclass of ``Binding`` with one *launch* for each op: a method or function with the op's name that
+computes it from checked arguments into allocated results:
 
     class NormOps(Binding):
         @bind
         def hc_reduce(self, X, w, out, T, C, D):
             self.go(t.HC_REDUCE, T, C * D, (X, w, out), C, D)
 
-``bind`` makes the method that callers see: it has the parameters of the op, checks types, shapes, gaps and overlaps,
-solves for the sizes named in the dims, allocates the results by the backend's ``empty``, calls the launch and returns
-the results. A launch declares the parameters that it needs, by name: operands, results, sizes, ``self``; ``lead``, the
-axes that ``...`` stands for; ``failure``, the text of the IndexError for a value out of range. A launch without result
-parameters returns the results itself.
+``bind`` makes the method that callers see: it has the parameters of the op, checks types, shapes, contiguity and
+overlaps, works out the sizes named in the dims, allocates the results with the backend's ``empty``, calls the launch
+and returns the results. A launch declares, by name, only the parameters that it needs: operands, results, sizes,
+``self``; ``lead``, the sizes of the axes that ``...`` stands for; ``failure``, the text of the IndexError for a value
+out of range. A launch without result parameters returns the results itself.
 
 An op is called thousands of times a second, so declarations are not interpreted at that time: ``bind`` writes the
 source of the method once, as ``dataclasses`` does (``python -m ds4ref.kernels.binding hc_reduce`` prints it).
@@ -40,7 +41,8 @@ KINDS = {"f32": (F32,), "i32": (I32,), "i64": (I64,), "i16": (I16,), "i8": (I8,)
 
 
 class Binding:
-    """Base of backends with bound ops; these methods are for NumPy arrays, and other backends override them."""
+    """Base class of backends whose ops are made by ``bind``. Its methods work on NumPy arrays; backends with other
+    arrays override them."""
 
     array_type: Any = np.ndarray
     gapless: Callable[[Any], bool] = staticmethod(attrgetter("flags.c_contiguous"))
@@ -65,7 +67,7 @@ class Binding:
         return w
 
     def fill(self, array: Any, values: np.ndarray | float) -> None:
-        """Overwrite ``array``, or a view of a part, with host values."""
+        """Overwrite ``array``, which may be a view of part of another, with host values."""
         array[...] = values
 
     def host(self, array: Any) -> np.ndarray:
@@ -75,7 +77,8 @@ class Binding:
     # --- operands
 
     def whole(self, x: Any, name: str) -> Any:
-        """Return a C-contiguous copy of the operand ``name``; raise ValueError if the backend cannot make one."""
+        """Return a C-contiguous copy of ``x``, the operand called ``name``; raise ValueError if the backend cannot make
+        one."""
         return np.ascontiguousarray(x)
 
     def overlap(self, x: Any, y: Any) -> bool:
@@ -83,9 +86,9 @@ class Binding:
         return np.may_share_memory(x, y)
 
     def operand(self, x: Any, kinds: tuple[np.dtype, ...], name: str, written: bool = False) -> Any:
-        """Return ``x`` as a C-contiguous array, copied if needed; ``kinds`` are the allowed dtypes.
+        """Check an operand and return it as a C-contiguous array, copied if needed; ``kinds`` are the allowed dtypes.
 
-        Raise TypeError for another type or dtype, ValueError for an operand with gaps that is ``written`` in place.
+        Raise TypeError for another type or dtype, ValueError if it is ``written`` in place but not contiguous.
         """
         if not isinstance(x, self.array_type):
             raise TypeError(f"{name} must be an array of this backend, not {type(x).__name__}")
@@ -121,8 +124,10 @@ class Binding:
 
 
 def bind(launch: Callable[..., Any], check_values: bool = False) -> Any:
-    """Decorator: make the op's method from its launch; ``check_values`` checks for values out of range before the
-    launch."""
+    """Decorate a launch: return the method that callers of the op see, which checks, allocates and calls the launch.
+
+    check_values: whether to check operands for values out of range first; without it that is left to the launch
+    """
     op, declared = OPS[launch.__name__], getattr(Backend, launch.__name__)
     text = _Source(op, tuple(inspect.signature(launch).parameters), check_values).text()
     filename = f"<{op.name} of {launch.__module__}>"
@@ -139,12 +144,12 @@ def bind(launch: Callable[..., Any], check_values: bool = False) -> Any:
 
 
 def _parameters(op: Op) -> list[inspect.Parameter]:
-    """Parameters of an op's method as declared, without ``self``."""
+    """Return the parameters of an op's method as declared in ``Backend``, without ``self``."""
     return list(inspect.signature(getattr(Backend, op.name)).parameters.values())[1:]
 
 
 def _misfit(op: Op, args: Sequence[Any], condition: str = "") -> ValueError:
-    """The error of arguments that do not fit together."""
+    """Return the ValueError for arguments whose shapes do not fit together, or break ``condition``."""
     parts = []
     for operand, value in zip(op.operands, args, strict=True):
         if operand.dims is not None and value is not None:
@@ -156,24 +161,27 @@ def _misfit(op: Op, args: Sequence[Any], condition: str = "") -> ValueError:
 
 
 def _check_values(values: np.ndarray | None, least: int | None, greatest: int | None, failure: str) -> None:
-    """IndexError(failure) if a value is out of range."""
+    """Raise IndexError(failure) if a value is below ``least`` or above ``greatest``; None means no limit."""
     if values is not None and values.size:
         if (least is not None and values.min() < least) or (greatest is not None and values.max() > greatest):
             raise IndexError(failure)
 
 
 def _names(dim: str) -> set[str]:
-    """Names in a dim."""
+    """Return the names of sizes in a dim, such as {"C", "D"} for "C*D"."""
     return set(re.findall(r"[A-Za-z_]\w*", dim))
 
 
 def _solve(dim: Callable[[int], int], size: int) -> int:
-    """Return the least number for which a dim, which grows with it, is at least ``size``."""
+    """Return the least number whose ``dim(number)``, an increasing function, is at least ``size``."""
     return bisect_left(range(size + 1), size, key=dim)
 
 
 class _Source:
-    """The source of an op's method under construction."""
+    """The generated Python source of an op's method, while it is being written.
+
+    wanted: names of the parameters of the launch
+    """
 
     def __init__(self, op: Op, wanted: tuple[str, ...], check_values: bool):
         self.op, self.wanted, self.check_values = op, wanted, check_values
@@ -181,11 +189,11 @@ class _Source:
         self.indent = "    "
         dims = set().union(*(_names(dim) for each in (*op.operands, *op.results) for dim in each.dims or ()))
         self.known = {operand.name for operand in op.operands if operand.dims is None and operand.name in dims}
-        """Names of sizes whose values are known at this point of the generated source."""
+        """Names of sizes that have a value at this point of the generated source."""
         self.shapes: dict[tuple[str, ...] | None, str] = {}
-        """Dims -> expression of the shape of the first operand with these dims that is never None."""
+        """Dims -> source expression for the shape of the first operand with these dims that is never None."""
         self.pending: list[tuple[str, str]] = []
-        """(size expression, dims it must equal) for dims with more than one unknown name so far."""
+        """(source expression of an axis' size, dim that it must equal), for dims that are not checked yet."""
 
     def add(self, *lines: str) -> None:
         self.lines += [self.indent + line for line in lines]
@@ -260,8 +268,8 @@ class _Source:
             self.add(f"lead = {axes}")
 
     def unpack(self, operand: str, shape: str, dims: list[str]) -> None:
-        """Write code that names the sizes of a shape, and add the conditions that its dims imply to the pending
-        ones."""
+        """Write code that assigns the sizes of a shape to names; a dim that is not a new name becomes a pending
+        check."""
         targets = []
         for axis, dim in enumerate(dims):
             if dim.isidentifier() and dim not in self.known:
@@ -273,8 +281,8 @@ class _Source:
         self.add(f"{', '.join(targets)}, = {shape}")
 
     def settle(self) -> None:
-        """Write checks of pending dims without unknown names, and solve those with one, until none of either kind is
-        left."""
+        """Write the checks of pending dims whose names all have values, and solve those with one unknown name, until
+        only dims with several unknown names are left."""
         for pair in list(self.pending):
             size, dim = pair
             unknown = _names(dim) - self.known
@@ -287,13 +295,13 @@ class _Source:
             self.refuse(f"{size} != {dim}")
 
     def solve(self, size: str, dim: str, name: str) -> None:
-        """Write code that computes the one unknown name of a dim from the size."""
+        """Write code that computes the one unknown size ``name`` in a dim from the axis' size."""
         self.known.add(name)
         self.add(f"{name} = _solve(lambda {name}: {dim}, {size})")
         self.refuse(f"{size} != {dim}")
 
     def values(self) -> None:
-        """Write the text of the IndexError, and the value check unless the launch makes it."""
+        """Write code for the text of the IndexError and, with ``check_values``, for the check of operands' values."""
         limited = [operand for operand in self.op.operands if operand.limits]
         if not limited or not (self.check_values or "failure" in self.wanted):
             return

@@ -1,4 +1,4 @@
-"""The folder of everything that is made once and kept: compiled kernels, generated models, what a diagnosis remembers.
+"""The cache folder for everything that is made once and kept: compiled kernels, generated models, past diagnoses.
 
 $DS4_CACHE_DIR, else $XDG_CACHE_HOME/ds4ref, else ~/.cache/ds4ref        (macOS: ~/Library/Caches/ds4ref)
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def cache_dir() -> Path:
-    """Return the folder, which may not exist yet; raise FileNotFoundError if there is no home directory."""
+    """Return the cache folder, which may not exist yet; raise FileNotFoundError if there is no home directory."""
     configured = os.environ.get("DS4_CACHE_DIR")
     if configured:
         return Path(configured)

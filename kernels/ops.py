@@ -1,26 +1,27 @@
 """The op table: the single declaration of every op and of the backend interface.
 
-A backend offers the methods of ``Backend``: ops, which take arrays and return new ones, and a few methods for memory. A
-model's pass uses ops alone, so that arrays may live on any device and a pass may be recorded instead of run. ``OPS``
-maps the name of every op to its operands, as declared by ``op``:
+A backend (NumPy reference, CPU or CUDA) offers the methods of ``Backend``: ops, which take arrays and return new ones,
+and a few methods for memory. A model's forward pass uses ops alone, so that its arrays may live on any device and the
+pass may be recorded instead of run. ``OPS`` maps the name of every op to its operands, as declared by ``op``:
 
-    name kind[dims]    kind is f32, i32, i64, i8, i16 or any (of f32, f16); dims are names, which mean the same size
-                       throughout one op, numbers, or sums, products and powers of both. ``...`` in front stands for
-                       any number of axes, the same ones throughout one op. The name of another argument is its value
-    name matrix[R,n]   weights as stored in the file (``ds4ref.kernels.formats.Matrix``), [E,R,n] a stack
-    name i32[T] 0..V-1 the values lie in this range, either end of which may be missing
+    name kind[dims]    an array. kind is f32, i32, i64, i8, i16 or any (f32 or f16); dims are names, which mean the same
+                       size throughout one op, numbers, or sums, products and powers of both. ``...`` in front stands
+                       for any number of axes, the same ones throughout one op. A dim that is the name of a plain
+                       argument has the value of that argument
+    name matrix[R,n]   weights as stored in the file (``ds4ref.kernels.formats.Matrix``); [E,R,n] is a stack of E
+    name i32[T] 0..V-1 the values lie in this range; without a number at one end, that end is open
     name?              may be None; a size that occurs in no other operand is then 0
-    =into?             written in place and returned instead of a new result, unless it is None
+    =into?             the array that the result is written to and that is returned; None: a new array
     =name              written in place; all other operands are only read
-    name               any other argument
+    name               a plain argument, such as a number
 
 ``where`` adds conditions on sizes and arguments. ``binding`` generates the checks of every backend from this.
 
 No result shares memory with an operand, and no operand written in place shares memory with another. Float results are
-float32 whatever precision the backend computes with; every array is C-contiguous: an operand with gaps is copied,
-unless it is written or the op is recorded. A NaN or an infinity in an operand gives NaN or the value of the formula,
-never a plausible number. Wrong shapes and sizes raise ValueError, wrong types TypeError, values out of range
-IndexError, when the op runs.
+float32 whatever precision the backend computes with. Arrays are C-contiguous: an operand that is not (a strided view)
+is copied first, or refused with a ValueError if it is written in place or the op is recorded. A NaN or an infinity in
+an operand gives NaN or the value of the formula, never a number that looks valid. Wrong shapes and sizes raise
+ValueError, wrong types TypeError, values out of range IndexError, when the op runs.
 """
 
 from __future__ import annotations
@@ -39,7 +40,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Operand(NamedTuple):
-    """One argument or result of an op; ``dims`` is None for an argument that is neither array nor matrix."""
+    """One argument or result of an op.
+
+    kind      dtype of an array ("f32", "any", ...), "matrix" for weights, "" for a plain argument
+    dims      size of each axis, as names or expressions; None for a plain argument
+    optional  whether it may be None
+    written   whether the op writes it in place
+    """
 
     name: str
     kind: str = ""
@@ -51,19 +58,19 @@ class Operand(NamedTuple):
 
 
 class Op(NamedTuple):
-    """The declaration of an op."""
+    """An op as declared: its name, and what it takes and returns."""
 
     name: str
     operands: tuple[Operand, ...]
     results: tuple[Operand, ...]
     where: str = ""
-    """Condition on sizes and arguments, as a Python expression."""
+    """Condition that sizes and arguments must satisfy, as a Python expression; "" means none."""
 
 
 OPS: dict[str, Op] = {}
 
 LEAST = -1.0e30
-"""Value up to which ``top`` treats all values as equal, and NaN as well."""
+"""Lower bound of the values that ``top`` ranks: lower values and NaN all count as equal to it."""
 
 MOST_RANKED = 1024
 """Maximum number of values per row that ``top`` returns."""
@@ -81,7 +88,11 @@ def _operand(text: str) -> Operand:
 
 
 def op(declared: str, where: str = "") -> Callable[[F], F]:
-    """Decorator: enter a method into ``OPS``; ``declared`` lists operands, ``->``, and results, separated by ``;``."""
+    """Return a decorator that enters a method of ``Backend`` into ``OPS``.
+
+    declared: operands, then ``->``, then results, each list separated by ``;`` (the module docstring has the syntax)
+    where: condition on sizes and arguments, as a Python expression
+    """
 
     def enter(method: F) -> F:
         before, _, after = declared.partition("->")
@@ -104,17 +115,19 @@ class Backend(Protocol):
     def load(self, progress: Callable[[str], None] | None = None) -> None:
         """Compile or load kernels now, so that the first op is not slow.
 
-        progress: called with a line where this takes long (None: lines on stderr).
+        progress: called with a line of text from time to time if this takes long (None: print the lines to stderr).
         """
 
     def record(self) -> Any:
         """Return a backend of the same kind that records its ops to run them together, or None if this backend cannot.
 
-        The recording has ``seal(*outputs, kept=())`` and ``replay()``. A replay copies ``outputs`` to the host; arrays
-        of ``kept`` stay on the device until ``host`` is called on them. Both are valid until the next replay.
+        The recording has ``seal(*outputs, kept=())``, which ends it, and ``replay()``, which runs it. A replay copies
+        ``outputs`` to the host; arrays of ``kept`` stay on the device until ``host`` is called on them. Both are valid
+        until the next replay.
 
-        If it has ``template(arrays)``, that returns an object whose ``on(arrays)`` makes a recording of the same steps
-        on other arrays of the same shapes and dtypes, at a fraction of the cost of recording.
+        If it has a method ``template(arrays)``, that returns an object whose ``on(others)`` makes a recording of the
+        same steps that uses ``others`` (of the same shapes and dtypes) in place of ``arrays``, at a fraction of the
+        cost of recording again.
         """
 
     # --- memory
@@ -134,7 +147,7 @@ class Backend(Protocol):
     def host(self, array: Array) -> Array:
         """Return ``array`` as a NumPy array; it may share memory with ``array``."""
 
-    # --- looking up
+    # --- table look-ups
 
     @op("table matrix[V,D]; ids i32[T] 0..V-1 -> out f32[T,D]")
     def embed(self, table: Matrix, ids: Array) -> Array:
@@ -144,19 +157,20 @@ class Backend(Protocol):
     def take_rows(self, table: Array, ids: Array) -> Array:
         """Return rows ``ids`` of an integer table."""
 
-    # --- matrix products: y[o] = sum_i W[o, i] x[i]. ``act`` is the rounding of the inputs: float, a8 or q8k
+    # --- matrix products: y[o] = sum_i W[o, i] x[i]. ``act`` says how the inputs x are rounded first: "float" (not at
+    # all), "a8" (int8 in blocks of 32) or "q8k" (int8 in blocks of 256), see ``quantize_a8`` and ``quantize_q8k``
 
     @op("x f32[T,n]; w matrix[R,n]; act -> out f32[T,R]")
     def linear(self, x: Array, w: Matrix, act: str = "float") -> Array:
-        """Return x W^T; ``act`` is the rounding of x: "float", "a8" or "q8k"."""
+        """Return x W^T, with x rounded first: ``act`` is "float" (no rounding), "a8" or "q8k" (int8 in blocks)."""
 
     @op("x f32[T,G,n]; w matrix[G*r,n]; act -> out f32[T,G*r]", where="G >= 1")
     def grouped_linear(self, x: Array, w: Matrix, act: str = "float") -> Array:
-        """Return a block-diagonal product: rows g r .. (g+1) r - 1 of w multiply x[:, g]."""
+        """Return the product with a block-diagonal matrix: weight rows g r .. (g+1) r - 1 multiply x[:, g] alone."""
 
     @op("x f32[T,n]; ids i32[T,K] 0..E-1; w matrix[E,R,n]; act -> out f32[T,K,R]")
     def expert_linear(self, x: Array, ids: Array, w: Matrix, act: str = "float") -> Array:
-        """Multiply each token's x by the matrices of its K chosen experts."""
+        """Multiply each token's x by the matrices of its K chosen experts; ``ids`` has their numbers."""
 
     @op("mid f32[T,K,n]; ids i32[T,K] 0..E-1; w matrix[E,R,n]; act -> out f32[T,R]")
     def expert_sum(self, mid: Array, ids: Array, w: Matrix, act: str = "float") -> Array:
@@ -165,7 +179,8 @@ class Backend(Protocol):
 
     @op("ids i32[T,K] 0..E-1; w matrix[E,R,n] ->")
     def advise(self, ids: Array, w: Matrix) -> None:
-        """Announce that the weights of experts ``ids`` will be read soon; results do not depend on it."""
+        """Announce that the weights of experts ``ids`` will be read soon, so that they can be prefetched; results do
+        not depend on it."""
 
     @op("ids i32[T,K]; =counts i64[E] ->")
     def count(self, ids: Array, counts: Array) -> None:
@@ -181,11 +196,11 @@ class Backend(Protocol):
         unchanged.
         """
 
-    # --- streams and norms
+    # --- residual streams (hyper-connections: C vectors per token instead of one) and norms
 
     @op("x f32[T,D]; count -> out f32[T,count,D]")
     def streams(self, x: Array, count: int) -> Array:
-        """Return ``count`` copies of every token's vector."""
+        """Return ``count`` copies of every token's vector: its residual streams at the start."""
 
     @op("x f32[...,n]; weight? f32[n]; eps -> out f32[...,n]")
     def rms_norm(self, x: Array, weight: Array | None, eps: float) -> Array:
@@ -193,19 +208,19 @@ class Backend(Protocol):
 
     @op("X f32[T,C,D]; fn matrix[R,C*D]; eps -> out f32[T,R]")
     def hc_mix(self, X: Array, fn: Matrix, eps: float) -> Array:
-        """Return fn times the RMS-normed C D values of each token's streams: the mixing logits."""
+        """Return each token's mixing logits: ``fn`` times its streams, joined into C D values and RMS-normed."""
 
     @op(
         "mix f32[T,C*C+2*C]; scale f32[3]; base f32[C*C+2*C]; iters; eps"
         " -> pre f32[T,C]; post f32[T,C]; comb f32[T,C,C]"
     )
     def hc_split(self, mix: Array, scale: Array, base: Array, iters: int, eps: float) -> tuple[Array, Array, Array]:
-        """Convert mixing logits to weights: pre = sigmoid + eps, post = 2 sigmoid, comb made doubly stochastic by
-        Sinkhorn."""
+        """Convert mixing logits to the weights of the streams: pre = sigmoid + eps (for ``hc_reduce``), post = 2
+        sigmoid and comb (for ``hc_expand``), made doubly stochastic by ``iters`` Sinkhorn iterations."""
 
     @op("mix f32[T,C]; scale f32[1]; base f32[C]; eps -> out f32[T,C]")
     def hc_head_weights(self, mix: Array, scale: Array, base: Array, eps: float) -> Array:
-        """Return sigmoid(mix scale + base) + eps."""
+        """Return sigmoid(mix scale + base) + eps: the weights that sum the streams before the output head."""
 
     @op("X f32[T,C,D]; w f32[T,C] -> out f32[T,D]")
     def hc_reduce(self, X: Array, w: Array) -> Array:
@@ -213,7 +228,7 @@ class Backend(Protocol):
 
     @op("X f32[T,C,D]; y f32[T,D]; post f32[T,C]; comb f32[T,C,C] -> out f32[T,C,D]")
     def hc_expand(self, X: Array, y: Array, post: Array, comb: Array) -> Array:
-        """Return the streams after a block: X'_k = post_k y + sum_j comb[j, k] X_j."""
+        """Return the streams after an attention or FFN block with output y: X'_k = post_k y + sum_j comb[j, k] X_j."""
 
     @op("a f32[...]; b f32[...] -> out f32[...]")
     def add(self, a: Array, b: Array) -> Array:
@@ -234,7 +249,7 @@ class Backend(Protocol):
         Pairs are adjacent channels or, if ``halves``, channels i and r + i of these 2 r.
         """
 
-    # --- rounding: to a small format and back
+    # --- rounding to a small number format and back to float32
 
     @op(
         "x f32[...,n]; channels -> out f32[...,n]",
@@ -265,22 +280,24 @@ class Backend(Protocol):
 
     @op("x f32[T,32*b] -> codes i8[T,32*b]; scales f32[T,b]")
     def quantize_a8(self, x: Array) -> tuple[Array, Array]:
-        """Quantize blocks of 32 values to int8 with the scale amax / 127."""
+        """Quantize blocks of 32 values to int8; a block's scale is its largest magnitude / 127."""
 
     @op("x f32[T,256*b] -> codes i8[T,256*b]; scales f32[T,b]; sums i16[T,16*b]")
     def quantize_q8k(self, x: Array) -> tuple[Array, Array, Array]:
-        """Quantize blocks of 256 values to int8, the first of largest magnitude becoming -127; ``sums`` are sums of 16
-        codes."""
+        """Quantize blocks of 256 values to int8 as ggml's Q8_K: the first value of largest magnitude becomes -127;
+        ``sums`` are the sums of every 16 codes."""
 
-    # --- caches. ``at`` is the position of the first token, read when the op runs
+    # --- caches. ``at`` holds the position of the first token of x; it is an array because its value is read when the
+    # op runs, also in a recording
 
     @op("x f32[T,w]; =rows any[N,w]; at i64[1] ->", where="N >= 1")
     def store_rows(self, x: Array, rows: Array, at: Array) -> None:
-        """Store x[i] at row (at + i) mod N of a ring of N rows, only the last N of x; rows may be float16."""
+        """Store x[i] in row (at + i) mod N of the ring buffer ``rows``, which may be float16; if x has more than N
+        rows, only the last N are stored."""
 
     @op("gate f32[T,c]; ape f32[r,c]; at i64[1] -> out f32[T,c]", where="r >= 1")
     def position_bias(self, gate: Array, ape: Array, at: Array) -> Array:
-        """Return gate[i] + ape[(at + i) mod r]."""
+        """Add to each token's gate the bias of its position within a window: gate[i] + ape[(at + i) mod r]."""
 
     @op(
         "ring f32[N,c+overlap*c]; new f32[T,c+overlap*c]; at i64[1]; count; ratio; overlap"
@@ -288,16 +305,16 @@ class Backend(Protocol):
         where="N >= ratio + overlap * ratio and T >= 1 and ratio >= 1 and 1 <= count <= T // ratio + 1",
     )
     def windows(self, ring: Array, new: Array, at: Array, count: int, ratio: int, overlap: bool) -> Array:
-        """Gather the ``count`` compression windows of ``ratio`` positions each, beginning with window at // ratio.
+        """Gather the cache rows of ``count`` compression windows of ``ratio`` positions each, from window at // ratio.
 
         Positions before ``at`` are read from the ring, later ones from ``new``; positions beyond ``new`` repeat its
-        last row. With ``overlap`` a window has the first half of the channels of the window before it, then the second
-        half of its own; without, all channels of its own.
+        last row. With ``overlap`` a window consists of the first half of the channels of the previous window's rows,
+        then the second half of the channels of its own rows; without, of all channels of its own rows.
         """
 
     @op("kv f32[n,m,c]; score f32[n,m,c] -> out f32[n,c]")
     def pool(self, kv: Array, score: Array) -> Array:
-        """Return, per channel, the sum of the m values weighted by the softmax of the m scores.
+        """Compress each window's m rows to one: per channel, their sum weighted by the softmax of the m scores.
 
         A channel whose scores are all at or below -5e29 gives 0.
         """
@@ -312,11 +329,11 @@ class Backend(Protocol):
         self, q: Array, raw: Array, raw_first: Array, raw_count: Array, comp: Array | None, comp_count: Array,
         selected: Array | None, sinks: Array, scale: float, into: Array | None = None,
     ) -> Array:  # fmt: skip
-        """Attend with H query heads to the same rows, which are keys and values, in one softmax per head.
+        """Attend with H query heads to shared cache rows, each both key and value, in one softmax per head.
 
-        The rows are positions raw_first .. raw_first + raw_count - 1 of the ring ``raw``, and compressed rows 0 ..
-        comp_count - 1 or, if given, those of ``selected`` that are >= 0. A head's sink enters the maximum and the
-        denominator, never the values.
+        The rows are positions raw_first .. raw_first + raw_count - 1 of the ring buffer ``raw`` and, of the compressed
+        rows ``comp``, the first comp_count or, if ``selected`` is given, those whose numbers it lists (negative numbers
+        are skipped). A head's sink is one more logit of the softmax, without a value.
         """
 
     @op(
@@ -328,22 +345,24 @@ class Backend(Protocol):
         self, q: Array, keys: Array, values: Array, first: Array, row_counts: Array, scale: float,
         into: Array | None = None,
     ) -> Array:  # fmt: skip
-        """Compute grouped-query attention: head h reads keys and values h // g, in one softmax over the rows.
+        """Compute grouped-query attention: query head h uses key and value head h // g.
 
-        The rows are positions first .. first + row_counts - 1 of the rings ``keys`` and ``values``. A token without
-        rows gets NaN.
+        Each token attends to positions first .. first + row_counts - 1 of the ring buffers ``keys`` and ``values``; one
+        without rows gets NaN.
         """
 
     @op("iq f32[T,H,d]; rows any[n,d]; w f32[T,H]; count i32[1] -> out f32[T,n]")
     def index_scores(self, iq: Array, rows: Array, w: Array, count: Array) -> Array:
-        """Return sum_h relu(iq_h . row) w_h for the first ``count`` rows; results of other rows are undefined.
+        """Score compressed rows for selection: sum_h relu(iq_h . row) w_h for the first ``count`` of ``rows``; the
+        scores of later rows are undefined.
 
         ``count`` is an array because it is read when the op runs, also in a recording.
         """
 
     @op("scores f32[T,n]; visible i32[T]; k -> out i32[T,k]")
     def select_rows(self, scores: Array, visible: Array, k: int) -> Array:
-        """Return the k best of the first ``visible`` rows, ascending and padded with -1; ties go to the lower row."""
+        """Return the numbers of the k best-scored of the first ``visible`` rows, in ascending order and padded with -1;
+        of equal scores the lower row wins."""
 
     # --- experts
 
@@ -357,8 +376,9 @@ class Backend(Protocol):
     ) -> tuple[Array, Array, Array]:
         """Choose k experts per token: return probs = sqrt(softplus(logits)), the chosen ids, and their weights.
 
-        Chosen are the k largest of probs + bias, ties to the lower id, or ``hash_ids``. Weights are the chosen probs
-        over their sum (at least 2^-14 if ``floor``, else plus 1e-20), times scale.
+        The chosen experts are those with the k largest probs + bias, the lower id first among equals, or ``hash_ids``
+        if given. A weight is the expert's prob divided by the sum of the chosen probs (at least 2^-14 if ``floor``,
+        else plus 1e-20), times scale.
         """
 
     @op("gate f32[...,n]; up f32[...,n]; limit; weight? f32[...] -> out f32[...,n]")
@@ -368,5 +388,5 @@ class Backend(Protocol):
 
     @op("gate f32[...]; up f32[...] -> out f32[...]")
     def geglu(self, gate: Array, up: Array) -> Array:
-        """Return gelu(gate) up, gelu(x) = x sigmoid(2 sqrt(2 / pi) (x + 0.044715 x^3)): GELU with a tangent
-        (Hendrycks and Gimpel 2016)."""
+        """Return gelu(gate) up with gelu(x) = x sigmoid(2 sqrt(2 / pi) (x + 0.044715 x^3)), the tanh approximation of
+        GELU (Hendrycks and Gimpel 2016)."""

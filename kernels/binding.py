@@ -193,7 +193,7 @@ class _Source:
         self.shapes: dict[tuple[str, ...] | None, str] = {}
         """Dims -> source expression for the shape of the first operand with these dims that is never None."""
         self.pending: list[tuple[str, str]] = []
-        """(source expression of an axis' size, dim that it must equal), for dims that are not checked yet."""
+        """(source expression for the size of an axis, dim that it must equal), for dims that are not checked yet."""
 
     def add(self, *lines: str) -> None:
         self.lines += [self.indent + line for line in lines]
@@ -295,7 +295,7 @@ class _Source:
             self.refuse(f"{size} != {dim}")
 
     def solve(self, size: str, dim: str, name: str) -> None:
-        """Write code that computes the one unknown size ``name`` in a dim from the axis' size."""
+        """Write code that computes ``name``, the one unknown size in a dim, from the size of the axis."""
         self.known.add(name)
         self.add(f"{name} = _solve(lambda {name}: {dim}, {size})")
         self.refuse(f"{size} != {dim}")

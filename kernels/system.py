@@ -1,7 +1,7 @@
-"""What operating systems do each in their own way, for the kernels and all above them: cores, sysctl, priorities.
+"""What differs between operating systems, for the kernels and all above them: cores, sysctl, priorities, memory.
 
-Calls that only Linux has lie here or in ``ds4ref.environment``. Nothing fails where a
-system lacks one: the answer is None, empty, or the portable one.
+Calls that only Linux has are here or in ``ds4ref.environment``. Where a system lacks one, nothing fails: the functions
+return None, something empty, or what a portable call gives.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any
 
 FAST = 0.8
-"""Capacity, as a share of the fastest core's, from which a core counts as a performance core.
+"""Capacity (Linux's ``cpu_capacity``), as a share of the fastest core's, from which a core counts as a performance
+core.
 
-Equal cores differ by their highest clock: 1007 to 1024 on NVIDIA's Grace, three classes of Cortex-X925 on GB10. The
-kinds of a chip lie further apart.
+Cores of the same kind differ by their highest clock: 1007 to 1024 on NVIDIA's Grace, three classes of Cortex-X925 on
+GB10. Different kinds of cores on one chip are further apart.
 """
 
 USER_INTERACTIVE = 0x21
@@ -34,7 +35,7 @@ def _libc() -> Any:
 
 
 def sysctl(name: str) -> bytes:
-    """Return the raw value of a name of macOS's sysctl; empty where there is none, and on other systems."""
+    """Return the raw value that macOS's sysctl has for ``name``; empty if it has none, and on other systems."""
     if sys.platform != "darwin":
         return b""
     size = ctypes.c_size_t(0)
@@ -48,7 +49,7 @@ def sysctl(name: str) -> bytes:
 
 
 def sysctl_number(name: str) -> int | None:
-    """Return an integer value of macOS's sysctl, of 4 or 8 bytes; None where there is none."""
+    """Return the integer (4 or 8 bytes) that macOS's sysctl has for ``name``; None if it has none."""
     raw = sysctl(name)
     return int.from_bytes(raw, sys.byteorder) if raw else None
 
@@ -60,9 +61,9 @@ def prefer_performance_cores() -> None:
 
 
 def anonymous_memory(size: int) -> mmap.mmap:
-    """Return ``size`` bytes of zeros that take memory only once they are written, in huge pages where there are any.
+    """Return ``size`` zero bytes that take memory only once they are written, in huge pages where the system has them.
 
-    Raise OSError if the system grants no such range.
+    Raise OSError if the system does not grant a range of that size.
     """
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | (MAP_NORESERVE if sys.platform == "linux" else 0)
     memory = mmap.mmap(-1, size, flags=flags)
@@ -73,16 +74,16 @@ def anonymous_memory(size: int) -> mmap.mmap:
 
 
 MAP_NORESERVE = 0x4000
-"""Linux: no swap space is set aside for a mapping. Python has the name from 3.13 on."""
+"""Linux's flag of mmap to set no swap space aside for a mapping; Python's mmap has the name only from 3.13 on."""
 
 LOCK_STEP = 64 << 20
-"""Bytes that are locked into memory at once."""
+"""Bytes that are locked into memory per system call."""
 
 
 def lock_memory(address: int, size: int) -> int:
-    """Keep a range in memory, as far as the system lets this process; return the bytes from its start that are kept.
+    """Lock a range into memory as far as the system allows; return how many bytes from its start are locked.
 
-    On Linux pages are kept once they are written (MLOCK_ONFAULT); elsewhere nothing is locked.
+    On Linux a page is locked once it is written (MLOCK_ONFAULT); on other systems nothing is locked.
     """
     try:
         lock = _libc().mlock2
@@ -96,7 +97,8 @@ def lock_memory(address: int, size: int) -> int:
 
 
 def will_need(address: int, size: int) -> None:
-    """Ask for the pages of a mapped file around ``size`` bytes; waits at most for the queue of the disk."""
+    """Ask the system to read the pages of a mapped file that hold ``size`` bytes at ``address``; do not wait for the
+    data, at most for a place in the disk's queue."""
     start = address // mmap.PAGESIZE * mmap.PAGESIZE
     advise = _libc().madvise
     advise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
@@ -104,8 +106,10 @@ def will_need(address: int, size: int) -> None:
 
 
 def open_uncached(path: str) -> int:
-    """Open a file to be read in whole pages past the system's cache, where its file system can do that; return a file
-    descriptor. Raise OSError."""
+    """Open a file to be read in whole pages without filling the system's cache, if its file system can do that.
+
+    Return a file descriptor; raise OSError if the file cannot be opened.
+    """
     if hasattr(os, "O_DIRECT"):
         with contextlib.suppress(OSError):
             return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT)
@@ -119,7 +123,7 @@ def open_uncached(path: str) -> int:
 
 
 def is_aarch64(machine: str | None = None) -> bool:
-    """Return whether ``machine``, by default this one, is AArch64; a triple begins with it."""
+    """Return whether ``machine`` (None: this one), the first word of an LLVM target triple, means AArch64."""
     return (platform.machine() if machine is None else machine).lower() in ("aarch64", "arm64")
 
 
@@ -135,10 +139,10 @@ def usable_cores() -> int:
 
 
 def available_cores(root: Path = Path("/")) -> int:
-    """Return the number of threads that computing is best spread over.
+    """Return the best number of threads to compute with.
 
-    They are the performance cores that this process may use, capped by the CPU quotas of its control groups (files in
-    ``root``). Threads of a phase wait for each other, so an efficiency core would hold up the others.
+    It is the number of performance cores that this process may use, limited by the CPU quotas of its control groups
+    (files below ``root``). Threads wait for each other after every step, so an efficiency core would hold up the rest.
     """
     return max(1, min([_performance_cores(root), *_granted_cores(root)]))
 
@@ -152,7 +156,7 @@ def _performance_cores(root: Path) -> int:
     for core in allowed:
         try:
             capacities.append(int((root / f"sys/devices/system/cpu/cpu{core}/cpu_capacity").read_text()))
-        except (OSError, ValueError):  # x86, and whoever does not say
+        except (OSError, ValueError):  # x86, and other machines without these files
             return len(allowed)
     return sum(capacity >= FAST * max(capacities) for capacity in capacities)
 

@@ -1,16 +1,16 @@
-"""The CPU backend: the ops of ``ds4ref.kernels.ops``, compiled, multi-threaded, on raw quantized rows.
+"""The CPU backend: the ops of ``ds4ref.kernels.ops``, compiled and multi-threaded, reading quantized weights in place.
 
     sizes, abi, tasktable    sizes and layouts that Python and machine code share
-    tasks/, simd/            the compiled code, in Numba; imported only by ``build``
+    tasks/, simd/            the source of the compiled code, in Numba; imported only by ``build``
     build, library           compile once per machine and source version; load without Numba
-    workers                  threads, and jobs made of steps
-    steps                    base of the op classes: scratch memory, addresses, running steps
+    workers                  the pool of threads, which runs jobs made of steps (abi: a task and its arguments)
+    steps                    base class of the op classes: scratch memory, addresses, running steps
     products, ops            the ops
     backend, recording       run the steps of an op at once, or record many ops and run them as one job
 
 Results are bit-identical for any number of threads. A token's result does not depend on the other tokens of its batch,
-only on whether there are at least 9: then products use the GEMM (``gemm``), which sums in another order than the row
-kernels.
+only on whether there are at least 9: then products use the GEMM for many tokens (``gemm``), which sums in another order
+than the kernels for few (row kernels).
 """
 
 from .backend import CPU

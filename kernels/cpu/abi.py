@@ -1,16 +1,17 @@
-"""The ABI between Python and compiled code: tasks, argument blocks, and the steps the worker pool executes.
+"""The binary interface between Python and compiled code: tasks, argument blocks, and steps for the worker pool.
 
 A *task* is a compiled function ``task(args, first, last, thread)`` that works on items first..last-1; ``args`` is the
 address of its argument block, a row of 8-byte slots: addresses and integers as int64, numbers as float64. A *step* is
 one task with its block, a number of items and a chunk size.
 
-The pool executes *groups* of one or more consecutive steps. Threads claim chunks of a group's units until none is left,
-and take each chunk through all steps of the group without waiting; unit u of a step are its items u * per .. (u + 1) *
-per - 1. A *tail* is a group that no thread claims: the thread that finishes the last group that the tail needs runs it
-whole. A group that *waits* begins a phase: it starts only when everything before it is finished. Groups of one phase
-may overlap; tails follow the groups of their phase (``schedule`` decides which steps become which).
+The pool executes *groups* of one or more consecutive steps. The work of a group is divided into *units*: unit u of a
+step is its items u * per .. (u + 1) * per - 1. Threads claim chunks of units until none is left, and take each chunk
+through all steps of the group without waiting for each other. A *tail* is a group that is not divided: the thread that
+finishes the last of the groups that the tail depends on runs all of it. A group that *waits* begins a *phase*: it
+starts only when everything before it is finished. Groups of one phase may run at the same time; in memory the tails
+come after the other groups of their phase (``schedule`` decides how steps are grouped).
 
-This module is plain Python on purpose: a warm start uses compiled objects without importing Numba.
+This module is plain Python on purpose: once the kernels are compiled, a process uses them without importing Numba.
 """
 
 from __future__ import annotations
@@ -28,26 +29,28 @@ BLOCK_BYTES = 256
 """Size of one argument block."""
 
 LINE = 128
-"""Bytes kept apart for words of different writers: a cache line of Apple's processors, two lines that are fetched
-together on x86."""
+"""Distance in bytes between words that different threads write, so that they share no cache line: one line of Apple's
+processors, two lines (which are fetched together) on x86."""
 
 STEP_BYTES = 3 * LINE
 STEP_TASK, STEP_ARGS, STEP_UNITS, STEP_CHUNK, STEP_WAIT, STEP_PER, STEP_NEXT, STEP_MEMBERS = range(0, 64, 8)
 STEP_NEEDS, STEP_TAILS, STEP_TAIL_COUNT = range(64, 88, 8)
 STEP_CLAIMED = LINE
 STEP_DONE = 2 * LINE
-"""Byte offsets in a step, on lines by writer. Nothing but the first two and PER counts in a group's later steps.
+"""Byte offsets of the words of a step, each on the cache line of the threads that write it. Of the later steps of a
+group only TASK, ARGS and PER are used.
 
     TASK, ARGS   addresses of the task and its arguments
-    UNITS, PER   units of the group, and items of this step in each
-    CHUNK        units claimed at once; 0: a tail
-    WAIT         0, or 1 + the number of groups to be finished before this one starts
-    NEXT         number of the step after this group and the tails behind it
+    UNITS, PER   number of units of the group, and items of this step in each unit
+    CHUNK        units claimed at once; 0: the group is a tail
+    WAIT         0, or 1 + the number of groups that must be finished before this one starts
+    NEXT         number of the first step after this group and the tails that follow it
     MEMBERS      number of steps in the group after this one
-    CLAIMED      units claimed; of a tail, groups finished of those it needs
-    DONE         units finished
-    NEEDS        of a tail: number of groups it needs
-    TAILS, TAIL_COUNT   offset from the first step of a list of tails that need this group, as step numbers; its length
+    CLAIMED      units claimed so far; in a tail, how many of the groups that it depends on are finished
+    DONE         units finished so far
+    NEEDS        in a tail: the number of groups that it depends on
+    TAILS, TAIL_COUNT   the tails that depend on this group: offset, from the first step, of a list of their step
+                 numbers, and the length of that list
 """
 
 STEP_HEADER = struct.Struct("=11q")
@@ -55,17 +58,17 @@ STEP_HEADER = struct.Struct("=11q")
 POOL_BYTES = 7 * LINE
 POOL_JOB, POOL_OPEN, POOL_INSIDE, POOL_STEPS, POOL_STOP, POOL_ERROR, POOL_FINISHED = range(0, POOL_BYTES, LINE)
 POOL_COUNT, POOL_THREADS, POOL_SPIN, POOL_NAP, POOL_IDLE_NAP, POOL_IDLE = range(POOL_STEPS + 8, POOL_STEPS + 56, 8)
-"""Byte offsets in the pool's control block, on lines by writer:
+"""Byte offsets of the words in the pool's control block, each on the cache line of the threads that write it:
 
-    JOB      number of the latest job, counted from 1; workers poll it
-    OPEN     number of the job that may still be joined, 0 between jobs
-    INSIDE   workers that joined and have not left
-    STEPS, COUNT, THREADS   address and number of the job's steps, participants allowed
-    SPIN, NAP, IDLE_NAP, IDLE   ticks after which a waiting thread yields its core, naps, naps as an idle worker, and
-             returns to Python
+    JOB      number of the latest job, counted from 1; idle workers poll it
+    OPEN     number of the job that workers may still join, 0 between jobs
+    INSIDE   number of workers that have joined the job and not yet left
+    STEPS, COUNT, THREADS   address and number of the job's steps, maximum number of threads that take part
+    SPIN, NAP, IDLE_NAP, IDLE   clock ticks after which a thread that waits for a step yields its core, and naps; after
+             which an idle worker naps, and returns to Python
     STOP     non-zero: workers return to Python for good
     ERROR    set by a step that met an index out of range
-    FINISHED groups of the job that are finished; the only word that waiting threads poll
+    FINISHED number of groups of the job that are finished; the only word that waiting threads poll
 """
 
 WORK, ERROR = "*work", "!error"
@@ -81,16 +84,17 @@ class Task:
             name:f  a number (float64)
             *work   a work area for each thread: the slots ``work`` and ``work_bytes``
             !error  address of a flag that the task sets if it meets an index out of range
-            name=expression  a number whose value, in the op of the task's name, is not that of the same name
+            name=expression  a number with this value in the op of the task's name, not that of the op's own ``name``
 
-    ``*work`` and ``!error`` come last; the runner of the step fills them in. Compiled code reads the block as a record
+    ``*work`` and ``!error`` come last; whoever runs the step fills them in. Compiled code reads the block as a record
     with these names. A recording derives the dependencies between steps from the marks < > =.
 
-    ``<x[4*n]``: item i touches of ``x`` only the i-th 4 * n bytes, with other fields as numbers; ``<x[4*n:k]``: items
-    k * i .. k * i + k - 1 touch only the i-th 4 * n bytes. Without brackets, or with 0 bytes, any item may touch all.
+    Brackets say which bytes of an array an item touches, as expressions of other fields. ``<x[4*n]``: item i touches
+    only the i-th 4 * n bytes of ``x``; ``<x[4*n:k]``: items k * i .. k * i + k - 1 touch only the i-th 4 * n bytes.
+    Without brackets, or with 0 bytes, any item may touch the whole array.
 
-    Where the op of the task's name is this task alone, ``items`` says how many items it has and ``cost`` what one costs
-    (``Steps.chunk``), as expressions of the op's operands, results and sizes.
+    If the op of the task's name consists of this task alone, ``items`` is the number of items and ``cost`` the number
+    of operations of one (``Steps.chunk``), as expressions of the op's operands, results and sizes.
     """
 
     registry: dict[str, Task] = {}
@@ -135,8 +139,8 @@ class Task:
             raise ValueError(f"two tasks are called {name}")
 
     def pieces(self, values: Sequence[Any]) -> dict[int, tuple[int, int]]:
-        """Return field number -> (bytes, items) for the arrays of which each ``items`` items touch only their own
-        ``bytes``."""
+        """Evaluate the brackets of the fields for these ``values``: return field number -> (bytes, items), where each
+        ``items`` consecutive items touch only their own ``bytes`` of the array. Arrays without brackets are missing."""
         names = {name: value for (name, _), value in zip(self.fields, values, strict=False)}
         found = {i: tuple(eval(code, {}, names) for code in codes) for i, codes in self._pieces.items()}
         return {i: pair for i, pair in found.items() if pair[0]}
@@ -149,9 +153,9 @@ def _pieces(word: str) -> tuple[CodeType, CodeType]:
 
 
 class Step(NamedTuple):
-    """One task over ``items`` items, claimed ``chunk`` at a time.
+    """One call of a task, divided among the threads: ``items`` items, of which a thread claims ``chunk`` at a time.
 
-    values  contents of the slots before ``*work``
+    values  the task's arguments, which are the slots of its argument block before ``*work``
     work    bytes of work area that each thread needs
     """
 
@@ -166,9 +170,9 @@ class Step(NamedTuple):
     ):
         """Write the step and its argument block into ``memory``, which begins at address ``base``.
 
-        place  offset of the step
-        block  offset of the argument block
-        entry  how it is executed
+        place  offset in ``memory`` of the step
+        block  offset in ``memory`` of the argument block
+        entry  the words that say how the step is executed
         area   address of the threads' work areas, of ``size`` bytes each
         error  address of the error flag
         """
@@ -179,7 +183,7 @@ class Step(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """How a step is executed, in the words of the table of steps."""
+    """How a step is executed: the words of a step after TASK and ARGS (``STEP_UNITS`` and so on explains them)."""
 
     units: int
     chunk: int

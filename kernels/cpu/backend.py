@@ -1,4 +1,4 @@
-"""The CPU backend that runs each op at once, as one job of the worker pool."""
+"""The CPU backend: an op is run when it is called, as one job of the worker pool, or recorded to be run later."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ class Ops(ProductOps, TaskOps):
 
 
 class _Scratch(threading.local):
-    """A Python thread's growing scratch memory for ``temp``, so that ops allocate nothing but results."""
+    """Scratch memory of one Python thread, from which ``temp`` takes; it grows as needed and is used again by every op,
+    so that ops allocate nothing but results."""
 
     def __init__(self) -> None:
         self.block, self.base, self.used = aligned(0), 0, 0
@@ -48,15 +49,16 @@ class _Scratch(threading.local):
 
 
 class CPU(Ops):
-    """Ops on ``threads`` threads (None: as many as this process has cores); raise ValueError unless 1 .. 256.
+    """The CPU backend, computing on ``threads`` threads (None: as many as this process has cores).
 
-    Backends with the same number of threads share their workers. Several Python threads may call ops concurrently.
+    Raise ValueError unless there are 1 to 256. Backends with the same number of threads share a worker pool. Several
+    Python threads may call ops concurrently.
     """
 
     name = "cpu"
     recorded_rows = MIN_TOKENS - 1
-    """Number of tokens up to which a recorded pass multiplies by row kernels, so that each token's sums are those that
-    it has alone."""
+    """Maximum number of tokens in a recorded pass for which products still use the row kernels, so that each token's
+    result has the same bits as if it were computed alone."""
 
     def __init__(self, threads: int | None = None):
         self.workers: Workers = shared(threads)
@@ -76,11 +78,13 @@ class CPU(Ops):
         self.workers.load(progress)
 
     def callback(self, function: Callable[[np.ndarray], None]) -> HostCall:
-        """Return a function of expert ids for ``call``; it must not raise."""
+        """Wrap a Python function of expert ids, int32 (T, K), so that the op ``call`` can call it; it must not
+        raise."""
         return HostCall(function)
 
     def scattered(self, w: Matrix, table: np.ndarray) -> Matrix:
-        """Return a stack whose matrices lie where ``table``, addresses int64 (experts,), says when an op runs."""
+        """Return a stack like ``w`` whose matrices are at the addresses in ``table``, int64 (experts,), which is read
+        each time an op runs: for experts that are moved in and out of memory."""
         return scattered(w, table)
 
     def record(self) -> Recording:

@@ -1,7 +1,7 @@
-"""Ops of the CPU backend other than products, declared in ``ds4ref.kernels.ops``.
+"""Ops of the CPU backend other than matrix products, declared in ``ds4ref.kernels.ops``.
 
-An op that is one task is declared in ``tasktable`` alone; those of several tasks, or with choices to make, are written
-here.
+An op that consists of one task (a compiled function, see ``abi``) is made from its line in ``tasktable``; ops of
+several tasks, or with choices to make, are written here.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ from .sizes import (
 from .steps import Steps, is_half
 
 _MOST = 2
-"""Maximum number of arrays that a call follows, and of those that it precedes."""
+"""Maximum number of arrays that ``call`` can wait for, and of arrays whose readers can wait for it."""
 
 
 class HostCall:
-    """A Python function as compiled code calls it, ``function(ids)`` with int32 (T, K) that are valid until it returns.
+    """A Python function in the form that compiled code can call: ``function(ids)`` with ids int32 (T, K), an array that
+    is valid until the function returns.
 
-    It must not raise: nobody is there to catch it. Keep the object as long as recordings that call it.
+    It must not raise, because nothing could catch the exception. Keep this object as long as recordings that call it.
     """
 
     def __init__(self, function: Callable[[np.ndarray], None]):
@@ -48,7 +49,8 @@ class HostCall:
 
 
 class TaskOps(Steps):
-    """Attention, index scores, ranking, counts, calls of Python; and every op that is one task."""
+    """The ops for attention, index scores, ranking, counts and calls of Python; and every op that is one task, added
+    below."""
 
     @bind
     def attention(
@@ -101,14 +103,15 @@ class TaskOps(Steps):
     def call(
         self, function: HostCall, ids: np.ndarray, after: Sequence[np.ndarray] = (), before: Sequence[np.ndarray] = ()
     ) -> None:
-        """Call ``function`` with ids (T, K) int32, after the arrays ``after`` are computed and before ``before`` are
-        read, at most two each. Calls before the same array keep their order."""
+        """Call ``function`` with ids, int32 (T, K), in the middle of a pass: after the arrays ``after`` have been
+        computed, and before later ops read the arrays ``before``, at most two each. Calls with an array of ``before``
+        in common keep their order."""
         first, table = ([*map(self.at, arrays), *[0] * _MOST][:_MOST] for arrays in (after, before))
         self.run([Step(t.CALL, 1, 1, (function.address, self.at(ids), *ids.shape, *first, *table))])
 
 
 def _launch(task: Task) -> Any:
-    """Write the launch of the op that is this task alone."""
+    """Return the launch (see ``binding``) of an op that consists of this task alone, generated from its declaration."""
     op = OPS[task.name]
     arrays = {*task.reads, *task.writes}
     values = [f"self.at({value})" if i in arrays else value for i, value in enumerate(task.values)]

@@ -1,9 +1,10 @@
 """A recording: the steps of many ops, laid out once in memory and replayed as one job.
 
-An op called from Python costs a few microseconds of checking, allocating and posting; a decoded token has hundreds of
-ops. While a pass is recorded its ops compute nothing: they append their steps and return placeholder buffers. ``seal``
-derives dependencies between steps from the memory they read and write, lets ``schedule`` group them, and assigns the
-same memory to buffers that are not alive at the same time. ``replay`` executes all steps.
+An op called from Python costs a few microseconds of checking, allocating and waking threads; decoding a token takes
+hundreds of ops. While a pass is recorded its ops compute nothing: they append their steps (``abi.Step``) and return
+placeholder buffers. ``seal`` derives the dependencies between steps from the memory they read and write, lets
+``schedule`` group them, and assigns the same memory to buffers that are not in use at the same time. ``replay``
+executes all steps.
 
 Values that change from run to run must be read from memory when the steps run: arrays that did not come from the
 recording (caches, inputs) are taken by address, so refill them in place. Sizes are fixed when an op is recorded.
@@ -30,16 +31,22 @@ from .workers import Workers, address, aligned
 ALIGNMENT = 128
 
 REST = 28
-"""Number of phases, about two layers of them, for which freed memory is not reused.
+"""Number of phases (``schedule``), about two layers of a model, for which memory is left alone after its last use.
 
-Reused at once, its lines would still be in the cache of the core that wrote them last, and fetching them from there
-takes twice as long as from the shared cache, into which the weights of a layer evict them.
+If it were reused at once, its cache lines would still be in the cache of the core that wrote them last. Fetching them
+from there takes twice as long as from the shared cache, where they end up once a layer's weights have passed through.
 """
 T = TypeVar("T")
 
 
 class Lookup(NamedTuple):
-    """An embedding look-up, which Python performs before the steps run."""
+    """An embedding look-up of a recording, which Python performs before the steps run.
+
+    table    matrix of the embeddings
+    ids      array of row numbers, read at each replay
+    out      where the rows are written, float32 (ids, columns)
+    failure  message of the IndexError for an id outside the table
+    """
 
     table: Any
     ids: np.ndarray
@@ -54,7 +61,8 @@ class Lookup(NamedTuple):
 
 
 class Recording(Steps):
-    """Steps being recorded; the op classes are mixed in by ``backend.Recorded``."""
+    """A recording, at first under construction: the ops, which ``backend.Recorded`` mixes in, append steps; after
+    ``seal`` it can be replayed."""
 
     name = "cpu"
 
@@ -72,7 +80,7 @@ class Recording(Steps):
     # --- recording
 
     def empty(self, *shape: int, dtype: DTypeLike = F32) -> np.ndarray:
-        """Return a placeholder buffer, whose memory is never touched: ``seal`` assigns the real memory."""
+        """Return a placeholder array, which only stands for addresses: ``seal`` assigns it memory that is used."""
         kind = np.dtype(dtype)
         size = math.prod(shape) * kind.itemsize
         memory = np.empty(size + 2 * ALIGNMENT, np.uint8)
@@ -81,7 +89,7 @@ class Recording(Steps):
         return memory[skip : skip + size].view(kind).reshape(shape)
 
     def array(self, *shape: int, dtype: DTypeLike = F32) -> np.ndarray:
-        """Return a placeholder that several ops may write parts of (``into``)."""
+        """Return a placeholder array, parts of which several ops may write (their argument ``into``)."""
         return self.empty(*shape, dtype=dtype)
 
     def temp(self, size: int) -> int:
@@ -118,17 +126,18 @@ class Recording(Steps):
     # --- laying out
 
     def seal(self, *outputs: np.ndarray, kept: Sequence[np.ndarray] = ()) -> None:
-        """Decide in which order and place the recorded steps run, and write them to memory for ``replay``.
+        """End the recording: choose the order of its steps and the memory of its buffers, and write the table of steps
+        that ``replay`` runs.
 
-        ``outputs`` and ``kept`` (treated alike here) are readable as ``self.outputs`` and ``self.kept`` after a run,
-        until the next run.
+        After a replay, and until the next, the arrays ``self.outputs`` and ``self.kept`` have the values of ``outputs``
+        and ``kept`` (on this backend there is no difference). Raise ValueError if one is not a result of an op.
         """
         results = (*outputs, *kept)
         buffers = sorted((start, size) for start, size, _ in self._buffers)
         starts = [start for start, _ in buffers]
 
         def buffer_of(value: int) -> int | None:
-            """Return the number of the placeholder buffer that contains an address."""
+            """Return the number of the placeholder buffer that contains the address ``value``; None if none does."""
             i = bisect_right(starts, value) - 1
             return i if i >= 0 and value < buffers[i][0] + buffers[i][1] else None
 
@@ -170,7 +179,11 @@ class Recording(Steps):
         self._owner.clear()
 
     def _write(self, groups: list[Group], relocate: Callable[[int], int], area: int, work: int) -> None:
-        """Write steps, argument blocks and lists of tails to memory."""
+        """Write steps, argument blocks and lists of tails to memory, in the layout of ``abi``.
+
+        relocate: function that maps addresses in placeholders to those in real memory
+        area, work: address of the threads' work areas, and bytes of each
+        """
         self.workers.load()
         entries, tails = _entries(groups, [step.items for step in self._steps])
         order = [i for group in groups for i in group.steps]
@@ -210,17 +223,16 @@ class Recording(Steps):
     # --- the same steps on other arrays
 
     def template(self, arrays: Sequence[np.ndarray]) -> Template:
-        """Return a template to run the same steps on other arrays in place of ``arrays``; call it before the first
-        replay.
+        """Return a template that makes recordings of the same steps with other arrays in place of ``arrays``.
 
-        The template holds no reference to ``arrays``.
+        Call it after ``seal`` and before the first replay. The template holds no reference to ``arrays``.
         """
         regions = [self._memory, self._table, self._error, *(lookup.out for lookup in self._lookups), *arrays]
         ranges = sorted((address(array), address(array) + array.nbytes, n) for n, array in enumerate(regions))
         starts, ends, numbers = (np.array(column) for column in zip(*ranges, strict=True))
 
         def region(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            """Return the places in ``ranges`` of addresses, and whether they lie in one at all."""
+            """Return, for each address, the index in ``ranges`` of the range that may hold it, and whether it does."""
             place = np.maximum(np.searchsorted(starts, values, "right") - 1, 0)
             return place, (starts[place] <= values) & (values < ends[place])
 
@@ -238,19 +250,24 @@ class Recording(Steps):
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes of the recording: steps, buffers, work areas."""
+        """Return the size in bytes of the recording: steps, buffers and work areas."""
         return self._memory.nbytes + self._table.nbytes
 
 
 class Template(NamedTuple):
-    """A sealed recording without its arrays.
+    """A sealed recording without its arrays, from which other sessions get theirs without recording again.
 
-    words      table of steps
-    slots      indices of words that are addresses within an array, of the recording itself or replaced
-    regions    number of that array: memory, table, error flag, outputs of lookups, then replaced arrays
-    offsets    bytes from the beginning of that array
-    lookups    table, number among the replaced arrays, shape of the output, failure
-    results    offset in the memory, shape and dtype of outputs and kept results
+    kind       class of the recordings it makes
+    tasks      names of the steps' tasks, in order
+    size       bytes of a recording's memory (buffers and work areas)
+    words      the table of steps, as int64
+    slots      indices of the words that are addresses in an array of the recording itself or in a replaced array
+    regions    for each of them, the number of that array: memory, table, error flag, outputs of look-ups, then the
+               replaced arrays
+    offsets    for each of them, the bytes from the beginning of that array
+    lookups    per embedding look-up: table, number of its ids among the replaced arrays, shape of the output, message
+    results    offset in the memory, shape and dtype of the outputs and of the kept results
+    keep       other arrays that the steps use, to keep them alive
     """
 
     kind: type[Recording]
@@ -266,8 +283,8 @@ class Template(NamedTuple):
     keep: list[np.ndarray]
 
     def on(self, arrays: Sequence[np.ndarray]) -> Recording:
-        """Return a recording of the same steps on ``arrays``, of the same shapes and dtypes as those of
-        ``Recording.template``."""
+        """Return a recording of the same steps on ``arrays``, which must have the same order, shapes and dtypes as
+        those given to ``Recording.template``."""
         made = self.kind(self.workers)
         made._memory, made._table, made._error = aligned(self.size), aligned(self.words.nbytes), np.zeros(1, np.int64)
         made._base, made.tasks, made.length = address(made._table), self.tasks, len(self.tasks)
@@ -285,7 +302,7 @@ class Template(NamedTuple):
 
 
 def _identity(array: np.ndarray, among: Sequence[np.ndarray]) -> int:
-    """Return the number of an array in a sequence; ValueError if it is not there."""
+    """Return the index of this very array in a sequence; raise ValueError if it is not there."""
     for number, other in enumerate(among):
         if other is array:
             return number
@@ -293,7 +310,7 @@ def _identity(array: np.ndarray, among: Sequence[np.ndarray]) -> int:
 
 
 def _entries(groups: list[Group], items: Sequence[int]) -> tuple[list[Entry], list[int]]:
-    """Return how each step of the groups is executed, in order, and the lists of tails one after the other.
+    """Return the words that say how each step is executed, in order, and the lists of tails (see ``abi``), joined.
 
     items: number of items of each step
     """
@@ -332,7 +349,8 @@ def _entries(groups: list[Group], items: Sequence[int]) -> tuple[list[Entry], li
 
 
 def _spans(accesses: Sequence[Sequence[Access]], groups: list[Group], kept: set[int]) -> dict[int, tuple[int, int]]:
-    """Return the first and last phase in which each buffer is in use; those in ``kept`` are in use to the end."""
+    """Return the first and last phase in which each placeholder buffer is in use, by number; those in ``kept`` are in
+    use to the end."""
     spans: dict[int, tuple[int, int]] = {}
     for group in groups:
         for one in (one for i in group.steps for one in accesses[i]):
@@ -344,8 +362,11 @@ def _spans(accesses: Sequence[Sequence[Access]], groups: list[Group], kept: set[
 
 
 def _share(spans: dict[int, tuple[int, int]], sizes: list[int]) -> tuple[dict[int, int], int]:
-    """Return offsets such that buffers with overlapping spans do not overlap, and the total bytes. A buffer reuses free
-    memory of its own size, of which layers, being alike, leave plenty; else it gets new memory."""
+    """Return an offset in memory for each buffer, by number, and the bytes of memory needed in total.
+
+    ``spans`` are the first and last phase of each; buffers in use at the same time do not overlap. A buffer reuses free
+    memory of exactly its size, of which there is plenty because layers are alike, or else gets new memory.
+    """
     offsets: dict[int, int] = {}
     total = 0
     taken: list[tuple[int, int, int]] = []  # heap of (last phase, size, offset): the next to become free first

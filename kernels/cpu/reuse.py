@@ -1,8 +1,9 @@
-"""Memory of large results, used again within a pass: fresh pages cost more than the small ops that fill them.
+"""A pool of memory for large results of ops, because fresh pages from the system cost more than small ops take to fill
+them.
 
-The arrays of a chunk of tokens are tens of megabytes. Given back to the system after each op, their pages are cleared
-again for the next: a twelfth of a prefill. Small arrays stay with malloc, which keeps their
-pages by itself.
+The arrays of a chunk of prompt tokens are tens of megabytes. If they went back to the system after each op, it would
+have to clear their pages again for the next: a twelfth of the time of a prefill. Small arrays are allocated by malloc,
+which keeps their pages by itself.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 LEAST = 1 << 20
-"""Bytes below which arrays are NumPy's own."""
+"""Size in bytes below which arrays are allocated by NumPy as usual, not from the pool."""
 
 
 class _Loan:
-    """A block lent to an array and its views; it goes back when the last of them is gone."""
+    """A block of the pool in use by an array and its views; it returns to the pool when the last of them is gone."""
 
     def __init__(self, memory: Memory, block: np.ndarray, shape: tuple[int, ...], kind: np.dtype):
         self.memory, self.block = memory, block
@@ -31,10 +32,11 @@ class _Loan:
 
 
 class Memory:
-    """Blocks that were results, kept for results of the same size until no block is in use.
+    """The pool: blocks of past results, kept for new results of the same size until no block is in use.
 
-    Never more is kept and lent together than has been lent at once, so nobody needs more memory than without. An array
-    that outlives its pass would keep the others' blocks, too: copy it. Any thread may take and give back.
+    Blocks kept and in use never exceed together what was once in use at the same time, so the pool needs no more memory
+    than a program without it. While any array is in use the pool frees nothing, so copy one that outlives its pass. Any
+    thread may allocate and free.
     """
 
     def __init__(self) -> None:
@@ -44,7 +46,7 @@ class Memory:
         self.kept = self.lent = self._most = 0
 
     def empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
-        """Return an uninitialised array."""
+        """Return an uninitialised array, from the pool if it is large."""
         kind = np.dtype(dtype)
         size = math.prod(shape) * kind.itemsize
         if size < LEAST:
@@ -64,14 +66,15 @@ class Memory:
         return np.asarray(_Loan(self, block, shape, kind))
 
     def give_back(self, block: np.ndarray) -> None:
-        """Keep a block that no array uses any more; free all if it was the last."""
+        """Return a block that no array uses any more to the pool; free all blocks if it was the last in use."""
         self._returned.append(block)
         self._settle()
 
     def _settle(self) -> None:
-        """Count what came back, unless somebody is at it, who then counts this, too.
+        """Put returned blocks into the pool, unless another call is doing so, which then takes these, too.
 
-        Never wait here: the collector may give back while its own thread takes.
+        This never waits for the lock, because the garbage collector may return a block in the middle of ``empty``, on
+        the thread that holds it.
         """
         while self._returned and self._lock.acquire(blocking=False):
             try:
@@ -87,7 +90,7 @@ class Memory:
                 self._lock.release()
 
     def _drop(self, most: int) -> None:
-        """Free blocks until at most ``most`` bytes are kept."""
+        """Free unused blocks until the pool keeps at most ``most`` bytes."""
         while self.kept > most:
             size, blocks = next(iter(self._free.items()))
             if blocks:

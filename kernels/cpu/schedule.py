@@ -1,13 +1,14 @@
 """Which steps of a recording run together, and where threads must wait for each other.
 
-Dependencies between steps follow from the memory they touch. Each step becomes part of a group (``abi`` says how groups
-are executed), and each group gets a *phase*; threads meet between phases, so few phases mean little waiting:
+Dependencies between steps follow from the memory they read and write. Each step becomes part of a group (``abi`` says
+how groups are executed), and each group belongs to a *phase*. Threads wait for each other between phases, so the fewer
+phases, the better:
 
-- A step of a single chunk, which one thread does alone anyway, goes into the tail of what it needs: the thread that
-  finishes that runs it, without a meeting. Steps after it follow in the same tail.
-- A step of which each unit needs only the same unit of the step before it is fused with it: a thread takes its units
-  through both. Tasks declare which bytes an item touches (``abi.Task``).
-- Any other step begins in the phase after the last one that it needs.
+- A step of a single chunk, which one thread does alone anyway, joins a *tail* of the groups that it depends on: the
+  thread that finishes the last of them runs the tail, and no other waits. Later small steps join the same tail.
+- A step each unit of which depends only on the same unit of the step before is fused with it: a thread takes its units
+  through both. Tasks declare which bytes an item touches (``abi.Task``), from which this is known.
+- Any other step starts a group in the phase after the latest that it depends on.
 """
 
 from __future__ import annotations
@@ -20,22 +21,22 @@ from typing import NamedTuple
 from .abi import Step
 
 MOST_STEPS = 24
-"""Maximum number of steps of a group: buffers that a phase uses lie beside each other."""
+"""Maximum number of steps of a group, because all buffers that a phase uses take memory at the same time."""
 
 MEETING = 0.2
-"""Time that threads lose between two phases, in times of a chunk, of which each takes 5 to 15 us."""
+"""Time that threads lose between two phases, as a fraction of the time of a chunk, which is 5 to 15 us."""
 
 SMALL = 0.5
-"""Chunks that a tail may have for another one to be appended to it rather than run beside it."""
+"""Work in chunks up to which a tail is merged with another tail rather than run at the same time."""
 
 
 class Access(NamedTuple):
-    """One array that a step touches.
+    """One array that a step reads or writes.
 
-    owner    number of the array: what shares memory has the same
+    owner    number of the memory that it belongs to: arrays that share memory have the same
     written  whether the step writes it
-    field    number of the field that holds its address
-    place    bytes from the beginning of a placeholder buffer; 0 in an array from outside
+    field    number of the field of the step's argument block that holds its address
+    place    its offset in bytes in a placeholder buffer; 0 for an array that is not the recording's own
     """
 
     owner: int
@@ -46,13 +47,13 @@ class Access(NamedTuple):
 
 @dataclass(eq=False)
 class Group:
-    """Steps executed together.
+    """Steps that are executed together.
 
-    phase   number of the phase
-    steps   their numbers, in order
-    units   number of units that threads claim (of a tail 1)
-    chunk   units claimed at once
-    needs   of a tail: the groups of its phase that it needs
+    phase   number of the phase in which they run
+    steps   numbers of the steps, in order
+    units   number of units into which their work is divided (1 in a tail)
+    chunk   number of units that a thread claims at once
+    needs   in a tail: the groups of the same phase that it depends on; empty in other groups
     """
 
     phase: int
@@ -63,11 +64,11 @@ class Group:
 
 
 def dependencies(accesses: Sequence[Sequence[Access]]) -> list[set[int]]:
-    """Return the steps that each step must follow: the last writers of what it touches, and readers since of what it
-    writes.
+    """Return for each step the numbers of the steps that it must follow: the last writers of what it reads or writes,
+    and those that have since read what it writes.
 
-    Results at different places of one array are disjoint parts of it (an op's ``into``): their writers do not wait for
-    each other. Readers wait for the writers of all parts, and writers for readers of any.
+    Results at different offsets of one array are disjoint parts of it (an op's ``into``): their writers do not wait for
+    each other. Readers wait for the writers of all parts, and writers for the readers of any part.
     """
     written: dict[int, dict[int, int]] = {}
     read: dict[int, list[int]] = {}
@@ -98,9 +99,9 @@ def dependencies(accesses: Sequence[Sequence[Access]]) -> list[set[int]]:
 def plan(steps: Sequence[Step], accesses: Sequence[Sequence[Access]], threads: int) -> list[Group]:
     """Return the groups of all steps in order of execution: by phase, the tails of a phase last.
 
-    steps     as recorded, each with items
-    accesses  what each step touches
-    threads   number of threads that will execute them; one has the groups of two
+    steps     the recorded steps, without those that have no items
+    accesses  the arrays that each step reads or writes
+    threads   number of threads that will execute them; for one thread, groups are the same as for two
     """
     threads = max(2, threads)
     group_of: list[Group] = []
@@ -128,7 +129,8 @@ def chunks(step: Step) -> float:
 
 
 def _tail(last: list[Group], number: int, steps: Sequence[Step], group_of: list[Group]) -> Group | None:
-    """Append a step to the tail among the groups it needs, or make one; None if it has to begin a phase."""
+    """Append step ``number`` to a tail among the groups ``last`` that it depends on, merging several tails, or make a
+    tail that follows them; return the tail, or None if the step has to begin a phase instead."""
     tails = [group for group in last if group.needs]
     if sum(len(tail.steps) for tail in tails) >= MOST_STEPS:
         return None
@@ -150,7 +152,8 @@ def _tail(last: list[Group], number: int, steps: Sequence[Step], group_of: list[
 def _fused(
     group: Group, number: int, steps: Sequence[Step], accesses: Sequence[Sequence[Access]], threads: int
 ) -> Group | None:
-    """Append a step to the group whose units it can follow; None if it cannot, or if too few threads could share it."""
+    """Append step ``number`` to ``group`` if each of its units depends only on the same unit of the group, and enough
+    threads can share the work; return the group, or None."""
     if len(group.steps) >= MOST_STEPS:
         return None
     step, units = steps[number], math.gcd(group.units, steps[number].items)
@@ -169,13 +172,14 @@ def _fused(
 
 
 def _rounds(work: float, units: int, threads: int) -> float:
-    """Return the time that threads take for a group of ``work`` chunks that falls into ``units``, in times of a
-    chunk."""
+    """Return the time that the threads take for a group with ``work`` chunks of work, divided into ``units`` equal
+    units; the time of one chunk is 1."""
     return work * math.ceil(units / threads) / units
 
 
 def _common(step: Step, field: int, other: Step, other_field: int) -> int:
-    """Return into how many units two steps fall of which each touches only its own part of an array; 1 if into none."""
+    """Return into how many units two steps can be divided so that each unit touches only its own part of the array that
+    both have in the given fields; 1 if they cannot be divided."""
     mine, its = step.task.pieces(step.values).get(field), other.task.pieces(other.values).get(other_field)
     if mine is None or its is None or step.values[field] != other.values[other_field]:
         return 1

@@ -1,8 +1,9 @@
-"""The base of the CPU backend's op classes, whether their steps run at once or are recorded.
+"""The base class of the CPU backend's op classes, whether their steps run at once or are recorded.
 
 An op gets checked arguments and output arrays (``kernels.binding``), takes scratch memory (``temp``), describes its
-work as steps and hands them to ``run``. ``backend.CPU`` runs them at once; ``recording.Recording`` records all ops of a
-token and runs them as one job. Both compute the same bits, because an op does all its work in its steps.
+work as steps (``abi.Step``: a compiled task, its arguments and how to divide it among threads) and hands them to
+``run``. ``backend.CPU`` runs them at once; ``recording.Recording`` records all ops of a token and runs them as one job.
+Both compute the same bits, because an op does all its work in its steps.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ T = TypeVar("T")
 
 
 def is_half(rows: np.ndarray | None) -> int:
-    """Return 1 if cached rows are float16, else 0, as tasks expect it."""
+    """Return 1 if cache rows are float16, else 0 (also for None): the form in which tasks take it."""
     return int(rows is not None and rows.dtype == F16)
 
 
 class Steps(Binding, ABC):
-    """The base of the op classes."""
+    """The base class of the op classes; subclasses run the steps at once or record them."""
 
     threads: int
-    """Number of threads that share a step."""
+    """Number of threads among which a step is divided."""
 
     @abstractmethod
     def empty(self, *shape: int, dtype: DTypeLike = F32) -> np.ndarray:
@@ -38,27 +39,30 @@ class Steps(Binding, ABC):
 
     @abstractmethod
     def temp(self, size: int) -> int:
-        """Return the address of ``size`` bytes, 128-byte aligned, private to the steps of this op."""
+        """Return the address of ``size`` bytes of scratch memory, 128-byte aligned, for the steps of this op only."""
 
     @abstractmethod
     def run(self, steps: Sequence[Step], failure: str = "") -> None:
         """Run the op's steps in order; raise IndexError(failure) if one of them sets its error flag."""
 
     def at(self, x: np.ndarray | None) -> int:
-        """Return the address of the first value, 0 for None; the caller must keep ``x`` alive until ``run`` has
-        returned."""
+        """Return the address of the first value of ``x``, 0 for None; the caller must keep ``x`` alive until ``run``
+        has returned."""
         return 0 if x is None else address(x)
 
     def shared(self, key: tuple, make: Callable[[], tuple[T, list[Step]]]) -> tuple[T, list[Step]]:
-        """Return a by-product of an op, such as packed inputs, and the steps that make it (none if an earlier op made
-        it)."""
+        """Return a by-product that several ops can use, such as packed inputs, and the steps that compute it.
+
+        ``key`` identifies it; ``make`` returns both. A recording calls ``make`` once per key, and returns no steps to
+        later ops.
+        """
         return make()
 
     def chunk(self, items: int, cost: int, grain: int = 16384) -> int:
-        """Return the number of items that a thread claims at once.
+        """Return the number of items of a step that a thread claims at once (a chunk).
 
-        ``cost`` is the rough number of float operations per item; a chunk has about ``grain`` operations (a few
-        microseconds, so that small jobs stay on the calling thread), and there are at most about 8 chunks per thread.
+        ``cost`` is the rough number of float operations per item. A chunk has about ``grain`` operations (a few
+        microseconds, so that small jobs stay on the calling thread), more if there would be over 8 chunks per thread.
         """
         least = max(1, grain // max(1, cost))
         return least if items <= least else max(least, items // (8 * self.threads))

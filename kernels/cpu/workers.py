@@ -1,8 +1,8 @@
 """The worker pool: Python threads parked in compiled code, which run jobs made of steps.
 
-A call packs its steps into memory and enters compiled code; there the calling thread works as thread 0 and workers join
-it (``tasks/sync.py`` has the protocol). One job runs at a time; callers on other threads wait their turn. A step with
-no more items than its chunk, or a pool of one thread, never wakes the workers.
+A call packs its steps into memory and enters compiled code; there the calling thread works as thread 0 and the workers
+join it (``tasks/sync.py`` has the protocol). One job runs at a time; callers on other threads wait their turn. A job in
+which no step has more items than its chunk size is run by the calling thread alone.
 
 Results do not depend on the number of threads: chunks decide which thread computes an item, never how.
 
@@ -31,10 +31,11 @@ MAX_STEPS = 16
 MAX_THREADS = 256
 
 WAITING = {abi.POOL_SPIN: 200_000, abi.POOL_NAP: 1_000_000, abi.POOL_IDLE_NAP: 500_000, abi.POOL_IDLE: 40_000_000}
-"""Nanoseconds after which a thread that waits for a step yields its core and then naps, and after which an idle worker
-naps and then sleeps in Python. Not counts of polls: a poll takes ten times as long on one processor as on another.
+"""Nanoseconds after which a thread that waits for a step yields its core (SPIN) and naps (NAP), and after which an idle
+worker naps (IDLE_NAP) and sleeps in Python (IDLE). These are times rather than numbers of polls, because a poll takes
+ten times as long on one processor as on another.
 
-An idle worker is awake while Python chooses a token: a nap then would delay the next one.
+Idle workers stay awake for as long as Python needs to choose a token, because a nap would delay the next token.
 """
 
 _PY_OBJECT = object.__basicsize__
@@ -46,7 +47,7 @@ def _array_data(array: np.ndarray) -> int:
 
 
 def _checked_address():
-    """Return the function ``address(array)``: the address of an array's first element.
+    """Return a fast function ``address(array)`` that returns the address of an array's first element.
 
     ``array.ctypes.data`` costs a microsecond. NumPy's ABI fixes the data pointer as the first field of an array object,
     which is ten times faster to read; fall back to the slow way where that does not hold.
@@ -72,7 +73,7 @@ def _not_loaded(*_: int) -> None:
 
 
 class Workers:
-    """A pool of ``threads`` threads, the calling one included."""
+    """A pool of ``threads`` threads that run jobs; the thread that calls ``run`` is one of them."""
 
     def __init__(self, threads: int):
         self.threads = threads
@@ -128,7 +129,7 @@ class Workers:
     def load(self, progress: Callable[[str], None] | None = None) -> None:
         """Load the compiled code, compiling it if this machine has none; without this call the first ``run`` does so.
 
-        progress: called with a line while it compiles (None: lines on stderr).
+        progress: called with a line of text now and then while it compiles (None: print the lines to stderr)
         """
         if self._run is not _not_loaded:
             return
@@ -139,9 +140,9 @@ class Workers:
         self._run = code.function("pool_run", 1)
 
     def run(self, steps: Sequence[Step], area: int = 0, size: int = 0) -> bool:
-        """Run the steps in order, each spread over the threads; return whether a step set its error flag.
+        """Run the steps in order, each divided among the threads; return whether one met an index out of range.
 
-        area, size: address of the threads' work areas, and bytes of each.
+        area, size: address of the threads' work areas, and bytes of each
         """
         if self._run is _not_loaded:
             self.load()
@@ -178,7 +179,7 @@ class Workers:
 
 
 def read_ticks() -> int:
-    """Return the time of the clock that compiled code reads, in ticks."""
+    """Return the time in ticks of the clock that compiled code reads (the processor's own counter)."""
     out = ctypes.c_int64()
     _tick_reader()(ctypes.addressof(out))
     return out.value
@@ -191,16 +192,17 @@ def _tick_reader() -> Callable[..., None]:
 
 @cache
 def tick_rate() -> float:
-    """Return the ticks of a nanosecond, measured once in two milliseconds; 0.0 if the clock stands still.
+    """Return the ticks per nanosecond of the clock that compiled code reads; 0.0 if it stands still.
 
-    Measured, because the rate that AArch64 tells (CNTFRQ_EL0) is what firmware wrote, and x86 tells none.
+    The rate is measured once, in two milliseconds, because the rate that AArch64 reports (CNTFRQ_EL0) is whatever
+    firmware wrote there, and x86 reports none.
     """
 
     def pair() -> tuple[int, int, int]:
         before, ticks, after = time.perf_counter_ns(), read_ticks(), time.perf_counter_ns()
         return after - before, before, ticks
 
-    _, first, first_ticks = min(pair() for _ in range(5))  # the one that nobody interrupted
+    _, first, first_ticks = min(pair() for _ in range(5))  # the fastest, which was not interrupted
     time.sleep(0.002)
     _, last, last_ticks = min(pair() for _ in range(5))
     return max(0.0, (last_ticks - first_ticks) / (last - first))
@@ -211,7 +213,8 @@ _SHARED_LOCK = threading.Lock()
 
 
 def shared(threads: int | None = None) -> Workers:
-    """Return this process's pool of ``threads`` threads (None: as many as cores); raise ValueError unless 1 .. 256."""
+    """Return the pool of ``threads`` threads (None: as many as cores) that all backends of this process share; raise
+    ValueError unless there are 1 to 256 threads."""
     count = available_cores() if threads is None else threads
     if not 1 <= count <= MAX_THREADS:
         raise ValueError(f"threads must be 1..{MAX_THREADS}, not {count}")

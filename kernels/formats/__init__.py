@@ -1,8 +1,8 @@
-"""Storage formats: the size of every ggml type, and dequantizers for those the engine computes with.
+"""Storage formats of weights: the size of every ggml type, and dequantizers for those that the engine computes with.
 
 ``FORMATS`` maps names and ``BY_ID`` maps ggml type ids to ``Format``. A format that GGUF does not have (our own layouts
-of published weights) has a negative id and no entry in ``BY_ID``. Only NumPy is needed; compute kernels are tested
-against these readable dequantizers, which are tested bit for bit against gguf-py or ml_dtypes.
+of weights as they were published) has a negative id and no entry in ``BY_ID``. Only NumPy is needed. The fast kernels
+are tested against these readable dequantizers, which are tested bit for bit against gguf-py or ml_dtypes.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""Weights as they were published: the codes of a matrix in one place, its scales in another, neither copied.
+"""Weights as they were published (safetensors): codes of a matrix in one array, its scales in another, not copied.
 
-``ApartRows`` stands for the bytes of a matrix, or of a stack of them that lie anywhere, in a format whose blocks hold
-scale and codes (``Matrix.data``). Ops of the CPU read both places; whoever indexes it gets copies in that format.
+``ApartRows`` takes the place of the byte array of a matrix or stack (``Matrix.data``) and looks like one in a format
+whose blocks hold scale and codes together. The CPU's ops read the two arrays directly; indexing gives copies in that
+format.
 
-    layout    rows of    codes                                scales
-    FP8       F8_E4M3    one byte a weight                    E8M0 for each 128 rows x 128 columns
-    FP4       MXFP4      two a byte, the earlier one low      E8M0 for each row x 32 columns
+    layout    looks like  codes                                   scales
+    FP8       F8_E4M3     one byte per weight                     E8M0 for each 128 rows x 128 columns
+    FP4       MXFP4       two per byte, the earlier in the low 4  E8M0 for each row x 32 columns
 
 A scale byte of 255 is NaN, in both.
 """
@@ -23,19 +24,19 @@ from .format import Format, Numbers, Plane, PowerOfTwo, block_format
 from .fp4 import MXFP4
 
 _STEP_BYTES = 16 << 20
-"""Bytes of codes that are joined with their scales at once, which bounds the temporaries."""
+"""Bytes of codes that are joined with their scales at once, which limits the size of temporary arrays."""
 
 _CODES = {width: np.dtype([("codes", "u1", width)]) for width in (BLOCK_WEIGHTS, 16)}
 
 
 @dataclass(frozen=True, eq=False)
 class Apart:
-    """A layout of codes and scales in two places.
+    """A layout that stores the codes of a matrix and its scales in two arrays.
 
-    name    of its kernels
-    codes   the codes as a format of blocks without scales; its ``scale`` lies at a place of its own
+    name    by which its kernels are found
+    codes   the codes, as a format whose blocks have no scale; its ``scale`` describes a byte of the other array
     joined  the format whose blocks hold both
-    high    rows that share a row of scales, a power of two
+    high    number of consecutive rows that share scales, a power of two
     """
 
     name: str
@@ -69,11 +70,12 @@ APART = {layout.name: layout for layout in (FP8, FP4)}
 
 
 class ApartRows:
-    """The rows of one matrix (rows, row_bytes), or of a stack (matrices, rows, row_bytes), in the format
-    ``layout.joined``.
+    """What looks like the uint8 array of one matrix (rows, row_bytes), or of a stack (matrices, rows, row_bytes), in
+    the format ``layout.joined``, while its codes and scales stay in separate arrays.
 
-    codes   uint8 arrays (rows, bytes), one a matrix, each contiguous, anywhere
-    scales  uint8 arrays (rows / layout.high rounded up, blocks), as many
+    codes    uint8 arrays (rows, bytes), one per matrix, each contiguous; they need not be neighbours in memory
+    scales   uint8 arrays (rows / layout.high rounded up, blocks), one per matrix, likewise
+    stacked  whether this is a stack, even of one matrix
     """
 
     dtype = np.dtype(np.uint8)
@@ -92,20 +94,21 @@ class ApartRows:
 
     @property
     def ndim(self) -> int:
-        """Return 2, or 3 for a stack."""
+        """Return the number of axes: 2, or 3 for a stack."""
         return len(self.shape)
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes of all codes and scales."""
+        """Return the size in bytes of all codes and scales."""
         return sum(array.nbytes for array in (*self.codes, *self.scales))
 
     def matrix(self, index: int) -> ApartRows:
-        """Return one matrix of a stack, in place."""
+        """Return matrix ``index`` of a stack, without copying."""
         return ApartRows(self.layout, self.codes[index : index + 1], self.scales[index : index + 1], False)
 
     def __getitem__(self, index: Any) -> Any:
-        """Return an integer's matrix of a stack in place; anything else as a copy in the joined format."""
+        """Return one matrix of a stack without copying if ``index`` is an integer; for any other index, and for the
+        rows of a single matrix, a copy in the joined format."""
         if self.ndim == 3:
             if isinstance(index, int | np.integer):
                 return self.matrix(range(len(self.codes))[index])
@@ -129,7 +132,7 @@ class ApartRows:
         return out.reshape(*numbers.shape, self.shape[-1])
 
     def numbered(self, rows: np.ndarray) -> np.ndarray:
-        """Return rows as ``take`` does, numbered through all matrices of a stack."""
+        """Return a copy of rows as ``take`` does, with row numbers that run through all matrices of a stack."""
         out = np.empty((len(rows), self.shape[-1]), np.uint8)
         matrices, places = np.divmod(rows, self.rows)
         for i in np.unique(matrices):
@@ -160,7 +163,7 @@ class ApartRows:
 
 
 def _join(layout: Apart, codes: np.ndarray, out: np.ndarray) -> None:
-    """Store published codes (rows, blocks, bytes) in the order of the joined format."""
+    """Store published codes (rows, blocks, bytes) in ``out``, in the order of the joined format's blocks."""
     if layout is FP8:
         out[:] = codes
         return

@@ -1,4 +1,4 @@
-"""Formats of 256 weights a block in groups with small scales (docs/explanation/model.md 2.3)."""
+"""Formats whose blocks of 256 weights are divided into groups with small scales (docs/explanation/model.md 2.3)."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _Q4_K = np.dtype([("d", "<f2"), ("dmin", "<f2"), ("packed", "u1", 12), ("qs", "u
 
 
 def packed_scales(layout: np.dtype) -> Numbers:
-    """Declare the eight 6-bit scales in the twelve bytes of the field ``packed``, which Q5_K has, too."""
+    """Declare the eight 6-bit scales in the 12-byte field ``packed``, which Q4_K and Q5_K have."""
     return Numbers(
         plane(layout, "packed", 4, run=4, places=[(0, 0), (8, 0)]),
         plane(layout, "packed", 2, run=4, places=[(0, 4), (0, 6)]),
@@ -69,7 +69,7 @@ def packed_scales(layout: np.dtype) -> Numbers:
 
 
 def packed_minima(layout: np.dtype) -> Numbers:
-    """Declare the eight 6-bit minima in the twelve bytes of the field ``packed``."""
+    """Declare the eight 6-bit minima in the 12-byte field ``packed``, which Q4_K and Q5_K have."""
     return Numbers(
         plane(layout, "packed", 4, run=4, places=[(4, 0), (8, 4)]),
         plane(layout, "packed", 2, run=4, places=[(4, 4), (4, 6)]),

@@ -1,4 +1,4 @@
-"""Formats of 32 weights a block, with a half-precision scale (docs/explanation/model.md 2.3)."""
+"""Formats whose blocks hold 32 weights and a half-precision scale (docs/explanation/model.md 2.3)."""
 
 from __future__ import annotations
 

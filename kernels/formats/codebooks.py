@@ -1,4 +1,6 @@
-"""Formats of 256 weights a block as indices of a codebook (docs/explanation/model.md 2.3).
+"""Formats whose blocks of 256 weights are stored as indices into a codebook (docs/explanation/model.md 2.3).
+
+A codebook entry gives a group of 8 weights (an *octet*) or 4 weights (a *quad*).
 
 The codebooks were found by clustering, so they are data (``codebooks.npz``), taken from gguf-py 0.19.0 and tested
 against it: ``iq2_xxs`` (256, 8), ``iq2_xs`` (512, 8) and ``iq2_s`` (1024, 8): magnitudes 8, 25, 43; ``iq3_xxs`` (256,
@@ -19,7 +21,8 @@ with np.load(Path(__file__).with_suffix(".npz")) as _tables:
 
 
 def _fields(width: int, words: Iterable[int], shifts: Iterable[int]) -> Plane:
-    """Declare numbers of ``width`` bits at ``shifts`` of each word, whose places are ``words``."""
+    """Declare numbers of ``width`` bits, which begin at each of the bits ``shifts`` of each word; ``words`` are the
+    words' byte offsets in the block."""
     bits = tuple(shifts)
     return Plane(width, 1, tuple((word + bit // 8, bit % 8) for word in words for bit in bits))
 
@@ -41,9 +44,9 @@ _OCTETS = Codebook(
 
 MAGNITUDES = (8, 25, 43)
 GRID = _OCTETS.grid
-"""Magnitudes of an entry of IQ2_XXS's codebook, uint8 (256, 8)."""
+"""The codebook of IQ2_XXS: the magnitudes of eight weights for each index, uint8 (256, 8)."""
 SIGNS = _OCTETS.sign_table
-"""Its signs of a number, int8 (128, 8): +1 or -1."""
+"""The eight signs, +1 or -1, that each 7-bit sign number of IQ2_XXS stands for, int8 (128, 8)."""
 
 IQ2_XXS = block_format(
     "IQ2_XXS", 16, 256, _IQ2_XXS,
@@ -146,7 +149,8 @@ IQ3_S = block_format(
 #     w = d * (2 s_j + 1) * (value +- 1/8)        j = group of 32 weights
 #
 # Word j of ``qh`` holds 3 more bits for the index of each of its four octets, the scale in bits 12 to 14, and in bit 15
-# whether 1/8 is taken away. The codebook is eight times ggml's, so that values are integers, the scale an eighth.
+# whether 1/8 is subtracted. The codebook here is eight times ggml's, so that values are integers, and the scale an
+# eighth.
 _IQ1_S = np.dtype([("d", "<f2"), ("qs", "u1", 32), ("qh", "<u2", 8)])
 _WORDS = range(34, 50, 2)
 
@@ -166,7 +170,7 @@ IQ1_S = block_format(
 
 # IQ1_M: 56 bytes, the codebook of IQ1_S in 16 groups, without a field for d.
 #
-# Nibble k of ``qh`` holds 3 more bits for the index of octet k, and in its top bit whether 1/8 is taken away. Word
+# Nibble k of ``qh`` holds 3 more bits for the index of octet k, and in its top bit whether 1/8 is subtracted. Word
 # j / 4 of ``scales`` holds scale j at bit 3 (j mod 4); the top nibbles of the four words are d, lowest first.
 _IQ1_M = np.dtype([("qs", "u1", 32), ("qh", "u1", 16), ("scales", "<u2", 4)])
 

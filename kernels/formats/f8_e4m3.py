@@ -1,10 +1,10 @@
-"""F8_E4M3: 129 bytes for 128 weights, an E8M0 scale and codes of 8-bit floats (docs/explanation/model.md 2.3).
+"""F8_E4M3: 129 bytes for 128 weights, an E8M0 scale and 8-bit floats as codes (docs/explanation/model.md 2.3).
 
     w = 2^(e - 127) * E4M3FN(code)
 
-A layout of our own for weights that are published as E4M3 with a scale for every 128 x 128: each row stores the scales
-of its blocks, so that a row is computed from its own bytes alone. E4M3FN has 4 exponent bits of bias 7 and 3 bits of
-fraction, subnormal numbers, no infinity, and NaN where all seven bits are set (Micikevicius et al. 2022,
+A layout of our own for weights that are published as E4M3 with one scale per 128 x 128 weights: each row stores the
+scales of its blocks, so that it can be computed from its own bytes alone. E4M3FN has 4 exponent bits of bias 7 and 3
+bits of fraction, subnormal numbers, no infinity, and NaN where all seven bits are set (Micikevicius et al. 2022,
 arXiv:2209.05433). E8M0 is a power of two; 255 is NaN (OCP Microscaling Formats 1.0).
 """
 

@@ -5,12 +5,14 @@ A row of ``cols`` weights is stored as ``cols / block_elems`` blocks of ``block_
 
     w = d * s_g * code - dmin * m_g         g = group of ``group`` weights
 
-where code, s_g and m_g are small numbers (``Numbers``) whose bits lie in planes of the block (``Plane``). A format
-without sub-scales has s_g = 1 for the whole block; one without minima has m_g = 1, or no second term if it has no dmin
-either. Codes are integers, or bits of a small float (``SmallFloat``), or numbers of ``Levels``, or indices of octets in
-a codebook (``Codebook``). The NumPy decoder here interprets
-the declaration; the CPU's and CUDA's kernels are generated from it. A format whose ``layout`` is None is only *sized*:
-its tensors can be laid out or skipped, but not decoded.
+where d and dmin are the scale and minimum of the block, and code, s_g and m_g are small numbers (``Numbers``) whose
+bits are spread over the bytes of the block (``Plane`` says how). A format without sub-scales has s_g = 1 for the whole
+block; one without minima has m_g = 1, or no second term if it has no dmin either. A code is an integer, the bits of a
+small float (``SmallFloat``), the number of a level (``Levels``), or the index of a group of weights in a codebook
+(``Codebook``).
+
+The NumPy decoder here interprets the declaration; the CPU's and CUDA's kernels are generated from it. Of a format whose
+``layout`` is None only the size is known: its tensors can be laid out in a file or skipped, but not decoded.
 """
 
 from __future__ import annotations
@@ -31,10 +33,12 @@ _EXPONENT = {"F32": np.uint32(0x7F800000), "F16": np.uint16(0x7C00), "BF16": np.
 
 @dataclass(frozen=True)
 class Plane:
-    """Location of ``width`` bits of each number in a sequence of small numbers.
+    """Where a block stores ``width`` bits of each of its small numbers (codes or sub-scales); numbers whose bits are
+    in several fields, such as 4 low and 2 high ones, have several planes.
 
-    Number v belongs to run r = v // run. With (byte, shift) = places[r] its bits begin at bit ``shift`` of byte
-    ``byte + v % run`` of the block; bits beyond the eighth continue in the next byte.
+    The numbers come in runs of ``run``, each in consecutive bytes. Number v belongs to run r = v // run; with (byte,
+    shift) = places[r] its bits begin at bit ``shift`` of byte ``byte + v % run`` of the block. Bits beyond the eighth
+    continue in the next byte.
     """
 
     width: int
@@ -43,11 +47,11 @@ class Plane:
 
     @property
     def count(self) -> int:
-        """Return the number of numbers in the sequence."""
+        """Return how many numbers a block has."""
         return self.run * len(self.places)
 
     def bits(self, blocks: np.ndarray) -> np.ndarray:
-        """Extract the bits: uint8 (n, block_bytes) -> uint8 (n, count), perhaps a view."""
+        """Extract the bits: uint8 (n, block_bytes) -> uint8 (n, count); the result may be a view of ``blocks``."""
         (byte, _), *others = self.places
         if self.width == 8 and not others:
             return blocks[:, byte : byte + self.run]
@@ -68,10 +72,10 @@ def plane(
     shifts: Sequence[int] = (0,),
     places: Sequence[tuple[int, int]] | None = None,
 ) -> Plane:
-    """Declare a plane within a field of the block.
+    """Declare a plane within one field of the block.
 
-    By default every ``run`` bytes of the field hold one run per entry of ``shifts``, one after the other; ``places``
-    lists (byte within the field, shift) of each run instead.
+    By default each ``run`` bytes of the field hold as many runs as there are ``shifts``: the first at the first shift
+    within these bytes, and so on. ``places`` lists (byte within the field, shift) of each run instead.
     """
     dtype, start = layout.fields[field][:2] if layout.fields else (layout, 0)
     if places is None:
@@ -81,9 +85,10 @@ def plane(
 
 @dataclass(frozen=True)
 class Numbers:
-    """Small integers with the value ``times * bits - zero``; ``planes`` hold their bits, lowest first.
+    """The small integers of a block (codes or sub-scales), each with the value ``times * bits - zero``.
 
-    ``signed``: the bits are two's complement.
+    planes  where the bits are, the lowest bits first
+    signed  whether the bits are two's complement
     """
 
     planes: tuple[Plane, ...]
@@ -97,7 +102,7 @@ class Numbers:
 
     @property
     def width(self) -> int:
-        """Return the number of bits of a number."""
+        """Return the number of bits of each number."""
         return sum(p.width for p in self.planes)
 
     @property
@@ -107,7 +112,7 @@ class Numbers:
 
     @property
     def range(self) -> tuple[int, int]:
-        """Return the least and the greatest value."""
+        """Return the least and the greatest value that a number can have."""
         low = -(1 << self.width - 1) if self.signed else 0
         return self.times * low - self.zero, self.times * (low + (1 << self.width) - 1) - self.zero
 
@@ -137,7 +142,7 @@ class Numbers:
 
 @dataclass(frozen=True)
 class Half:
-    """A binary16 at offset ``byte`` of the block, times ``factor`` (a power of two, or minus one)."""
+    """A half-precision (binary16) scale at offset ``byte`` of the block, times ``factor`` (a power of two, or -1)."""
 
     byte: int
     factor: float = 1.0
@@ -149,14 +154,15 @@ class Half:
 
 
 def half(layout: np.dtype, field: str, factor: float = 1.0) -> Half:
-    """Declare the binary16 in ``field`` of the block."""
+    """Declare the half-precision scale in ``field`` of the block, times ``factor``."""
     assert layout.fields is not None
     return Half(layout.fields[field][1], factor)
 
 
 @dataclass(frozen=True)
 class PowerOfTwo:
-    """A byte e of the block that means 2^(e - bias); 255 is NaN if ``nan`` (E8M0, OCP Microscaling Formats 1.0)."""
+    """A scale 2^(e - bias), e being the byte at offset ``byte`` of the block; 255 means NaN if ``nan`` (E8M0, OCP
+    Microscaling Formats 1.0)."""
 
     byte: int
     bias: int
@@ -177,10 +183,11 @@ class PowerOfTwo:
 
 @dataclass(frozen=True)
 class SmallFloat:
-    """A small float of sign, ``exponent`` and ``fraction`` bits, with subnormal numbers and no infinity.
+    """A small float: a sign bit, ``exponent`` bits and ``fraction`` bits, with subnormal numbers and no infinity.
 
-    nan            all bits below the sign set is NaN
-    negative_zero  the sign bit alone is -0, not 0
+    bias           taken from the exponent bits
+    nan            whether a code with all bits below the sign set means NaN
+    negative_zero  whether the sign bit alone means -0 rather than 0
     """
 
     exponent: int
@@ -205,7 +212,7 @@ class SmallFloat:
 
 @dataclass(frozen=True)
 class Levels:
-    """Sixteen signed bytes of which a 4-bit code names one."""
+    """The sixteen values (signed bytes) that the 4-bit codes of a format stand for."""
 
     values: tuple[int, ...]
 
@@ -217,13 +224,13 @@ class Levels:
 
 @dataclass(frozen=True, eq=False)
 class Codebook:
-    """Codes of a few weights each: an index into a table of values, and perhaps numbers for their signs.
+    """Codes for groups of 4 or 8 weights: an index into a table of values and, in most formats, the weights' signs.
 
-    grid   uint8 or int8 (entries, weights): the values of each index, magnitudes where there are ``signs``
-    index  index for each ``weights`` weights
-    signs  number for each eight weights: bit i is set if weight i is negative; of 7 bits, the sign of weight 7 makes
-           the number of minuses even
-    shift  bit for each ``weights`` weights: 1 is taken from their values if it is set, else added
+    grid   uint8 or int8 (entries, weights): the values that each index stands for; magnitudes if there are ``signs``
+    index  where the index of each group is stored
+    signs  a number for each 8 weights, of which bit i is set if weight i is negative; if it has only 7 bits, weight 7
+           is negative where that makes the number of negative weights even
+    shift  a bit for each group: 1 is subtracted from the group's values if it is set, else added
     """
 
     grid: np.ndarray
@@ -233,7 +240,7 @@ class Codebook:
 
     @cached_property
     def sign_table(self) -> np.ndarray:
-        """Return +1 or -1 for each sign number, int8 (2^bits, 8)."""
+        """Return the eight signs, +1 or -1, that each number of ``signs`` stands for: int8 (2^bits, 8)."""
         assert self.signs is not None
         bits = (np.arange(1 << self.signs.width, dtype=np.uint8)[:, None] >> np.arange(8, dtype=np.uint8)) & 1
         if self.signs.width == 7:
@@ -260,9 +267,12 @@ class Codebook:
 
 @dataclass(frozen=True)
 class Trits:
-    """Numbers -1, 0 or 1 as base-3 digits of bytes (TQ1_0): digit n of byte v is ``((v * 3^n mod 256) * 3) >> 8``.
+    """Weights -1, 0 or 1 stored as base-3 digits, up to five a byte (TQ1_0).
 
-    fields  (first byte, bytes, digits of each) in the order of the weights; a digit of all bytes comes before the next
+    Digit n of byte v is ``((v * 3^n mod 256) * 3) >> 8``.
+
+    fields  (first byte, number of bytes, digits in each byte) in the order of the weights; within a field the first
+            digits of all bytes come first, then the second digits, and so on
     """
 
     fields: tuple[tuple[int, int, int], ...]
@@ -279,7 +289,8 @@ class Trits:
 
 @dataclass(frozen=True)
 class ScatteredHalf:
-    """A binary16 whose four nibbles, lowest first, are the high halves of the bytes at ``places``; times ``factor``."""
+    """A half-precision scale spread over the block: its four nibbles, lowest first, are the high halves of the bytes at
+    offsets ``places``. It is multiplied by ``factor``."""
 
     places: tuple[int, int, int, int]
     factor: float = 1.0
@@ -292,7 +303,8 @@ class ScatteredHalf:
 
 @dataclass(frozen=True, eq=False)
 class Listed:
-    """Scales of which a byte names one in ``table``, float32 (256,); one byte for each group, from ``byte`` on."""
+    """Sub-scales stored as one byte per group, which is an index into ``table``, float32 (256,); the ``count`` bytes
+    begin at offset ``byte`` of the block."""
 
     table: np.ndarray
     byte: int
@@ -309,24 +321,26 @@ class Format:
 
     name         as in GGUF
     ggml_id      type id in GGUF; negative for a format that GGUF does not have
-    block_elems  weights of a block
-    block_bytes  bytes of a block
-    layout       the block as a packed little-endian NumPy record; None for size-only formats
+    block_elems  weights per block
+    block_bytes  bytes per block
+    layout       the block as a packed little-endian NumPy record; None if only the size is known
 
     How weights are decoded, for a format of blocks:
 
-    codes        integers, bits that ``small`` explains, a codebook, or base-3 digits
-    small        the float format or the levels that the bits of ``codes`` mean; None for integers
-    scale        d; None: 1
+    codes        the codes: integers, bits whose meaning ``small`` gives, a codebook, or base-3 digits
+    small        the float format or levels that the bits of ``codes`` stand for; None for integers
+    scale        where d is; None means d = 1
     group        number of weights that share a sub-scale and a minimum
-    scales       sub-scales s_g; None: there are none
-    minimum      dmin; None: there are no minima
-    minima       m_g; None: 1 for the whole block
+    scales       where the sub-scales s_g are; None if there are none
+    minimum      where dmin is; None if there are no minima
+    minima       where the m_g are; None means 1 for the whole block
 
     How it is used:
 
-    activation   rounding of the inputs of a matrix where the numerics mode rounds them (docs/explanation/model.md 10.2)
-    quantizer    "exact": a conversion, "blocks": ggml's own rounding, "search": fitted to the weights; "": none
+    activation   how a matrix product rounds its inputs if the numerics mode rounds them (docs/explanation/model.md
+                 10.2): "a8" or "q8k", int8 in blocks of 32 or 256; "float": never
+    quantizer    how we quantize to it: "exact" (a conversion), "blocks" (ggml's own rounding), "search" (scales fitted
+                 to the weights), or "" (we cannot)
     loss         relative rms error of storing normally distributed weights, rounded up from measurements
                  (tests/kernels/test_quantize.py)
     """
@@ -349,12 +363,12 @@ class Format:
 
     @property
     def weighed(self) -> bool:
-        """Return whether importance changes the bytes that the quantizer writes."""
+        """Return whether the quantizer can weigh its errors by an importance matrix."""
         return self.quantizer == "search"
 
     @property
     def decodes(self) -> bool:
-        """Return whether weights can be decoded, rather than only sized."""
+        """Return whether weights can be decoded, rather than only their size being known."""
         return self.layout is not None
 
     @property
@@ -364,15 +378,17 @@ class Format:
 
     @cached_property
     def scale_fields(self) -> tuple[str, ...]:
-        """Return the names of the floating-point fields of a block: the only bytes that can make a weight NaN or
-        infinite."""
+        """Return the names of the floating-point fields of a block; if there are any, only they can make a weight NaN
+        or infinite."""
         if self.layout is None or self.layout.fields is None:
             return ()
         return tuple(name for name in self.layout.names or () if self.layout[name].base.kind == "f")
 
     def dequantize(self, raw: np.ndarray) -> np.ndarray:
-        """Decode: uint8 (..., row_bytes) -> float32 (..., cols); raise ValueError for a size-only format or other
-        rows."""
+        """Decode rows: uint8 (..., row_bytes) -> float32 (..., cols).
+
+        Raise ValueError if the format cannot be decoded, or if ``raw`` is not rows of whole blocks of bytes.
+        """
         if self.layout is None:
             raise ValueError(f"format {self.name} has no dequantizer")
         raw = np.ascontiguousarray(raw)
@@ -390,7 +406,7 @@ class Format:
         return out.reshape(*raw.shape[:-1], cols)
 
     def _decode(self, blocks: np.ndarray) -> np.ndarray:
-        """uint8 (n, block_bytes) -> float32 (n, block_elems)."""
+        """Decode blocks: uint8 (n, block_bytes) -> float32 (n, block_elems)."""
         if self.codes is None:
             assert self.layout is not None
             values = blocks.view(self.layout)
@@ -411,10 +427,10 @@ class Format:
         return weights.reshape(len(blocks), -1)
 
     def first_non_finite(self, raw: np.ndarray) -> int | None:
-        """Return the index of the first block of ``raw``, uint8 (n,), with a NaN or infinite scale, None if there is
-        none.
+        """Return the index of the first block of ``raw``, uint8 (n,), with a NaN or infinite scale; None if there is
+        no such block, or if the format cannot be decoded.
 
-        In a format without blocks it is the index of the value. Size-only formats give None.
+        In a format without blocks, such as F16, it is the index of the first NaN or infinite value.
         """
         if self.layout is None or self.layout.base.kind == "i":
             return None
@@ -434,7 +450,7 @@ class Format:
         return None
 
     def _first_decoded(self, blocks: np.ndarray) -> int | None:
-        """``first_non_finite`` of formats whose scales are bytes: only decoding tells."""
+        """Do the work of ``first_non_finite`` for formats whose scales are bytes, by decoding the blocks."""
         step = max(1, _STEP // self.block_elems)
         for start in range(0, len(blocks), step):
             bad = ~np.isfinite(self.dequantize(blocks[start : start + step])).all(axis=1)
@@ -443,21 +459,21 @@ class Format:
         return None
 
     def row_bytes(self, cols: int) -> int:
-        """Return the bytes of a row of ``cols`` weights; raise ValueError unless ``cols`` is a positive multiple of the
-        block."""
+        """Return the bytes of a row of ``cols`` weights; raise ValueError unless that is a positive number of whole
+        blocks."""
         if cols <= 0 or cols % self.block_elems:
             raise ValueError(f"{self.name} rows come in multiples of {self.block_elems} weights, not {cols}")
         return cols // self.block_elems * self.block_bytes
 
 
 def block_format(name: str, ggml_id: int, block_elems: int, layout: np.dtype, **facts: Any) -> Format:
-    """Return a format that can be decoded; ``facts`` are the other fields of ``Format``.
+    """Return a format that can be decoded, with blocks of ``layout``; ``facts`` are the other fields of ``Format``.
 
-    With one scale per block the whole block is one group.
+    Unless they say otherwise, the whole block is one group.
     """
     return Format(name, ggml_id, block_elems, layout.itemsize, layout, **{"group": block_elems, **facts})
 
 
 def size_only(name: str, ggml_id: int, block_elems: int, block_bytes: int) -> Format:
-    """Return a format of which only the size is known."""
+    """Return a format of which only the size is known, so that its tensors can be skipped but not decoded."""
     return Format(name, ggml_id, block_elems, block_bytes)

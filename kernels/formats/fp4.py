@@ -1,4 +1,4 @@
-"""MXFP4 and NVFP4: 4-bit floats with scales of 8 bits (docs/explanation/model.md 2.3)."""
+"""MXFP4 and NVFP4: 4-bit floats with 8-bit scales (docs/explanation/model.md 2.3)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ E2M1 = SmallFloat(exponent=2, fraction=1, bias=0, negative_zero=False)
 #
 #     w = 2^(e - 128) * E2M1[code]
 #
-# Byte i of ``qs`` holds weight i in its low nibble and weight i + 16 in its high one. Unlike in E8M0 itself, e = 255 is
-# a number, as in ggml.
+# Byte i of ``qs`` holds weight i in its low nibble and weight i + 16 in its high one. As in ggml, e = 255 is a number;
+# in OCP's E8M0 it is NaN.
 _MXFP4 = np.dtype([("e", "u1"), ("qs", "u1", 16)])
 
 MXFP4 = block_format(
@@ -30,8 +30,8 @@ MXFP4 = block_format(
 #
 #     w = s_j / 2 * E2M1[code]        j = group of 16 weights
 #
-# A scale is an E4M3 number without sign; 0 and 0x7F are 0. In each group the low nibbles of its 8 bytes are weights 0
-# to 7.
+# A scale is an E4M3 number without sign; 0 and 0x7F mean 0. In each group's 8 bytes the low nibbles are weights 0 to 7,
+# the high ones weights 8 to 15.
 _NVFP4 = np.dtype([("scales", "u1", 4), ("qs", "u1", (4, 8))])
 _SCALES = np.tile(SmallFloat(exponent=4, fraction=3, bias=8).table[:128], 2)  # half of each scale
 _SCALES[0x7F] = 0

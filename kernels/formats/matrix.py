@@ -1,4 +1,4 @@
-"""A weight matrix as stored in the file: raw block bytes and the name of their format, never decoded as a whole."""
+"""A weight matrix as stored in the file: raw block bytes and the name of their format, not decoded to floats."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from .apart import ApartRows
 
 @dataclass(frozen=True)
 class Matrix:
-    """A (rows, cols) matrix, or a stack of them (experts), over raw GGUF bytes.
+    """A (rows, cols) weight matrix, or a stack of them (one per expert), as raw bytes of a storage format.
 
     fmt    format name, a key of ``ds4ref.kernels.formats.FORMATS``
     data   uint8, (rows, row_bytes) or (experts, rows, row_bytes), C-contiguous; usually a view of the mapped file.
-           ``ApartRows`` where codes and scales lie apart: it acts like such an array, but indexing it copies
+           ``ApartRows`` if codes and scales are stored apart: it acts like such an array, but indexing it copies
     """
 
     fmt: str
@@ -26,7 +26,8 @@ class Matrix:
 
     @property
     def layout(self) -> str:
-        """Return the name of the kernels that read these bytes: the format's, or that of its layout."""
+        """Return the name by which kernels for these bytes are found: the format's or, if codes and scales are stored
+        apart, that of their layout, such as "MXFP4.apart"."""
         return self.data.layout.name if isinstance(self.data, ApartRows) else self.fmt
 
     @property
@@ -41,7 +42,7 @@ class Matrix:
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes of the whole matrix or stack."""
+        """Return the size in bytes of the whole matrix or stack."""
         return self.data.nbytes
 
     def expert(self, index: int) -> Matrix:

@@ -1,7 +1,7 @@
 """The reference backend: plain NumPy, the readable implementation that every other backend is tested against.
 
-float64 accumulation where it helps, float32 results. Neither speed nor summation order matters here: each op is its
-formula. ``ds4ref.kernels.ops`` declares the ops, and ``binding`` checks their arguments.
+Sums are float64 where it helps, results float32. Neither speed nor the order of sums matters here: each op is written
+as its formula. ``ds4ref.kernels.ops`` declares the ops, and ``binding`` checks their arguments.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["Reference"]
 
 
 class Reference(Binding):
-    """The NumPy backend. NumPy chooses its own number of threads: ``threads`` may be assigned and has no effect."""
+    """The NumPy backend. NumPy chooses its own number of threads: assigning ``threads`` has no effect."""
 
     name = "reference"
     threads = 1
@@ -34,7 +34,7 @@ class Reference(Binding):
         """Do nothing: there is nothing to compile."""
 
     def record(self) -> None:
-        """Return None: this backend cannot record, as recordings are tested against it."""
+        """Return None: this backend cannot record, because the recordings of others are tested against it."""
 
 
 for _op in (

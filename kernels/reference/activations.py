@@ -1,4 +1,5 @@
-"""Integer activations of ds4's CPU dot products (docs/explanation/model.md 10.2): A8 in blocks of 32, Q8_K of 256."""
+"""Rounding of a matrix product's inputs to int8, as in ds4's CPU dot products (docs/explanation/model.md 10.2): A8 in
+blocks of 32 values, Q8_K in blocks of 256."""
 
 from __future__ import annotations
 
@@ -9,10 +10,11 @@ Q8K_BLOCK = 256
 
 
 def _quantized(blocks: np.ndarray, numerator: float, peak: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return int8 codes of ``blocks`` (T, blocks, n), numerator / peak (T, blocks), and which blocks are finite.
+    """Return int8 codes of ``blocks`` (T, blocks, n), the inverse scales numerator / peak (T, blocks), and which blocks
+    are finite.
 
-    Inverse and codes are 0 where the inverse would not be finite (blocks of zeros or tiny values) and in non-finite
-    blocks.
+    Inverse scale and codes are 0 in blocks with an infinity or a NaN, and where the inverse would not be finite (blocks
+    of zeros or tiny values).
     """
     finite = np.isfinite(peak)
     with np.errstate(divide="ignore", over="ignore"):
@@ -23,9 +25,9 @@ def _quantized(blocks: np.ndarray, numerator: float, peak: np.ndarray) -> tuple[
 
 
 def quantize_a8(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Quantize to int8 codes (T, n), ties to even, with float32 scales amax / 127 (T, n/32).
+    """Quantize x (T, n) to int8 codes (T, n), ties to even, with float32 scales (T, n/32).
 
-    The scale of a block with an infinity or a NaN is NaN.
+    The scale of a block is its largest magnitude / 127; NaN if the block has an infinity or a NaN.
     """
     blocks = x.reshape(x.shape[0], -1, A8_BLOCK)
     scale = np.abs(blocks).max(axis=-1) / np.float32(127)
@@ -34,10 +36,10 @@ def quantize_a8(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def quantize_q8k(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Quantize to Q8_K: int8 codes (T, n), float32 scales (T, n/256), int16 sums of 16 codes (T, n/16).
+    """Quantize x (T, n) to Q8_K: int8 codes (T, n), float32 scales (T, n/256), int16 sums of every 16 codes (T, n/16).
 
-    The first element of largest magnitude becomes -127, so the scale carries the opposite of its sign. The scale of a
-    block with an infinity or a NaN is NaN.
+    The first element of largest magnitude becomes -127, so the sign of the scale is the opposite of that element's. The
+    scale of a block with an infinity or a NaN is NaN.
     """
     blocks = x.reshape(x.shape[0], -1, Q8K_BLOCK)
     at = np.abs(blocks).argmax(axis=-1)
@@ -49,7 +51,7 @@ def quantize_q8k(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def rounded(x: np.ndarray, act: str) -> np.ndarray:
-    """Return x after the activation rounding ``act`` ("float", "a8" or "q8k"), as float64 (T, n)."""
+    """Return x (T, n) rounded to int8 and back as ``act`` says ("a8" or "q8k"; "float": unchanged), as float64."""
     if act == "float":
         return x.astype(np.float64)
     if act == "a8":

@@ -1,4 +1,4 @@
-"""Attention: H query heads over one shared row per position, K and V being the same vector (model.md 4), and
+"""Attention whose query heads share one cache row per position, which is both key and value (model.md 4), and
 grouped-query attention (Ainslie et al. 2023, "GQA")."""
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ def attention(
     sinks: np.ndarray,
     scale: float,
 ) -> np.ndarray:
-    """Attend q (T, H, hd) to raw and compressed rows -> (T, H, hd).
+    """Attend with queries q (T, H, hd) to raw and compressed cache rows -> (T, H, hd).
 
-    Token t sees positions raw_first[t] .. raw_first[t] + raw_count[t] - 1 of the ring ``raw`` and the compressed rows 0
-    .. comp_count[t] - 1 or, with ``selected`` (T, k), those of its entries that are >= 0. All rows share one softmax;
-    the sink logit of each head enters the maximum and the denominator, never the values.
+    Token t sees positions raw_first[t] .. raw_first[t] + raw_count[t] - 1 of the ring buffer ``raw`` (N, hd) and, of
+    the compressed rows ``comp``, the first comp_count[t] or, if ``selected`` (T, k) is given, those that its entries
+    >= 0 name. All rows share one softmax, to which the head's sink adds one more logit without a value.
     """
     out = np.empty_like(q)
     sinks = sinks.astype(np.float64)
@@ -40,9 +40,10 @@ def attention(
 def attend(
     q: np.ndarray, keys: np.ndarray, values: np.ndarray, first: np.ndarray, row_counts: np.ndarray, scale: float
 ) -> np.ndarray:
-    """Attend q (T, H, hd) to keys and values (N, K, hd) -> (T, H, hd); head h reads keys and values h // (H / K).
+    """Attend with q (T, H, hd) to keys and values (N, K, hd) -> (T, H, hd); query head h uses key head h // (H / K).
 
-    Token t attends to positions first[t] .. first[t] + row_counts[t] - 1 of the rings; without rows its output is NaN.
+    Token t attends to positions first[t] .. first[t] + row_counts[t] - 1 of the ring buffers ``keys`` and ``values``;
+    without rows its output is NaN.
     """
     out = np.empty_like(q)
     tokens, heads, dim = q.shape

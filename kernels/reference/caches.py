@@ -1,17 +1,18 @@
-"""Storing rows, compression windows, and their pooling: one softmax per channel (docs/explanation/model.md 6)."""
+"""Storing cache rows, and compressing windows of them to one row each by pooling (docs/explanation/model.md 6)."""
 
 from __future__ import annotations
 
 import numpy as np
 
 ABSENT = -5e29
-"""Score at or below which a pooling candidate counts as absent."""
+"""Score at or below which a row to be pooled counts as absent."""
 
 
 def pool(kv: np.ndarray, score: np.ndarray) -> np.ndarray:
-    """Pool kv, score (n, m, c) -> (n, c): per channel, softmax of the m scores, weighted sum of the m values.
+    """Pool kv (n, m, c) with scores (n, m, c) -> (n, c): per channel, the sum of the m values, weighted by the softmax
+    of their scores.
 
-    An absent candidate has the score -1e30, so that its weight is 0; without any candidate the result is 0.
+    A row that does not exist has the score -1e30, so that its weight is 0; if none exists the result is 0.
     """
     score = score.astype(np.float64)
     top = score.max(axis=1, keepdims=True)
@@ -22,21 +23,23 @@ def pool(kv: np.ndarray, score: np.ndarray) -> np.ndarray:
 
 
 def store_rows(x: np.ndarray, rows: np.ndarray, at: np.ndarray) -> None:
-    """Store x[i] at row (at + i) mod N of the ring ``rows`` (N, w), only the last N of x."""
+    """Store x[i] in row (at + i) mod N of the ring buffer ``rows`` (N, w); if x has more than N rows, only the last
+    N."""
     kept = np.arange(max(0, len(x) - len(rows)), len(x))
     with np.errstate(over="ignore"):
         rows[(int(at[0]) + kept) % len(rows)] = x[kept]
 
 
 def position_bias(gate: np.ndarray, ape: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """Return gate[i] + ape[(at + i) mod r]."""
+    """Add to each token's gate the bias of its position within a window: gate[i] + ape[(at + i) mod r]."""
     return gate + ape[(int(at[0]) + np.arange(len(gate))) % len(ape)]
 
 
 def windows(ring: np.ndarray, new: np.ndarray, at: np.ndarray, count: int, ratio: int, overlap: bool) -> np.ndarray:
-    """Gather ``count`` compression windows, beginning with window at // ratio.
+    """Gather the rows of ``count`` compression windows of ``ratio`` positions each, from window at // ratio.
 
-    Return (count, ratio, c), or (count, 2 ratio, c) with ``overlap``: rows of the previous window, then its own.
+    Rows before position ``at`` come from the ring buffer, others from ``new``. Return (count, ratio, c), or with
+    ``overlap`` (count, 2 ratio, c): half the channels of the previous window's rows, then the others of its own rows.
     """
     pos0 = int(at[0])
     starts = (pos0 // ratio + np.arange(count)) * ratio

@@ -22,7 +22,8 @@ def streams(x: np.ndarray, count: int) -> np.ndarray:
 
 
 def hc_mix(X: np.ndarray, fn: Matrix, eps: float) -> np.ndarray:
-    """Compute mixing logits (T, rows of fn) of streams X (T, C, D): one RMS norm over all C*D values, then fn."""
+    """Compute mixing logits (T, rows of fn) of streams X (T, C, D): RMS-norm all C*D values together, multiply by
+    fn."""
     flat = rms_norm(X.reshape(X.shape[0], -1), None, eps)
     return linear(flat, fn, "float")
 
@@ -30,10 +31,11 @@ def hc_mix(X: np.ndarray, fn: Matrix, eps: float) -> np.ndarray:
 def hc_split(
     mix: np.ndarray, scale: np.ndarray, base: np.ndarray, iters: int, eps: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Split mixing logits (T, 2C + C*C) into the weights pre (T, C), post (T, C), comb (T, C, C).
+    """Convert mixing logits (T, 2C + C*C) to stream weights: pre (T, C) and post (T, C), by which a block reads from
+    and adds to the streams, and comb (T, C, C), which mixes them.
 
-    pre is a sigmoid plus eps, post twice a sigmoid. comb is made doubly stochastic by Sinkhorn: row softmax plus eps, a
-    column normalisation, then iters - 1 rounds of row and column normalisation.
+    pre is a sigmoid plus eps, post twice a sigmoid. comb is made doubly stochastic by Sinkhorn's algorithm: row softmax
+    plus eps, a column normalisation, then iters - 1 rounds of row and column normalisation.
     """
     T, m = mix.shape
     C = int(np.sqrt(m + 1)) - 1
@@ -62,5 +64,5 @@ def hc_expand(X: np.ndarray, y: np.ndarray, post: np.ndarray, comb: np.ndarray) 
 
 
 def hc_head_weights(mix: np.ndarray, scale: np.ndarray, base: np.ndarray, eps: float) -> np.ndarray:
-    """Return the output head's stream weights: sigmoid(mix * scale + base) + eps, (T, C)."""
+    """Return the weights (T, C) that sum the streams before the output head: sigmoid(mix * scale + base) + eps."""
     return (_sigmoid(mix.astype(np.float64) * scale[0] + base) + eps).astype(np.float32)

@@ -1,4 +1,5 @@
-"""Indexer: scores of compressed rows, and deterministic top-k selection (docs/explanation/model.md 7)."""
+"""The indexer, which chooses the compressed rows that attention reads: scores, and deterministic top-k selection
+(docs/explanation/model.md 7)."""
 
 from __future__ import annotations
 
@@ -6,9 +7,9 @@ import numpy as np
 
 
 def index_scores(iq: np.ndarray, rows: np.ndarray, w: np.ndarray, count: np.ndarray) -> np.ndarray:
-    """Score rows (n, d) for iq (T, H, d), w (T, H) -> (T, n): sum over heads of relu(iq_h . row) * w_h.
+    """Score rows (n, d) for queries iq (T, H, d) with head weights w (T, H) -> (T, n): sum_h relu(iq_h . row) * w_h.
 
-    w may be negative. The op may skip rows from count[0] on; this implementation scores all rows.
+    w may be negative. Backends may skip rows from count[0] on; this implementation scores all rows.
     """
     scores = np.zeros((iq.shape[0], rows.shape[0]), np.float64)
     keys = rows.astype(np.float64).T
@@ -18,9 +19,10 @@ def index_scores(iq: np.ndarray, rows: np.ndarray, w: np.ndarray, count: np.ndar
 
 
 def select_rows(scores: np.ndarray, visible: np.ndarray, k: int) -> np.ndarray:
-    """Select the k best of the first visible[t] rows per token: int32 (T, k), ascending, padded with -1.
+    """Return the numbers of the k best-scored of each token's first visible[t] rows: int32 (T, k), ascending, padded
+    with -1.
 
-    Ties go to the lower row; with visible[t] <= k all visible rows are selected.
+    Of equal scores the lower row wins; if visible[t] <= k all visible rows are selected.
     """
     out = np.full((scores.shape[0], k), -1, np.int32)
     for t, n in enumerate(visible):

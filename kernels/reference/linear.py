@@ -13,13 +13,13 @@ def _product(x: np.ndarray, w: Matrix) -> np.ndarray:
 
 
 def linear(x: np.ndarray, w: Matrix, act: str = "float") -> np.ndarray:
-    """Multiply x (T, n) -> (T, rows) after the activation rounding ``act`` (docs/explanation/model.md 10.2)."""
+    """Multiply x (T, n), rounded as ``act`` says, by a matrix -> (T, rows) (docs/explanation/model.md 10.2)."""
     return _product(rounded(x, act), w)
 
 
 def grouped_linear(x: np.ndarray, w: Matrix, act: str = "float") -> np.ndarray:
-    """Multiply x (T, G, n) -> (T, rows): group g uses rows g*r .. (g+1)*r - 1 and only its own n inputs (model.md
-    4)."""
+    """Multiply x (T, G, n) by a block-diagonal matrix -> (T, rows): weight rows g*r .. (g+1)*r - 1 multiply only the n
+    inputs of group g (model.md 4)."""
     groups = x.shape[1]
     r = w.rows // groups
     parts = [

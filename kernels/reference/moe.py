@@ -1,4 +1,4 @@
-"""Expert routing and SwiGLU (docs/explanation/model.md 8)."""
+"""Choosing experts, and the activation functions of FFNs (docs/explanation/model.md 8)."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def route(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Choose experts from logits (T, E): return probs (T, E), ids int32 (T, k), weights (T, k).
 
-    probs = sqrt(softplus(logits)). The bias affects the choice only; ties go to the lower id; ids are in descending
-    order of the biased score. ``hash_ids`` (T, k) replaces the choice, not the weights. Weights are the chosen probs
-    over their sum (at least 2^-14 if ``floor``, else plus 1e-20), times scale.
+    probs = sqrt(softplus(logits)). The k experts with the largest probs + bias are chosen, in descending order, the
+    lower id first among equals; with ``hash_ids`` (T, k) those experts are taken instead. Weights are the probs of the
+    chosen, without bias, over their sum (at least 2^-14 if ``floor``, else plus 1e-20), times scale.
     """
     x = logits.astype(np.float64)
     softplus = np.where(x > 20, x, np.log1p(np.exp(np.minimum(x, 20))))
@@ -37,9 +37,9 @@ def route(
 
 
 def swiglu(gate: np.ndarray, up: np.ndarray, limit: float, weight: np.ndarray | None = None) -> np.ndarray:
-    """Return silu(min(gate, limit)) * clip(up, -limit, limit), (..., ff), times weight (...) if not None.
+    """Return silu(min(gate, limit)) * clip(up, -limit, limit), (..., ff), times weight (...) unless that is None.
 
-    The gate is clamped above only.
+    The gate is limited from above only.
     """
     g = np.minimum(gate, np.float32(limit)).astype(np.float64)
     u = np.clip(up, np.float32(-limit), np.float32(limit))
@@ -51,7 +51,7 @@ def swiglu(gate: np.ndarray, up: np.ndarray, limit: float, weight: np.ndarray | 
 
 
 def geglu(gate: np.ndarray, up: np.ndarray) -> np.ndarray:
-    """Return gelu(gate) * up of equal shapes, gelu(x) = 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))."""
+    """Return gelu(gate) * up, of the same shape, with gelu(x) = 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))."""
     x = gate.astype(np.float64)
     with np.errstate(over="ignore", invalid="ignore"):
         return (0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))) * up).astype(np.float32)

@@ -1,4 +1,5 @@
-"""RMS norm: sum of squares in float64, everything after the mean in float32 (docs/explanation/model.md 10.4)."""
+"""RMS norm, whose sum of squares is float64 and everything after the mean float32 (docs/explanation/model.md 10.4), and
+sums and multiples of vectors."""
 
 from __future__ import annotations
 
@@ -23,6 +24,7 @@ def scale(x: np.ndarray, factor: float) -> np.ndarray:
 
 
 def remove_along(x: np.ndarray, direction: np.ndarray, factor: float) -> np.ndarray:
-    """Return x - factor d (d . x) for every row."""
+    """Return x - factor d (d . x) for every row of x, d being ``direction``. With factor 1 and a d of length 1 that
+    removes the component along d."""
     along = (x.astype(np.float64) @ direction.astype(np.float64)).astype(np.float32)
     return x - (np.float32(factor) * along)[:, None] * direction

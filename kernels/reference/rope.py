@@ -1,4 +1,4 @@
-"""Rotary embedding on the trailing channels, adjacent pairs or halves (docs/explanation/model.md 5)."""
+"""Rotary position embedding (RoPE) of the last channels of each head (docs/explanation/model.md 5)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import numpy as np
 
 
 def rope(x: np.ndarray, cos: np.ndarray, sin: np.ndarray, inverse: bool = False, halves: bool = False) -> np.ndarray:
-    """Return x (T, H, w) with the last R channels rotated by the angles of cos and sin (T, R/2).
+    """Return x (T, H, w) with pairs of the last R channels rotated by the angles of cos and sin (T, R/2), backwards if
+    ``inverse``.
 
     Pairs are adjacent channels (RoFormer) or, if ``halves``, channels i and R/2 + i of these R (GPT-NeoX).
     """

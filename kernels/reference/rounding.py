@@ -1,5 +1,5 @@
-"""Simulated low-precision formats of the caches (model.md 10.3): E4M3, E2M1, binary16, Hadamard transform, grouped
-int8."""
+"""Rounding to low-precision formats and back, which simulates caches stored in them (model.md 10.3): E4M3, E2M1,
+binary16 and int8 in groups; and the Hadamard transform."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
 
 
 def _nearest(magnitude: np.ndarray, table: np.ndarray) -> np.ndarray:
-    """Return the nearest table value, ties to the even code."""
+    """Return the nearest value of ``table`` (ascending); halfway between two, the one with the even index."""
     above = np.clip(np.searchsorted(table, magnitude), 1, len(table) - 1)
     low, high = table[above - 1], table[above]
     # both differences are exact: operands are within a factor of two, or the low one is a multiple of 2^-9
@@ -30,10 +30,10 @@ def _nearest(magnitude: np.ndarray, table: np.ndarray) -> np.ndarray:
 
 
 def _round_blocks(x: np.ndarray, block: int, table: np.ndarray, floor: float) -> np.ndarray:
-    """Scale each block by a power of two that fits its largest magnitude into the table, round to the nearest value,
-    unscale.
+    """Round blocks of ``block`` values: divide by the power of two that brings the largest magnitude (at least
+    ``floor``) into the range of ``table``, round to the nearest value in it, and multiply again.
 
-    A block with an infinity or a NaN has no scale and becomes NaN throughout.
+    A block with an infinity or a NaN becomes NaN throughout.
     """
     top = table[-1]
     blocks = x.reshape(*x.shape[:-1], -1, block)
@@ -68,10 +68,10 @@ def round_f16(x: np.ndarray) -> np.ndarray:
 
 
 def round_i8(x: np.ndarray, group: int = 64) -> np.ndarray:
-    """Round x (..., n) to int8 and back in groups of ``group`` values, with float32 scale amax / 127, ties away from
-    zero.
+    """Round x (..., n) to int8 and back in groups of ``group`` values, ties away from zero.
 
-    llama2.c's runq.c rounds the inputs of a matrix this way.
+    The float32 scale of a group is its largest magnitude / 127. llama2.c's runq.c rounds the inputs of a matrix this
+    way.
     """
     blocks = x.reshape(*x.shape[:-1], -1, group)
     amax = np.abs(blocks).max(axis=-1, keepdims=True)

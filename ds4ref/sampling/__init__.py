@@ -1,11 +1,11 @@
 """Sampling of the next token, and log probabilities (docs/explanation/text.md 6).
 
 The arithmetic is float32 in ds4's own order, so equal logits, settings and seed give equal tokens. Cumulative sums are
-sequential, through NumPy's ``accumulate``: no Python loop over the vocabulary. Two deliberate differences from ds4,
-where it picks something impossible or unspecified: a token whose weight underflowed to zero is never drawn, and equal
-logits are always taken in id order.
+sequential, computed by NumPy's ``accumulate`` instead of a Python loop over the vocabulary. Two deliberate differences
+from ds4, in cases where it picks an impossible token or depends on chance: a token whose weight underflowed to zero is
+never drawn, and tokens with equal logits are always taken in id order.
 
-Logits are (vocab,) float32. Non-finite entries are never drawn; in greedy picking +inf wins and NaN loses.
+Logits are (vocab,) float32. Tokens with non-finite logits are never drawn; greedy picking takes +inf and ignores NaN.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def fresh_seed() -> int:
 
 
 class Rng:
-    """Random number generator xorshift64* (not SplitMix64): the seed is the state itself, and 0 selects a fixed
+    """Random number generator xorshift64*, as in ds4. The seed is the initial state itself; 0 selects a fixed
     constant."""
 
     def __init__(self, seed: int):
@@ -55,14 +55,16 @@ class Rng:
 
 
 class Sampler:
-    """Temperature, then top-k, softmax, min-p and top-p, then one draw. One random number per pick, none when greedy.
+    """Picks the next token: applies temperature, top-k, softmax, min-p and top-p in this order, then draws one token.
 
-    temperature  <= 0 picks greedily
-    top_k        <= 0 keeps the whole vocabulary, more than 1024 counts as 1024
+    temperature  <= 0: always pick the most likely token (greedy)
+    top_k        <= 0: keep the whole vocabulary; more than 1024 counts as 1024
     top_p        outside (0, 1] counts as 1
     min_p        negative counts as 0
-    seed         None draws a seed from the operating system (see ``rng.state``)
-    Raise UsageError for settings that are not numbers.
+    seed         of the random numbers, one per pick, none if greedy; None: a seed from the operating system, which is
+                 ``rng.state`` before the first pick
+
+    Raise UsageError for NaN.
     """
 
     def __init__(
@@ -123,7 +125,7 @@ class Sampler:
         """Draw from the whole vocabulary with min-p only, in id order (docs/explanation/text.md 6, step 3)."""
         top = logits[best]
         if self.min_p > 0:
-            # A generous preselection: exp of the few instead of all.
+            # Select candidates with a safety margin first, to compute exp only for these.
             with np.errstate(over="ignore", invalid="ignore"):
                 enough = (logits - top) / self.temperature >= np.float32(math.log(self.min_p) - 1e-3)
             ids = np.flatnonzero(enough & (logits <= top))
@@ -141,11 +143,12 @@ class Sampler:
             ranked = np.partition(logits, len(logits) - candidates)[len(logits) - candidates :]
         else:
             ranked = logits.copy()
-        ranked.sort()  # values first: only the few that survive the cuts need their ids
+        ranked.sort()  # values only: ids are looked up later, for the few tokens that survive min-p and top-p
         return self._draw_among(ranked[::-1], lambda count: _best_ids(logits, count))
 
     def _draw_among(self, values: np.ndarray, best_ids: Callable[[int], np.ndarray]) -> int:
-        """Draw from candidates with descending ``values``; ``best_ids(n)`` returns the first n ids."""
+        """Draw from candidates with logits ``values``, in descending order; ``best_ids(n)`` returns the ids of the
+        first n."""
         weights = self._weights(values, values[0])
         cumulative = np.cumsum(weights, dtype=np.float32)
         total = cumulative[-1]
@@ -163,7 +166,11 @@ class Sampler:
         return self._walk(ids, weights[:count], fallback=int(ids[-1]))
 
     def _walk(self, ids: np.ndarray, weights: np.ndarray, fallback: int) -> int:
-        """Draw the token at which u * sum, less the weights in order, reaches zero. Sequential float32 throughout."""
+        """Draw one of ``ids`` with probability proportional to its weight: subtract the weights in order from a random
+        share of their sum, and return the token at which zero is reached, in sequential float32.
+
+        fallback: token to return if rounding leaves more than zero, or if the sum is zero or not finite.
+        """
         total = np.cumsum(weights, dtype=np.float32)[-1] if len(weights) else np.float32(0)
         if not (np.isfinite(total) and total > 0):
             return fallback
@@ -174,9 +181,9 @@ class Sampler:
 
 
 def sampler_of(source: Any, temperature: float, **settings: Any) -> Sampler:
-    """Return the sampler of a model file: ``Sampler``, or llama2.c's own for its checkpoints.
+    """Return the sampler for a model file: ``Sampler``, or ``Llama2cSampler`` for llama2.c checkpoints.
 
-    llama2.c's sampler ignores min-p and raises UsageError for top-k.
+    ``settings`` are the sampler's other parameters. llama2.c's sampler ignores min-p and raises UsageError for top-k.
     """
     if getattr(source, "sampling", "") == "llama2.c":
         from .llama2c import Llama2cSampler
@@ -266,5 +273,5 @@ def _best_ids(logits: np.ndarray, k: int) -> np.ndarray:
 
 
 def _descending(ids: np.ndarray, logits: np.ndarray) -> np.ndarray:
-    """Sort ``ids``, which rise, by descending logit."""
+    """Sort ``ids``, given in ascending order, by descending logit; equal logits stay in id order."""
     return ids[np.argsort(-logits[ids], kind="stable")]

@@ -1,7 +1,7 @@
-"""What a request adds to logits before a token is chosen: a bias of single tokens, and penalties for repeating.
+"""Adjusts logits as a request asks before a token is chosen: logit biases, repetition penalties, minimum length.
 
 As OpenAI's API defines it: ``logit + bias - count * frequency - (count > 0) * presence``, where ``count`` is how often
-the answer has the token so far. Tokens of the prompt do not count. A logit of -inf stays one.
+the token occurs in the answer so far. Tokens of the prompt do not count. A logit of -inf stays -inf.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ import numpy as np
 
 
 class Adjustment:
-    """The adjustment of one answer's logits.
+    """Adjusts the logits of one answer; call it before each token is chosen.
 
-    bias         by token id; ids outside the vocabulary are the caller's mistake (IndexError)
-    presence     subtracted once from the logit of every token that the answer has
-    frequency    subtracted from it for every time that the answer has it
-    ends, least  tokens that cannot be chosen before the answer has ``least`` tokens
+    bias       added to the logit, by token id; an id outside the vocabulary raises IndexError at the first call
+    presence   subtracted once from the logit of every token that occurs in the answer
+    frequency  subtracted once per occurrence
+    ends       ids of end tokens, which cannot be chosen before the answer has ``least`` tokens
+    least      minimum number of tokens of the answer
     """
 
     def __init__(
@@ -35,7 +36,10 @@ class Adjustment:
         self._seen: set[int] = set()
 
     def __call__(self, logits: np.ndarray, tokens: Sequence[int]) -> np.ndarray:
-        """Return adjusted logits (V,) float32 of the token after ``tokens``, which extend those of the call before."""
+        """Return adjusted logits (V,) float32 for the next token.
+
+        tokens: all tokens of the answer so far; those of the previous call, and any that followed.
+        """
         if self._added is None:
             self._added = np.zeros(len(logits), np.float32)
             for token, value in self._bias.items():

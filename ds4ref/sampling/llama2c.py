@@ -1,7 +1,7 @@
-"""llama2.c's sampler: with its checkpoints, prompt and seed it reproduces the llama2.c program's text.
+"""llama2.c's sampler: with the same checkpoint, prompt and seed it reproduces the text of the llama2.c program.
 
-Temperature, softmax over the whole vocabulary, one random number, then nucleus sampling over tokens above a cutoff, in
-float32 and in that program's order of sums. It has no top-k and no min-p.
+It applies temperature, softmax over the whole vocabulary, then top-p (nucleus) sampling among tokens above a cutoff
+probability, all in float32 and summed in that program's order. It has no top-k and no min-p.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from . import Sampler, argmax
 class Llama2cSampler(Sampler):
     """llama2.c's sampling: ``temperature`` 0 is greedy, ``top_p`` outside (0, 1) keeps the whole vocabulary.
 
-    Raise UsageError for ``top_k``. If probabilities are not finite (a broken model), the pick is greedy, so that
-    checks of the picked logit report the fault.
+    Raise UsageError for ``top_k``. If probabilities are not finite (a broken model), the pick is greedy, so that later
+    checks of the picked token's logit report the problem.
     """
 
     def __init__(self, temperature: float = 1.0, top_k: int = 0, top_p: float = 0.9, seed: int | None = None):
@@ -47,5 +47,5 @@ class Llama2cSampler(Sampler):
 
 
 def _first_above(sums: np.ndarray, value: np.float32) -> int:
-    """Return the index of the first of ascending ``sums`` above ``value``, else the last index."""
+    """Return the index of the first of the ascending ``sums`` that exceeds ``value``; the last index if none does."""
     return min(int(np.searchsorted(sums, value, side="right")), len(sums) - 1)

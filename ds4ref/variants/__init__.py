@@ -1,9 +1,13 @@
-"""Variants of the model with deliberate mistakes (faults) or roundings, which a diagnosis compares with other engines.
+"""Variants of the model with injected bugs ("faults") or with the roundings of other engines.
+
+A diagnosis computes their logits and compares them with those of another engine, to find out which bug that engine has
+or how it rounds.
 
 LIBRARY    all single faults by name (library)
-ROUNDING   named rounding sets: our three numerics modes, and the roundings of other engines (rounding)
-COMPUTING  engines that compute in a 16-bit type; SETS are both
-Runner     logits for any combination of rounding set, faults and float noise (runner)
+ROUNDING   rounding sets by name, each of which says where an engine rounds intermediate values and how: our three
+           numerics modes, and those of other engines (rounding)
+COMPUTING  rounding sets of engines that compute in a 16-bit type throughout; SETS are those of both tables
+Runner     computes the logits for any combination of rounding set, faults and float noise (runner)
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Faults with a parameter: a constant of the model with a wrong value, each constant as a family of faults.
+"""Injected bugs with a parameter: a constant of the model has a wrong value. Each constant is a family of faults.
 
     family = FAMILIES["sinkhorn_rounds"]
     family.fault(3)                   the fault "Sinkhorn runs 3 rounds"
     family.neutral(shape)             20: the right value of the constant
-    family.grid(shape)                wrong values to begin a search with
+    family.grid(shape)                wrong values to start a search with
 
-A parameter is in the units of the quantity itself (rounds, rows, epsilon), or a factor on the right value.
+The parameter is in the unit of the quantity itself (rounds, cache rows, epsilon), or a factor applied to it.
 """
 
 from __future__ import annotations
@@ -28,16 +28,17 @@ NEAR = (-8, -4, -2, -1, 1, 2, 4, 8)
 
 @dataclass(frozen=True)
 class Family:
-    """A constant of the model that may have a wrong value.
+    """A constant of the model that an engine may have wrong.
 
-    name    of the family
-    says    description as a format string with {value} and {right}
-    make    returns what a fault with this value does: (change at a chunk's begin, edits of intermediates)
-    right   right value for a shape
-    values  values to begin a search with, for a shape
+    name    name of the family
+    says    one-line description, a format string with {value} and {right}
+    make    returns what the fault with a given value does: (function called when a chunk begins or None, edits of
+            intermediates by name), as in ``Fault``
+    right   returns the correct value for a model shape
+    values  returns the values to start a search with, for a model shape
     whole   whether values are integers
-    log     whether a search goes along a logarithmic scale
-    most    largest sensible value for a shape; None: four times the largest of ``values``
+    log     whether a search steps on a logarithmic scale
+    most    returns the largest value worth trying for a model shape; None: four times the largest of ``values``
     """
 
     name: str
@@ -68,7 +69,7 @@ class Family:
         return self.right(shape)
 
     def limits(self, shape: ModelShape) -> tuple[float, float]:
-        """Return the smallest and largest value that a search of a whole parameter may try."""
+        """Return the smallest and largest value that a search may try; for parameters that are integers."""
         grid = self.grid(shape)
         right = self.neutral(shape)
         low = 1.0 if right > 0 else min(8 * min(grid), right)
@@ -82,7 +83,7 @@ class Family:
         return tuple(value for value in self.values(shape) if value != right)
 
 
-# --- makers: value -> (begin, edits)
+# --- functions for ``Family.make``: each returns a function value -> (begin, edits), or is one
 
 Made = tuple[Begin | None, dict[str, Edit]]
 
@@ -92,7 +93,7 @@ def _field(name: str, whole: bool = False) -> Callable[[float], Made]:
 
 
 def _scaled(*names: str) -> Callable[[float], Made]:
-    """Multiply intermediates by a factor."""
+    """Return a maker of faults that multiply the intermediates ``names`` by the parameter."""
 
     def make(factor: float) -> Made:
         def edit(value: Any, layer: int, chunk: Chunk, taps: dict) -> Any:
@@ -116,13 +117,14 @@ def _window(extra: float) -> Made:
 
 
 def _tables(chunk: Chunk, compress: bool, field: str, value: float) -> RopeTables:
-    """Return the rope tables of one kind of layer with another constant."""
+    """Return rope tables computed with ``value`` in the shape's ``field``: of compressed layers, or of the others."""
     wrong: dict[str, Any] = {field: float(value)}
     return RopeTables(dataclasses.replace(chunk.shape, **wrong), compress, chunk.numerics.rope)
 
 
 def _rope(compress: bool, field: str) -> Callable[[float], Made]:
-    """Replace a constant in the rope tables of one kind of layer."""
+    """Return a maker of faults that change a constant (``field`` of the shape) of the rope tables of compressed layers,
+    or of the others."""
 
     def make(value: float) -> Made:
         def begin(chunk: Chunk) -> None:
@@ -134,12 +136,16 @@ def _rope(compress: bool, field: str) -> Callable[[float], Made]:
 
 
 def _position(point: str, source: str, inverse: bool = False) -> Callable[[float], Made]:
-    """Rotate ``source``, queries, cached rows or the output, at a shifted position."""
+    """Return a maker of faults that apply rope at a position shifted by the parameter.
+
+    point: intermediate to replace; source: the same values before rope; inverse: rotate backwards.
+    """
     return lambda shift: (None, {point: _rotated(source, int(shift), inverse)})
 
 
 def _back_base(compress: bool, field: str) -> Callable[[float], Made]:
-    """Rotate the attention output of one kind of layer back with another base than that of rows and queries."""
+    """Return a maker of faults that rotate the attention output back with another rope base than the one used for
+    queries and cached rows; in compressed layers, or in the others."""
 
     def make(value: float) -> Made:
         def edit(current: Any, layer: int, chunk: Chunk, taps: dict) -> Any:
@@ -155,12 +161,14 @@ def _back_base(compress: bool, field: str) -> Callable[[float], Made]:
 
 
 def _pair(shape: ModelShape) -> float:
-    """Return the factor on a number of rotations, or on the context, that moves an end of YaRN's ramp by one pair."""
+    """Return the factor on beta_fast, beta_slow or the original context that moves an end of YaRN's ramp by one pair of
+    channels."""
     return shape.compress_theta ** (2 / shape.rope_dim)
 
 
 def _pairs_off(field: str) -> Callable[[ModelShape], tuple[float, ...]]:
-    """Values that move an end of YaRN's ramp by whole pairs: it moves by no less."""
+    """Return a function that lists values of ``field`` that move an end of YaRN's ramp by whole pairs of channels, the
+    smallest step that has an effect."""
     return lambda shape: tuple(getattr(shape, field) * _pair(shape) ** by for by in (-3, -2, -1, 1, 2, 3))
 
 
@@ -239,7 +247,7 @@ def _offsets(shape: ModelShape) -> tuple[float, ...]:
 
 
 def _contexts(shape: ModelShape) -> tuple[float, ...]:
-    """Return contexts for YaRN, two of which move its ramp by one pair; it moves by whole pairs only."""
+    """Return wrong original contexts for YaRN; two of them move its ramp by one pair of channels, the smallest step."""
     factors = (1 / 64, 1 / 16, 0.25, 0.5, 1 / _pair(shape), _pair(shape), 2.0, 4.0)
     return tuple(shape.yarn_orig_ctx * factor for factor in factors)
 

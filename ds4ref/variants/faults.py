@@ -1,7 +1,8 @@
-"""Variants of the model with a single fault: typical mistakes of engines, each as a small hook.
+"""Faults: typical bugs of engines, each injected into our forward pass by a small hook.
 
-A fault replaces ops, shape or rope tables when a chunk begins, or edits named intermediates during the pass. Tests
-inject faults to prove that the test suite would notice; the diagnosis compares other engines' logits with them.
+A fault replaces ops, shape or rope tables when a chunk of tokens begins, or edits named intermediates (``hooks.NAMES``)
+during the pass. Tests inject faults to prove that the test suite would notice; the diagnosis compares their logits with
+those of other engines.
 
     session.hooks = FAULTS["hc_comb_transposed"].hooks()
 """
@@ -19,11 +20,13 @@ from ..archs.deepseek4.chunk import Chunk
 from ..archs.deepseek4.rope import RopeTables
 
 Begin = Callable[[Chunk], None]
+# edit(value, layer, chunk, taps) returns the value to continue with; taps: newest value of every intermediate by name
 Edit = Callable[[Any, int, Chunk, dict[str, Any]], Any]
 
 
 class FaultHooks:
-    """Session hooks that apply one fault; an edit can read the intermediates of its half layer so far, by name."""
+    """Session hooks that apply one fault. An edit can also read the intermediates that came before it in the pass, by
+    name."""
 
     def __init__(self, begin: Begin | None, edits: dict[str, Edit]):
         self._begin, self._edits = begin, edits
@@ -42,23 +45,24 @@ class FaultHooks:
         return value if edit is None else edit(value, layer, chunk, self._taps)
 
     def goes_on(self, name: str, value: Any) -> None:
-        """Record that another hook replaced the intermediate ``name`` by ``value``, so that later edits read it."""
+        """Record that another hook replaced the intermediate ``name`` by ``value``, so that later edits read that."""
         self._taps[name] = value
 
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-    """One mistake.
+    """One injected bug.
 
-    name    short name in verdicts
+    name    short name, used in the diagnosis' verdicts
     says    one-line description
-    begin   change of a chunk when it begins; None for no change
-    edits   edits of intermediates by name
-    quiet   effect below the noise of quantized activations, so that only float comparisons see it
-    needs   field of Numerics that must be on for the mistake to have an effect; "" for none
-    fmt     storage format that the mistake is about; "" for all
-    tokens  longest prompt, in tokens, on which the mistake has no effect
-    ahead   whether later tokens influence earlier ones
+    begin   called when a chunk of tokens begins, to change its ops, shape or tables; None: nothing to change
+    edits   functions that replace intermediates, by the intermediate's name
+    quiet   whether its effect is smaller than the noise of quantized activations, so that only comparisons in floats
+            can find it
+    needs   field of Numerics that must be on for the bug to have an effect; "": it always has
+    fmt     storage format whose decoding is wrong; "": the bug is not about a format
+    tokens  longest prompt, in tokens, on which the bug has no effect
+    ahead   whether it lets later tokens influence earlier ones
     """
 
     name: str
@@ -73,7 +77,7 @@ class Fault:
 
     @property
     def touches(self) -> frozenset[str]:
-        """Return the names of what the mistake changes: intermediates, ops, fields of the shape or the chunk."""
+        """Return the names of everything the bug changes: intermediates, ops, fields of the shape or the chunk."""
         return frozenset(self.edits) | getattr(self.begin, "touches", frozenset())
 
     def hooks(self) -> FaultHooks:
@@ -82,7 +86,7 @@ class Fault:
 
 
 class Changed:
-    """A backend with some ops replaced; all others are those of the original."""
+    """A backend with some ops replaced, given by keyword; all others are those of the backend ``ops``."""
 
     def __init__(self, ops: Any, **changes: Callable):
         self.__dict__.update(changes)
@@ -93,7 +97,7 @@ class Changed:
 
 
 def _op(name: str, make: Callable[[Any], Callable]) -> Begin:
-    """Replace op ``name`` by make(original)."""
+    """Return a ``begin`` function that replaces op ``name`` by make(original op)."""
 
     def begin(chunk: Chunk) -> None:
         chunk.ops = Changed(chunk.ops, **{name: make(getattr(chunk.ops, name))})
@@ -102,7 +106,7 @@ def _op(name: str, make: Callable[[Any], Callable]) -> Begin:
 
 
 def _shape(**changes: Any) -> Begin:
-    """Replace fields of the shape."""
+    """Return a ``begin`` function that replaces fields of the model shape."""
 
     def begin(chunk: Chunk) -> None:
         chunk.shape = dataclasses.replace(chunk.shape, **changes)
@@ -111,7 +115,7 @@ def _shape(**changes: Any) -> Begin:
 
 
 def _touching(begin: Begin, *names: str) -> Begin:
-    """Say what ``begin`` changes (``Fault.touches``)."""
+    """Record the names of what ``begin`` changes, for ``Fault.touches``, and return it."""
     begin.touches = frozenset(names)  # type: ignore[attr-defined]
     return begin
 
@@ -180,7 +184,7 @@ def _magnitude(value: tuple, layer: int, chunk: Chunk, taps: dict) -> tuple:
 
 
 def _rotated(source: str, shift: int, inverse: bool = False) -> Edit:
-    """Rotate the intermediate ``source`` (T, ...) at a shifted position."""
+    """Return an edit that applies rope to the intermediate ``source`` (T, ...) at positions shifted by ``shift``."""
 
     def edit(value: Any, layer: int, chunk: Chunk, taps: dict) -> Any:
         tables = chunk.rope_tables(chunk.shape.ratios[layer] != 0, chunk.positions + shift)
@@ -193,7 +197,8 @@ def _rotated(source: str, shift: int, inverse: bool = False) -> Edit:
 
 
 def _row_shift(shift: Callable[[int], int]) -> dict[str, Edit]:
-    """Rotate compressed rows at a position other than their window's first token."""
+    """Return edits that apply rope to compressed cache rows at ``shift(ratio)`` positions after the first token of the
+    window they were made from, which is the correct position."""
 
     def edit(value: tuple, layer: int, chunk: Chunk, taps: dict) -> tuple:
         ratio = chunk.shape.ratios[layer]
@@ -255,11 +260,12 @@ def _no_relu(scores: Callable) -> Callable:
     return lambda iq, rows, w, n: np.einsum("thd,nd,th->tn", iq, rows, w, optimize=True).astype(np.float32)
 
 
-# --- router: hash layers and learned layers are separate code in most engines
+# --- router: most engines have separate code for layers that pick experts by a hash of the token and by learned scores
 
 
 def _router(change: Callable[..., tuple], hashed: bool) -> Begin:
-    """Apply change(probs, ids, weights, logits, bias, k, scale) in layers whose routing is (not) hashed."""
+    """Return a ``begin`` function that replaces the router's result by change(probs, ids, weights, logits, bias, k,
+    scale), in layers that pick experts by a hash of the token (``hashed``) or else in all other layers."""
 
     def make(route: Callable) -> Callable:
         def wrong(logits, bias, hash_ids, k, scale, floor):

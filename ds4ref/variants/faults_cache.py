@@ -1,4 +1,4 @@
-"""Faults in caching and chunking: cache slots off by one, ring buffers, chunk edges, positions."""
+"""Injected bugs in caching and chunked prefill: cache slots off by one, ring buffers, chunk edges, positions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ def _self_missing(value: tuple, layer: int, chunk: Chunk, taps: dict) -> tuple:
 
 
 def _ring(chunk: Chunk) -> None:
-    """Overwrite a ring slot too early: a full window holds its newest row twice and its oldest not at all."""
+    """Overwrite the oldest row of the window's ring buffer too early: a full window has its newest row twice, and its
+    oldest is lost."""
     window = chunk.shape.window
 
     def make(attention: Any) -> Any:
@@ -51,7 +52,10 @@ def _window_cut(size: int) -> Edit:
 
 
 def _state_lost(size: int) -> dict[str, Edit]:
-    """Lose projections from before the last chunk edge when a window closes."""
+    """Return edits with which a compression window that spans a chunk edge loses the tokens before that edge.
+
+    size: tokens in a chunk.
+    """
 
     def edit(value: tuple, layer: int, chunk: Chunk, taps: dict) -> tuple:
         kv, score = value
@@ -72,7 +76,7 @@ def _rows_late(size: int) -> Begin:
 
 
 def _tail_lost(point: str, size: int) -> dict[str, Edit]:
-    """Lose an output (T, D) for the last token of each chunk."""
+    """Return an edit that zeroes the intermediate ``point`` (T, D) for the last token of each chunk of ``size``."""
 
     def edit(value: np.ndarray, layer: int, chunk: Chunk, taps: dict) -> np.ndarray:
         return np.where((chunk.positions % size == size - 1)[:, None], np.float32(0), value)
@@ -81,8 +85,12 @@ def _tail_lost(point: str, size: int) -> dict[str, Edit]:
 
 
 def _slots_late(prefix: str, own: bool) -> dict[str, Edit]:
-    """Fill each slot of a closing window with the token before the slot's own: the first with the last token before the
-    window, nothing before the prompt. At ratio 4 in the slots of the previous window, and if ``own`` in all others."""
+    """Return an edit that shifts the inputs of a compressed row by one token: each slot of the window gets the token
+    before its own, the first slot the last token before the window (or nothing at the start of the prompt).
+
+    prefix  "attn" or "indexer": which compressor
+    own     shift the window itself; at ratio 4, where a row also pools the previous window, that one is always shifted
+    """
 
     def edit(value: tuple, layer: int, chunk: Chunk, taps: dict) -> tuple:
         ratio, width = chunk.shape.ratios[layer], value[0].shape[2]

@@ -1,6 +1,7 @@
-"""Further faults inside the blocks: indexer, experts, norms, hyper-connection streams, cache roundings.
+"""More injected bugs, inside the attention and FFN blocks: indexer, experts, norms, residual streams
+(hyper-connections), cache roundings.
 
-Where a fault takes something of the layer before, the first layer keeps its own.
+Where a fault uses something of the previous layer, the first layer uses its own.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from .faults import Edit, Fault, _op, _router, _take, _value
 
 
 def _positive_only(value: np.ndarray | None, layer: int, chunk: Chunk, taps: dict) -> np.ndarray | None:
-    """Drop rows with a negative score, like a top-k that starts from 0."""
+    """Drop selected rows without a positive score, like a top-k whose running maximum starts from 0."""
     if value is None:
         return None
     scores = np.take_along_axis(taps["indexer_scores"], np.maximum(value, 0), axis=1)
@@ -29,7 +30,7 @@ def _topk_short(select: Any) -> Any:
 
 
 def _ties_high(select: Any) -> Any:
-    """Resolve ties to the higher row by selecting in reverse order."""
+    """Select the row with the higher number on ties."""
 
     def wrong(scores, visible, k):
         out = np.full((len(scores), k), -1, np.int32)
@@ -51,13 +52,15 @@ def _index_no_rope(chunk: Chunk) -> None:
 
 
 def _rows_not_rotated(chunk: Chunk) -> None:
-    """Apply Hadamard to the queries only, which makes scores of rotated and plain vectors meaningless."""
+    """Apply the Hadamard transform to the indexer's queries but not to its cached rows, so that their scores are
+    meaningless."""
     right = chunk.index_rounding
     chunk.index_rounding = lambda v: right(v) if v.ndim == 3 else chunk.ops.round_e2m1(v)  # type: ignore[method-assign]
 
 
 def _fp8_whole(chunk: Chunk) -> None:
-    """Round the rotary channels, too; what is left of the last block of 64 channels has a scale of its own."""
+    """Round the rotary channels of a cached row to E4M3 as well; an incomplete last block of 64 channels has its own
+    scale."""
 
     def wrong(rows: np.ndarray) -> np.ndarray:
         short = -rows.shape[-1] % 64
@@ -68,9 +71,10 @@ def _fp8_whole(chunk: Chunk) -> None:
 
 
 def _fp8_first_scale(chunk: Chunk) -> None:
-    """Round a whole row with the scale of its first 64 channels, so that larger values elsewhere saturate.
+    """Round a whole cached row with the scale of its first 64 channels, so that larger values elsewhere saturate.
 
-    Scales are powers of two: one that is too large changes only values 2^15 times smaller than it reaches.
+    Only saturation is simulated. Scales are powers of two, so a scale that is too large would change only values some
+    2^15 times smaller than the largest it can represent.
     """
     right = chunk.kv_rounding
 
@@ -115,7 +119,7 @@ def _previous_token(route: Any) -> Any:
 
 
 def _biased_sum(probs, ids, weights, logits, bias, k, scale):
-    """Divide by the sum of biased scores, in which the bias was used to choose."""
+    """Divide the experts' weights by the sum of their scores plus selection bias; correct is the sum without bias."""
     total = _take(probs if bias is None else probs + bias, ids).sum(axis=1, keepdims=True)
     return probs, ids, (_take(probs, ids) / total * scale).astype(np.float32)
 
@@ -125,18 +129,19 @@ def _exchanged(ids: np.ndarray, layer: int, chunk: Chunk, taps: dict) -> np.ndar
 
 
 def _one_scratch(mid: np.ndarray) -> np.ndarray:
-    """Read the hidden vectors (T, K, ff) one expert late: one scratch for all, used before it is written."""
+    """Give each expert the hidden vector (of (T, K, ff)) of the expert before, as if all shared one scratch buffer that
+    is read before it is written."""
     late = np.zeros_like(mid)
     late.reshape(-1, mid.shape[2])[1:] = mid.reshape(-1, mid.shape[2])[:-1]
     return late
 
 
 def _token_before(value: np.ndarray) -> np.ndarray:
-    """Take each token's value (T, ...) from the token before; the first has zeros."""
+    """Give each token the value (T, ...) of the token before it, and the first token zeros."""
     return np.concatenate((np.zeros_like(value[:1]), value[:-1]))
 
 
-# --- attention output, streams, norms
+# --- attention output, residual streams, norms
 
 
 def _back_with_main(value: np.ndarray, layer: int, chunk: Chunk, taps: dict) -> np.ndarray:
@@ -144,7 +149,8 @@ def _back_with_main(value: np.ndarray, layer: int, chunk: Chunk, taps: dict) -> 
 
 
 def _of_layer_before(what: str, halves: bool) -> dict[str, Edit]:
-    """Take mixing weights of the layer before or, if ``halves``, of the half layer before."""
+    """Return edits that use the hyper-connections' mixing weights (``what``) of the same half, attention or FFN, of the
+    previous layer, or, if ``halves``, of the half right before this one."""
 
     def make(slot: str) -> Edit:
         def edit(value: np.ndarray, layer: int, chunk: Chunk, taps: dict) -> np.ndarray:
@@ -157,7 +163,8 @@ def _of_layer_before(what: str, halves: bool) -> dict[str, Edit]:
 
 
 def _norm(source: str, weight: str, before: bool = False) -> Edit:
-    """Norm the intermediate ``source`` by the weights ``weight`` of this layer, or of the layer before."""
+    """Return an edit that computes the RMS norm of the intermediate ``source`` with the norm weights ``weight`` of this
+    layer or, if ``before``, of the previous one."""
 
     def edit(value: np.ndarray, layer: int, chunk: Chunk, taps: dict) -> np.ndarray:
         own, slot = getattr(chunk.w, weight), f"{weight} before"
@@ -193,7 +200,8 @@ def _no_norm(chunk: Chunk) -> None:
 
 
 def _overflow(mix: Any) -> Any:
-    """Compute the sum of squares of a stream norm in binary16: above 65504 it overflows and the norm gives 0."""
+    """Simulate the norm of the residual streams with its sum of squares in float16: above 65504 it overflows, and the
+    norm is 0."""
 
     def wrong(X, fn, eps):
         squares = np.square(X, dtype=np.float64).sum(axis=(1, 2))

@@ -1,7 +1,8 @@
-"""Faults in decoding stored weights, by format: transposed nibbles, swapped fields, wrong bit orders.
+"""Injected bugs in decoding stored weights, by format: transposed nibbles, swapped fields, wrong bit orders.
 
-A fault gives every product a copy of the weight blocks, rearranged so that a correct dequantizer returns what the wrong
-one would. Where no rearrangement does (an entry of a table is wrong), it gives the wrong values, decoded.
+A fault passes a changed copy of the weight blocks to every matrix product, rearranged so that our correct dequantizer
+returns what the wrong one would have. If no rearrangement does that (an entry of a table is wrong), the copy holds the
+wrong values, decoded to float32.
 """
 
 from __future__ import annotations
@@ -23,8 +24,11 @@ Rewrite = Callable[[np.ndarray], None]
 
 
 def _misread(fmt: str, rewrite: Rewrite) -> Begin:
-    """Let every product read weights of ``fmt`` through ``rewrite``, which changes blocks (n,) of the layout in
-    place."""
+    """Return a ``begin`` function after which every matrix product reads weights of format ``fmt`` changed by
+    ``rewrite``.
+
+    rewrite: changes an array (n,) of the format's blocks in place.
+    """
     layout = FORMATS[fmt].layout
     assert layout is not None
 
@@ -37,7 +41,7 @@ def _misread(fmt: str, rewrite: Rewrite) -> Begin:
 
 
 def _products(fmt: str, change: Callable[[Matrix], Matrix]) -> Begin:
-    """Let every product read weights of ``fmt`` as ``change`` returns them."""
+    """Return a ``begin`` function after which every matrix product uses change(w) for a weight w of format ``fmt``."""
 
     def wrong(w: Matrix) -> Matrix:
         return change(w) if w.fmt == fmt else w
@@ -74,7 +78,7 @@ def _q2_bit_order(blocks: np.ndarray) -> None:
 
 
 def _q2_code_order(blocks: np.ndarray) -> None:
-    """Read the codes of a byte as neighbours instead of 32 weights apart."""
+    """Treat the four 2-bit codes of a byte as adjacent weights; correct is 32 weights apart."""
     shifts = np.array([0, 2, 4, 6], np.uint8)
     codes = (blocks["qs"][..., None] >> shifts) & 3  # (n, half, byte, k): weight 4 byte + k
     codes = codes.reshape(len(blocks), 2, 4, 32)  # (n, half, k, i): weight 32 k + i
@@ -102,7 +106,8 @@ def _iq2_byte_order(blocks: np.ndarray) -> None:
 
 
 def _iq2_tables(signs: np.ndarray = codebooks.SIGNS, grid: np.ndarray = codebooks.GRID) -> Begin:
-    """Decode IQ2_XXS by other tables: signs (128, 8), magnitudes (256, 8)."""
+    """Return a ``begin`` function after which IQ2_XXS weights are decoded with these tables: signs (128, 8), magnitudes
+    (256, 8)."""
 
     def decoded(w: Matrix) -> Matrix:
         blocks = w.data.reshape(-1).view(FORMATS["IQ2_XXS"].layout)

@@ -1,8 +1,9 @@
-"""Run some layers of a forward pass with hooks that replace values (teacher forcing).
+"""Run some layers of a forward pass with hooks that replace intermediates (teacher forcing).
 
-A hook's ``tap`` returns the value to continue with. If it returns another engine's value at every point that this
-engine dumped, each of our ops works on that engine's inputs. ``run_layers`` runs only the requested layers, whose
-inputs the hooks must provide. ``pass_of`` returns how this is done for an architecture.
+A hook's ``tap`` returns the value to continue with. If it returns the other engine's value for every intermediate that
+the other engine dumped, each of our ops works on that engine's inputs, so errors do not add up from op to op.
+``run_layers`` runs only the requested layers, whose inputs the hooks must provide. ``pass_of`` returns how this is done
+for an architecture.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ __all__ = [
 
 
 def model_of(engine: Engine) -> Model:
-    """Return the engine's DeepSeek model; DataError for an architecture with other points."""
+    """Return the engine's DeepSeek V4 model; raise DataError for another architecture, whose intermediates differ."""
     if not isinstance(engine.model, Model):
         raise DataError(f"{engine.path}: trace works on DeepSeek V4 (deepseek4) only, and this is {engine.shape.name}; "
                         "diagnose, doctor, diff and damage work on it")  # fmt: skip
@@ -57,11 +58,12 @@ def run_layers(
     weights: Mapping[int, LayerWeights | Weights] | None = None,
     cancel: Callable[[int], None] | None = None,
 ) -> None:
-    """Run all tokens in one chunk through ``layers`` (None: all), HEAD among them for the output head.
+    """Run all tokens in one chunk through some layers of the model; nothing is returned, the hooks see the values.
 
-    A layer whose predecessor is not run starts from undefined hyper-connection streams: its hooks must set them at
-    ``hc_attn_in``. ``weights`` replaces those of single layers. ``cancel`` is called with each layer's number before
-    the layer is run.
+    layers   numbers of the layers, and ``HEAD`` for the output head; None: everything. A layer whose predecessor is not
+             run starts from undefined residual streams: the hooks must set them at ``hc_attn_in``
+    weights  weights to use instead of the model's own, by layer number
+    cancel   called with each layer's number before the layer is run; may raise to stop
     """
     cache = model.cache(len(ids) + 1, exact=True)
     c = model.chunk(np.asarray(ids, np.int32), cache, hooks)
@@ -88,7 +90,7 @@ def _layer(replacement: LayerWeights | Weights | None, own: LayerWeights) -> Lay
 
 
 def _dense_layers(model: Any, ids: Sequence[int], hooks: Any, layers: Collection[int]) -> None:
-    """Run ``layers`` of a dense decoder; streams are put in at ``l_in``."""
+    """Run ``layers`` of a dense decoder; hooks set a layer's input at ``l_in`` if the layer before it is not run."""
     cache = model.cache(len(ids) + 1, exact=True)
     cache.reserve(len(ids))
     c = DenseChunk(model, np.asarray(ids, np.int32), 0, hooks)
@@ -103,12 +105,12 @@ def _dense_layers(model: Any, ids: Sequence[int], hooks: Any, layers: Collection
 
 @dataclass(frozen=True)
 class Pass:
-    """An architecture's forward pass, prepared for teacher forcing.
+    """How to run single layers of an architecture with teacher forcing.
 
-    run       run(model, ids, hooks, layers): all tokens through some layers, HEAD among them for the output head
-    entering  point at which a layer's input can be set
-    leaving   point at which a layer's output can be read
-    tensors   weights used by each point; None for the points of ``trace.ops``
+    run       run(model, ids, hooks, layers) runs all tokens through some layers, HEAD being the output head
+    entering  name of the intermediate that is a layer's input, which hooks can set
+    leaving   name of the intermediate that is a layer's output
+    tensors   names of the weights that produce each intermediate; None: they are listed in ``trace.ops``
     """
 
     run: Callable[[Any, Sequence[int], Any, Collection[int]], None]
@@ -124,7 +126,7 @@ _PASSES = {
 
 
 def pass_of(engine: Engine) -> Pass:
-    """Return the pass of the engine's architecture; DataError if it has none for teacher forcing."""
+    """Return the ``Pass`` of the engine's architecture; raise DataError if teacher forcing does not support it."""
     forced = next((one for kind, one in _PASSES.items() if isinstance(engine.model, kind)), None)
     if forced is None:
         raise DataError(f"{engine.path}: the pass of this family has no points")

@@ -1,4 +1,4 @@
-"""All single faults of the model, by name."""
+"""All single faults (injected bugs without a parameter) of DeepSeek V4, by name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,12 @@ LIBRARY: dict[str, Fault] = {
 
 
 def applicable(numerics: Numerics, formats: set[str], tokens: int) -> list[Fault]:
-    """Return the faults that have an effect in a numerics mode, with these storage formats and this many tokens."""
+    """Return the faults that can have an effect.
+
+    numerics  numerics mode of the run
+    formats   storage formats of the model's tensors
+    tokens    length of the prompt
+    """
     return [
         fault
         for fault in LIBRARY.values()

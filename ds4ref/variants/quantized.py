@@ -1,12 +1,12 @@
 """Measure the error of quantization op by op: run the same tokens through a model A and a requantized model B.
 
-Every op of B works on the values that A computed at that point, so errors do not add up: the error of an op's result
-comes from that op's tensors alone. It is compared with the error of those tensors, B's against A's, as they are
-dequantized. An op whose result errs much more than its weights is a bug of an engine or kernel. Weights that err more
-than their format explains are a bug of a conversion; so is a single row that does: a mean over a whole matrix hides one
-that was lost.
+Every op of B gets the inputs that A computed, so errors do not add up: the error of an op's result comes from that op's
+tensors alone. It is compared with the error of those tensors, the dequantized weights of B against those of A. If an
+op's error is much larger than that of its weights, an engine or kernel has a bug. If the weights' error is larger than
+their format explains, the conversion has a bug. Rows are also judged one by one, because a mean over a whole matrix
+would hide a single row that was lost.
 
-A runs layer by layer, so that memory holds the intermediates of one layer.
+A runs layer by layer, so that memory holds the intermediates of one layer only.
 """
 
 from __future__ import annotations
@@ -26,43 +26,43 @@ from ..weights.quantize.families import family_of
 from .forced import HEAD, pass_of
 
 HEAVY = 2.0
-"""Allowed error of weights as a multiple of their format's usual loss, for heavy-tailed weights and importance
-matrices."""
+"""Allowed error of weights as a multiple of their format's usual loss: heavy-tailed weights, and formats weighted by an
+importance matrix, lose more than usual."""
 SLACK = 3.0
-"""Allowed error of an op as a multiple of its weights' relative error: inputs may be largest where the weights err
-most."""
+"""Allowed error of an op as a multiple of its weights' relative error: the largest inputs may meet the weights with the
+largest errors."""
 FLOOR = 3e-4
-"""Relative error of an op whose weights are equal: float32 sums in another order."""
+"""Allowed relative error of an op whose weights are equal: float32 sums may be computed in another order."""
 MOST_WEIGHTS = 1 << 27
-"""Weights of a tensor that are compared; of larger ones (stacks of experts), rows spread evenly over it."""
+"""Number of weights of a tensor that are compared; of larger tensors (stacks of experts), evenly spaced rows."""
 STEP = 1 << 22
-"""Weights decoded at once."""
+"""Number of weights decoded at a time."""
 FAINT = 1e-3
-"""A row of less than this share of the mean row's size is compared with that: a format has no scale for it, and it does
-not matter."""
+"""The error of a weight row is taken relative to its size, but at least to this share of the mean row's size: formats
+cannot represent much smaller rows well, and those hardly matter."""
 LOST, ROW_SLACK = 0.9, 1.5
-"""Relative error from which a row counts as lost, however coarse its format (of a row of zeros it is 1), and error of
-the worst row allowed as a multiple of that of all rows together."""
+"""LOST: relative error from which a weight row counts as lost, however coarse its format (a row replaced by zeros has
+1). ROW_SLACK: allowed error of the worst row, as a multiple of what is allowed for all rows together."""
 _UNCOMPARED = ("indexer_scores", "indexer_topk", "ffn_moe_topk", "indexer_rows")
 
 
 @dataclass(frozen=True)
 class Reading:
-    """Comparison of one op in two models, A (original) and B (requantized); B's op is run on A's values.
+    """Comparison of one op in two models, A (original) and B (requantized); B's op gets A's inputs.
 
     layer    number of the layer, HEAD for the output head
-    point    name of the op's result
+    point    name of the intermediate that the op computes
     tensors  names of the weights that the op multiplies with
-    formats  formats of these weights in B
+    formats  storage formats of these weights in B
     family   family of the weights ("embedding", "dense" and so on; ``weights.quantize``), "" without weights
     error    |B - A| / |A| of the result over all tokens
     cosine   cosine between the results of A and B
     weights  |B - A| / |A| of the weights themselves
-    allowed  bound on ``error``: what quantizing to these formats can account for
-    loss     bound on ``weights``, likewise
-    row      the row that errs most as measured by what its format may lose: tensor, number in it
-    worst    error of that row
-    lost     bound on ``worst``
+    allowed  largest ``error`` that quantizing to these formats can explain
+    loss     largest value of ``weights`` that it can explain
+    row      (tensor, row number) of the weight row whose error is largest relative to what its format may lose
+    worst    relative error of that row
+    lost     largest value of ``worst`` that quantization can explain
     """
 
     layer: int
@@ -81,7 +81,8 @@ class Reading:
 
     @property
     def verdict(self) -> str:
-        """Return "engine" or "weights" for a bug of either, "quantization" for the format's loss, else "same"."""
+        """Return what explains the difference: "weights" for a bug of the conversion, "engine" for a bug of an op,
+        "quantization" for the usual loss of the format, "same" if there is none."""
         if not self.weights <= self.loss or not self.worst <= self.lost:
             return "weights"
         if not self.error <= self.allowed:
@@ -90,10 +91,11 @@ class Reading:
 
 
 class _Keep:
-    """Hooks that keep what passes.
+    """Hooks that copy all intermediates into ``values``, and replace some.
 
-    entering, streams  point at which a layer starts, and what it starts from; None leaves it
-    held               values by point to go on with, instead of what the ops make of them
+    entering  name of the intermediate that is a layer's input
+    streams   value to use as that input; None: leave it
+    held      values by (name, layer) that replace what the ops computed, after that was copied
     """
 
     def __init__(self, entering: str, streams: np.ndarray | None, held: Mapping[tuple[str, int], Any] | None = None):
@@ -101,7 +103,7 @@ class _Keep:
         self.values: dict[tuple[str, int], Any] = {}
 
     def begin(self, chunk: Any) -> None:
-        """Nothing to prepare."""
+        """Do nothing."""
 
     def tap(self, name: str, layer: int, value: Any, chunk: Any) -> Any:
         if name == self.entering and self.streams is not None:
@@ -113,10 +115,16 @@ class _Keep:
 def compare(
     one: Engine, other: Engine, ids: Sequence[int], points: Mapping[str, Sequence[str]], progress: Callable[[int], None]
 ) -> Iterator[Reading]:
-    """Yield the readings in the order of the pass; DataError if the two are not the same model in other formats.
+    """Yield the comparison of each op of two models, in the order in which the pass computes them.
 
-    ``points``: tensors of each point, as names without "blk.N." and ".weight", for an architecture whose pass lacks
-    them. ``progress`` is called with each layer's number.
+    one       engine with the original model (A)
+    other     engine with the requantized model (B)
+    ids       tokens to run
+    points    names of the weights that produce each intermediate, without "blk.N." and ".weight"; used for
+              architectures whose ``Pass.tensors`` is None
+    progress  called with each layer's number
+
+    Raise DataError if the two are not the same model in different formats.
     """
     way = pass_of(one)
     if pass_of(other) is not way:
@@ -163,7 +171,7 @@ def _reading(
         if not whole:
             stem = attr.replace("indexer_attn_q_b", "indexer.attn_q_b").replace("indexer_proj", "indexer.proj")
             full = f"blk.{layer}.{stem}.{'bias' if attr == 'exp_probs_b' else 'weight'}"
-        # a head that is the embedding has that one's format, and small tensors are held as float32
+        # an output head that shares the embedding's weights has no tensor of its own; small tensors are kept as float32
         formats = [
             e.source.tensors[full].fmt.name if full in e.source.tensors else getattr(held, "fmt", "F32")
             for e, held in ((one, x), (other, y))
@@ -183,9 +191,10 @@ def _reading(
 
 
 def _apart(one: Any, other: Any) -> tuple[float, float, int]:
-    """Return the relative rms error of ``other`` against ``one``: of everything, of the worst row, and its number.
+    """Compare two versions of a weight tensor.
 
-    An array of rank 1 is a single row, which is not told apart.
+    Return the relative rms error of ``other`` against ``one``: of all rows together, of the worst row, and the number
+    of that row. A plain array instead of a Matrix is compared as one; its worst row is reported as row 0 with error 0.
     """
     if not isinstance(one, Matrix):
         return distance(np.asarray(other), np.asarray(one))[0], 0.0, 0
@@ -211,15 +220,16 @@ def _apart(one: Any, other: Any) -> tuple[float, float, int]:
 
 
 def _rows(w: Matrix, numbers: np.ndarray) -> np.ndarray:
-    """Dequantize rows of a matrix or stack, numbered through all of its matrices."""
+    """Dequantize some rows of a matrix or of a stack of matrices, whose rows are numbered consecutively."""
     data = w.data.numbered(numbers) if isinstance(w.data, ApartRows) else w.data.reshape(-1, w.row_bytes)[numbers]
     return Matrix(w.fmt, data, len(numbers), w.cols).dequantize()
 
 
 def distance(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float]:
-    """Return relative error and cosine of two arrays.
+    """Return the relative error |ours - theirs| / |theirs| and the cosine of two arrays.
 
-    Both zero gives 0 and 1, one zero infinity and 0; values that are not finite give infinity or NaN.
+    If both are all zeros, these are 0 and 1; if only one is, infinity and 0. Values that are not finite give infinity
+    or NaN.
     """
     x, y = ours.astype(np.float64).ravel(), theirs.astype(np.float64).ravel()
     with np.errstate(invalid="ignore", over="ignore"):
@@ -230,8 +240,11 @@ def distance(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float]:
 
 
 def divergence(a: np.ndarray, b: np.ndarray) -> dict[str, float]:
-    """Return how far logits (T, V) of two independent runs differ: KL(a || b) in nats, and agreement of the best
-    token."""
+    """Return how far the logits (T, V) of two independent runs differ.
+
+    That is KL divergence KL(a || b) in nats (mean, median, 99th percentile, maximum over tokens), and the share of
+    tokens for which both runs rank the same token first.
+    """
     p, q = (_log_softmax(x.astype(np.float64)) for x in (a, b))
     kl = (np.exp(p) * (p - q)).sum(axis=1)
     return {

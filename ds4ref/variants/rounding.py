@@ -1,4 +1,4 @@
-"""Rounding sets: where an engine rounds intermediates and how; the three numerics modes, and those of other engines."""
+"""Rounding sets: which intermediates an engine rounds, and how. Our three numerics modes, and sets of other engines."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def round_bf16(x: np.ndarray) -> np.ndarray:
 
 
 def round_f16(x: np.ndarray) -> np.ndarray:
-    """Round float32 to binary16, returned as float32; overflow becomes infinite, as in hardware."""
+    """Round float32 to float16, returned as float32; overflow becomes infinite, as in hardware."""
     with np.errstate(over="ignore"):
         return x.astype(np.float16).astype(np.float32)
 
@@ -34,8 +34,8 @@ def round_f16(x: np.ndarray) -> np.ndarray:
 def round_q8_0(x: np.ndarray) -> np.ndarray:
     """Round activations as ggml does before Q8_0 weights: int8 per 32 values, scale amax / 127 in binary16.
 
-    Codes are x times 127 / amax, as on x86. ggml's portable code multiplies by 1 / (amax / 127), which differs by a
-    unit in the last place: now and then a code differs, enough for a visible difference (docs/reference/quantize.md).
+    Codes are x times 127 / amax, as in ggml's x86 code. Its portable code multiplies by 1 / (amax / 127), which differs
+    in the last bit: now and then a code differs, enough for a visible difference (docs/reference/quantize.md).
     """
     blocks = x.reshape(*x.shape[:-1], -1, 32).astype(np.float32)
     amax, most = np.abs(blocks).max(axis=-1, keepdims=True), np.float32(127)
@@ -44,8 +44,9 @@ def round_q8_0(x: np.ndarray) -> np.ndarray:
 
 
 def _llama(chunk: Chunk) -> None:
-    """Convert inputs before every product as llama.cpp's CPU backend does, to the partner type of the weights."""
-    # indexer vectors are turned by a Hadamard matrix, and go into the cache so
+    """Make a chunk round the inputs of every matrix product as llama.cpp's CPU backend does: to the activation type
+    that goes with the format of the weights."""
+    # indexer vectors are multiplied by a Hadamard matrix and cached without further rounding
     chunk.index_rounding = chunk.ops.hadamard  # type: ignore[method-assign]
     products(chunk, _rounded_as("a8"), round_q8_0, None)
     products(chunk, {"F16"}, round_f16, None)
@@ -59,7 +60,7 @@ def _llama(chunk: Chunk) -> None:
     ops = chunk.ops
 
     def hc_mix(X: np.ndarray, fn: Any, eps: float) -> np.ndarray:
-        """Compute norm and product as two steps, so that the product converts its input like any other."""
+        """Compute norm and product as two steps, so that the product rounds its input like any other."""
         return ops.linear(ops.rms_norm(np.ascontiguousarray(X.reshape(len(X), -1)), None, eps), fn, "float")
 
     chunk.ops = Changed(ops, hc_mix=hc_mix)
@@ -71,12 +72,16 @@ def _bf16(chunk: Chunk) -> None:
 
 
 def _rounded_as(activation: str) -> set[str]:
-    """Return the formats whose products quantize their inputs to ``activation``."""
+    """Return the weight formats whose matrix products quantize their inputs to the type ``activation``."""
     return {fmt.name for fmt in FORMATS.values() if fmt.activation == activation}
 
 
 def products(chunk: Chunk, fmts: set[str] | None, round_in: Callable, round_out: Callable | None) -> None:
-    """Round inputs (and outputs) of matrix products with weights of ``fmts`` (None: all)."""
+    """Make a chunk round the inputs of matrix products with ``round_in`` and, unless None, the outputs with
+    ``round_out``.
+
+    fmts: weight formats of the products; None: all.
+    """
 
     def wrapped(op: Callable) -> Callable:
         def product(x: np.ndarray, *args: Any) -> np.ndarray:
@@ -93,15 +98,18 @@ def products(chunk: Chunk, fmts: set[str] | None, round_in: Callable, round_out:
 
 @dataclass(frozen=True)
 class RoundingSet:
-    """A named set of roundings.
+    """Which intermediates an engine rounds, and how.
 
-    name      name in verdicts
+    name      short name, used in the diagnosis' verdicts
     says      one-line description
-    numerics  flags of the model's numerics
-    begin     change of a chunk for roundings that the flags do not cover; None for no change
-    coarse    whether float noise can flip its rounding steps, so that two correct engines differ visibly
-    step      largest rounding error, relative to the power of two below, of an engine that rounds every value; its runs
-              have that as noise, and a run without noise none: which steps it rounds is not known. 0 for other sets
+    numerics  numerics mode of the model
+    begin     called when a chunk of tokens begins, to add roundings that ``numerics`` does not cover; None: there are
+              no others
+    coarse    whether the rounding steps are so large that float noise can flip a value to the next one, so that two
+              correct engines differ visibly
+    step      for an engine that computes in a 16-bit type, but of which it is not known what exactly it rounds: the
+              largest rounding error, relative to the power of two below the value. Runs with noise add random errors of
+              that size to every value, runs without noise none. 0: any other set
     """
 
     name: str
@@ -112,7 +120,7 @@ class RoundingSet:
     step: float = 0.0
 
     def dithered(self, x: np.ndarray, noise: np.random.Generator) -> np.ndarray:
-        """Return float32 ``x`` with independent rounding errors of the size of ``step``."""
+        """Return float32 ``x`` with an independent random error of at most ``step`` added to each value."""
         size = np.exp2(np.floor(np.log2(np.maximum(np.abs(x), np.float32(2.0**-126)))))
         return (x + np.float32(self.step) * size * noise.uniform(-1, 1, x.shape)).astype(np.float32)
 
@@ -144,6 +152,6 @@ COMPUTING = {
     "bfloat16": RoundingSet("bfloat16", "computes in bfloat16", MODES["exact"], step=2.0**-8),
     "float16": RoundingSet("float16", "computes in float16", MODES["exact"], step=2.0**-11),
 }
-"""Engines that compute in a 16-bit type, wherever they round to it."""
+"""Rounding sets of engines that compute in a 16-bit type, wherever exactly they round to it."""
 SETS = ROUNDING | COMPUTING
 MODE_NAMES = tuple(MODES)

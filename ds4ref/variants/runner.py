@@ -1,4 +1,4 @@
-"""Run the model with deliberate faults, noise or roundings on a whole prompt at once.
+"""Run a model with injected bugs (faults), noise or an engine's roundings on a whole prompt at once.
 
 runner = Runner(engine)
 logits, margin = runner.run(ids, "exact", [LIBRARY["no_sink"]], noise=np.random.default_rng(1))
@@ -30,21 +30,24 @@ from .scoped import ScopedFault
 AnyFault = Fault | ScopedFault
 
 NOISE = 2 * 2.0**-23
-"""Relative noise put on block inputs: two units in the last place. Measured on ds4's C code in mode ds4: its correct
-builds differ from our clean run as much as runs with 1 to 2 units do (docs/reference/vectors.md). 16 units flip steps
-that no build flips, and mistakes of that size would pass as noise."""
+"""Relative noise added to the inputs of blocks: two units in the last place of a float32. Measured with ds4's C code in
+mode ds4: its correct builds differ from our run without noise as much as our runs with 1 to 2 units of noise do
+(docs/reference/vectors.md). 16 units flip roundings that no correct build flips, and would hide bugs of that size."""
 
 SMALL = 256 << 20
-"""Bytes of weights below which a pass is too short to share among threads, so several passes run in parallel."""
+"""Bytes of weights below which a pass is too short to use several threads well, so that passes run in parallel
+instead."""
 
 ANYWHERE = frozenset({"embed", "result_output"})
-"""What faults of families may change that every architecture has in the same form."""
+"""Ops and intermediates that every architecture has in the same form: a family of faults that changes only these can be
+used with any model."""
 
 _NOISY = frozenset({"attn_norm", "ffn_norm", "KVnorm", "q_lora_norm", "result_norm"})
 
 
 class _Hooks:
-    """Hooks for a rounding set, faults and optional noise, which record decision margins."""
+    """Session hooks that apply a rounding set, faults and optional noise, and record how close the choices of the
+    indexer and the router were (``margins``: by the first position of a chunk, one value per token)."""
 
     def __init__(
         self, rounding: RoundingSet, faults: Sequence[AnyFault], noise: np.random.Generator | None, model: Model,
@@ -59,7 +62,7 @@ class _Hooks:
     def begin(self, chunk: Any) -> None:
         if self.rounding.begin is not None:
             self.rounding.begin(chunk)
-        if self.noise is not None and self.rounding.step:  # for the weights, which are rounded as well
+        if self.noise is not None and self.rounding.step:  # errors in place of the rounding of the weights
             products(chunk, None, self._dithered, None)
         self.parts = [fault.hooks() for fault in self.faults] if chunk.pos0 >= self.since else []
         for part in self.parts:
@@ -93,7 +96,10 @@ class _Hooks:
         self._closest(np.where(hidden, -np.inf, scores), k, scores.std() + 1e-30)
 
     def _closest(self, scores: np.ndarray, k: int, unit: float = 1.0) -> None:
-        """Record the gap between the k-th and the next best score, in units of the scores' spread."""
+        """Record for each token the gap between the k-th and the next best score, divided by ``unit``.
+
+        A small gap means that noise could change which k are chosen; the smallest gap of a token is kept.
+        """
         if scores.shape[1] <= k:
             return
         best = -np.partition(-scores, k, axis=1)[:, : k + 1]
@@ -105,7 +111,11 @@ class _Hooks:
 
 
 class Runner:
-    """Computes logits of one model in any rounding set, with faults and float noise."""
+    """Computes logits of one model with any rounding set, faults and float noise.
+
+    formats  storage formats of the model's tensors
+    many     whether the model is so small that several runs should be made in parallel (``beside``)
+    """
 
     def __init__(self, engine: Engine):
         self.engine = engine
@@ -113,20 +123,21 @@ class Runner:
         size = sum(tensor.nbytes for tensor in engine.source.tensors.values())
         self.many = engine.backend == "cpu" and engine.threads > 1 and size < SMALL
         self.own = isinstance(engine.model, Model)
-        """Whether the model is DeepSeek V4, whose mistakes the library knows."""
+        """Whether the model is DeepSeek V4, the architecture whose faults are in ``LIBRARY``."""
         self._models: dict[tuple[str, int], Any] = {}
         self._own = threading.local()
 
     def faults(self, mode: str, tokens: int) -> list[Fault]:
-        """Return the faults that have an effect in rounding set ``mode`` on a prompt of ``tokens`` tokens."""
+        """Return the faults that can have an effect with rounding set ``mode`` on a prompt of ``tokens`` tokens."""
         return applicable(SETS[mode].numerics, self.formats, tokens) if self.own else []
 
     def families(self) -> dict[str, Family]:
-        """Return the families of faults that this model can have, by name."""
+        """Return the families of faults that apply to this model's architecture, by name."""
         return {name: each for name, each in FAMILIES.items() if self.own or _general(each)}
 
     def sets(self) -> list[str]:
-        """Return the rounding sets that differ for this model: a dense decoder has no cache formats of its own."""
+        """Return the names of the rounding sets, without those that are the same as another one for this model: a dense
+        decoder has no FP8 cache and no indexer to round."""
         if self.own:
             return list(ROUNDING)
         kept: dict[Any, str] = {}
@@ -136,7 +147,7 @@ class Runner:
 
     @staticmethod
     def _kv_f16(mode: str) -> bool:
-        """Whether a dense decoder rounds cached rows to binary16 in a rounding set: in ``qat`` it rounds nothing."""
+        """Return whether a dense decoder rounds cached rows to float16 in rounding set ``mode``; not in ``qat``."""
         flags = SETS[mode].numerics
         return flags.kv_f16 and (flags.act_quant or not flags.kv_fp8)
 
@@ -150,13 +161,17 @@ class Runner:
         louder: float = 1.0,
         beside: bool = False,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return logits (T, V) float32, and per token the smallest margin of its top-k decisions (T,).
+        """Return logits (T, V) float32, and for each token (T,) how close its closest top-k choice was.
 
-        faults  faults of the library, members of families or scoped faults
-        noise   generator of float noise on block inputs; None for a run without
+        The latter is the smallest gap between the last chosen and the best rejected score, over the router and the
+        indexer of all layers: where it is small, noise can change the choice.
+
+        mode    name of the rounding set
+        faults  bugs to inject: faults of the library, faults of families, or scoped faults
+        noise   random generator for float noise on the inputs of blocks; None: a run without noise
         since   first position at which the faults apply
         louder  factor on the noise
-        beside  compute on this thread alone, in parallel with runs of other threads
+        beside  compute on this thread alone, so that other threads can run at the same time
         """
         model = self._model(mode, beside)
         session = Session(model, len(ids) + 1)

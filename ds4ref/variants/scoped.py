@@ -1,6 +1,6 @@
-"""Limit a fault to part of the model: some layers, or one half of a layer.
+"""Limit an injected bug (fault) to some layers, or to the attention or FFN halves of layers.
 
-where = scopes(engine.shape)                      every part that is tried, by name
+where = scopes(engine.shape)                      every such region of the model that is tried, by name
 session.hooks = Scoped(LIBRARY["no_inverse_rope"], where["compressed layers"])
 """
 
@@ -16,14 +16,15 @@ from ..archs.deepseek4.shape import ModelShape
 from .faults import Fault
 
 Where = Callable[[int, str], bool]
-"""Function that returns whether (layer, half) is in the part; halves are "attn" and "ffn"."""
+"""Function (layer, half) -> whether this half of the layer is in the region; halves are "attn" and "ffn"."""
 
 _OWN = ("ops", "shape", "rope", "visible", "kv_rounding", "index_rounding")
 """Fields of a chunk that a fault's ``begin`` may replace."""
 
 
 class Scoped:
-    """Session hooks of one fault that applies only where ``where`` is true; the head belongs to the last layer."""
+    """Session hooks that apply one fault only where ``where`` is true; the output head counts as part of the last
+    layer's FFN half."""
 
     def __init__(self, fault: Fault, where: Where):
         self.inner, self.where = fault.hooks(), where
@@ -32,19 +33,19 @@ class Scoped:
         self._on = False
 
     def begin(self, chunk: Chunk) -> None:
-        """Apply the fault to a copy of the chunk; set the changes on the chunk itself only inside the part."""
+        """Apply the fault to a copy of the chunk; the chunk itself gets the changes only while inside the region."""
         shadow = copy.copy(chunk)
         before = {name: getattr(shadow, name) for name in _OWN}
         self.inner.begin(shadow)
         self._wrong = {n: vars(shadow)[n] for n in _OWN if n in vars(shadow) and vars(shadow)[n] is not before[n]}
         self._right = {name: before[name] for name in self._wrong}
-        # tables are kept on the chunk once computed: wrong ones must not reach the right layers, nor the reverse
+        # a chunk caches the tables it computes: those made with the fault must not reach other layers, nor the reverse
         self._wrong["_inputs"], self._right["_inputs"] = {}, chunk._inputs
         self._on = False
         self._enter(chunk, self.where(0, "attn"))
 
     def tap(self, name: str, layer: int, value: Any, chunk: Chunk) -> Any:
-        """Return an intermediate with the fault's edit applied, or unchanged outside the part of the model."""
+        """Return an intermediate with the fault's edit applied, or unchanged outside the region."""
         changed = self.inner.tap(name, layer, value, chunk)
         if self._on:
             value = changed
@@ -62,11 +63,11 @@ class Scoped:
 
 @dataclass(frozen=True)
 class ScopedFault:
-    """A fault in one part of the model, for ``Runner``.
+    """A fault limited to one region of the model, for ``Runner``.
 
     fault  the fault
-    part   name of the part
-    where  whether a half layer is in the part
+    part   name of the region, such as "compressed layers"
+    where  returns whether the attention or FFN half of a layer is in the region
     """
 
     fault: Fault
@@ -75,7 +76,7 @@ class ScopedFault:
 
     @property
     def name(self) -> str:
-        """Return the name of the fault with its part: "no_sink [compressed layers]"."""
+        """Return the name of the fault with that of the region: "no_sink [compressed layers]"."""
         return f"{self.fault.name} [{self.part}]"
 
     @property
@@ -85,16 +86,17 @@ class ScopedFault:
 
     @property
     def touches(self) -> frozenset[str]:
-        """Return the names of what the mistake changes."""
+        """Return the names of everything the fault changes (``Fault.touches``)."""
         return self.fault.touches
 
     def hooks(self) -> Scoped:
-        """Return new session hooks that apply this fault in its part of the model."""
+        """Return new session hooks that apply this fault in its region."""
         return Scoped(self.fault, self.where)
 
 
 def scopes(shape: Any) -> dict[str, Where]:
-    """Return the parts of a model that faults are limited to, by the names used in verdicts; none for a dense one."""
+    """Return the regions of a model that faults are limited to, by the names used in verdicts; {} for a dense
+    decoder."""
     if not isinstance(shape, ModelShape):
         return {}
     parts: dict[str, Where] = {

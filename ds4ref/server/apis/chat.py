@@ -1,7 +1,7 @@
 """/v1/chat/completions: OpenAI's chat completions (docs/reference/server.md).
 
 Left out on purpose: audio, functions (the older form of tools). Reasoning is sent as ``reasoning_content``, as in
-DeepSeek's API; log probabilities have reasoning under the same name.
+DeepSeek's API; the log probabilities of its tokens have the same name.
 """
 
 from __future__ import annotations
@@ -66,9 +66,10 @@ class Chat(Api):
 
 
 def _continued(messages: list[Message], request: ChatRequest) -> list[Message]:
-    """Return the messages, the last one open if the answer continues it (``prefix``, ``continue_final_message``).
+    """Return the messages, the last one marked with ``prefix`` if the request wants the answer to continue it.
 
-    Raises Refused where that message is not the assistant's last, or not text.
+    It does so by ``prefix`` of that message or by ``continue_final_message``. Raises Refused if the message is not the
+    last one, not the assistant's, or has tool calls.
     """
     wanted, last = bool(request.continue_final_message), messages[-1]
     if request.add_generation_prompt is False and not wanted:
@@ -92,8 +93,8 @@ class ChatReply(Choices):
     def begin(self) -> None:
         """Begin the next choice."""
         super().begin()
-        self._custom: dict[int, bool] = {}  # the calls that were begun: whether of a custom tool
-        self._dropping = False
+        self._custom: dict[int, bool] = {}  # for each call that has begun, whether it is of a custom tool
+        self._dropping = False  # whether text is no longer sent, after a broken call
 
     def pieces(self, delta: Delta) -> bytes:
         """Return the chunks of the present choice that carry ``delta``."""
@@ -117,7 +118,7 @@ class ChatReply(Choices):
             self._custom[call.index] = tool.kind == "custom"
             entry = {"index": call.index, **_call_entry(self.call_id(call.index), tool, "")}
             out = self._chunk({"tool_calls": [entry]})
-        if call.arguments and not self._custom[call.index]:  # a custom tool's text is sent when it is whole
+        if call.arguments and not self._custom[call.index]:  # a custom tool's text is sent once it is complete
             entry = {"index": call.index, "function": {"arguments": call.arguments}}
             out += self._chunk({"tool_calls": [entry]})
         return out

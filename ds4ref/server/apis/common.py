@@ -22,20 +22,20 @@ Json = Mapping[str, Any]
 def finish_of(answer: Completion) -> Finish:
     """Return the finish reason of an answer.
 
-    STOP stands for ends that no API can express: calls were discarded, or a tool-call block had no call.
+    It is STOP where no API has a word for what happened: calls were discarded, or a tool-call block had no call.
     """
     reason = Finish(answer.finish or Finish.STOP)
     return Finish.STOP if reason is Finish.ERROR or (reason is Finish.TOOL_CALLS and not answer.calls) else reason
 
 
 def counts_of(answer: Completion) -> tuple[int, int, int, int]:
-    """Return token counts (prompt, cached, completion, reasoning); zeros until the last delta."""
+    """Return an answer's token counts (prompt, cached, completion, reasoning), which are 0 until its last delta."""
     usage = answer.usage
     return usage.prompt or 0, usage.cached or 0, usage.completion or 0, usage.reasoning or 0
 
 
 def ids_of(steps: Sequence[Step]) -> list[int]:
-    """Return the ids of the tokens."""
+    """Return the token ids of generated tokens."""
     return [step.token.id for step in steps if step.token.id is not None]
 
 
@@ -44,9 +44,9 @@ def ids_of(steps: Sequence[Step]) -> list[int]:
 
 @dataclass(frozen=True)
 class Tool:
-    """A tool as clients see it in calls.
+    """A tool under the names that clients use in calls.
 
-    name        without the namespace
+    name        name without the namespace
     kind        "function", "custom" or "tool_search"
     namespace   the prefix that the model sees before the name, "" for none
     """
@@ -57,7 +57,7 @@ class Tool:
 
 
 def on_the_wire(tools: Sequence[Schema], name: str) -> Tool:
-    """Return the declared tool that the model knows as ``name``, as clients see it; a plain function if undeclared."""
+    """Return the tool that the model calls ``name``, as clients see it; a plain function if it was not declared."""
     for tool in tools:
         if tool.name == name and tool.kind != "hosted":
             return Tool(tool.bare, tool.kind, tool.namespace)
@@ -65,9 +65,9 @@ def on_the_wire(tools: Sequence[Schema], name: str) -> Tool:
 
 
 def plain_input(arguments: str) -> str:
-    """Return a custom tool's text from its JSON arguments.
+    """Return the text that a custom tool receives, from the JSON arguments that the model wrote.
 
-    This is the value of ``input``, else of the only parameter, else the arguments themselves.
+    This is the value of the parameter ``input``, else of the only parameter, else the arguments themselves.
     """
     try:
         values = dict(rawjson.members(arguments))
@@ -81,15 +81,18 @@ def plain_input(arguments: str) -> str:
 
 
 class Blocks(Reply):
-    """Base class of replies that stream an answer as blocks, one open at a time: "reasoning", "text" or "call"."""
+    """Base class of replies (messages, responses) that stream an answer as a sequence of blocks.
+
+    At most one block is open at a time; ``open`` is its kind: "reasoning", "text" or "call", "" for none.
+    """
 
     reasons = True
-    """Whether the client sees the reasoning."""
+    """Whether the reasoning is sent to the client."""
 
     def __init__(self, turn: Turn, about: About, stream: bool | None):
         super().__init__(turn, about, stream)
-        self.open = ""  # the kind of the open block
-        self._calls = 0  # calls that were begun
+        self.open = ""
+        self._calls = 0  # number of calls that have begun
 
     def delta(self, delta: Delta) -> bytes:
         """Return the server-sent events that carry ``delta``."""
@@ -110,7 +113,8 @@ class Blocks(Reply):
         return out + self.end(lost) if delta.finish else out
 
     def _more(self, kind: str, text: str, call: CallDelta | None = None) -> bytes:
-        """Return the events for more text of a block of this kind, which begins if it is another one than is open."""
+        """Return the events for more text of kind ``kind``: in the open block, or in a new one if the kind differs or
+        ``call`` begins."""
         out = b""
         if call is not None or self.open != kind:
             out = self.close()
@@ -120,11 +124,11 @@ class Blocks(Reply):
 
     @abc.abstractmethod
     def start(self) -> bytes:
-        """Return the event that begins the stream, b"" the next time."""
+        """Return the event that begins the stream, b"" if that was sent already."""
 
     @abc.abstractmethod
     def begin(self, call: CallDelta | None) -> bytes:
-        """Return the events that begin a block of the kind ``open``: of a call its first piece is given."""
+        """Return the events that begin a block of the kind ``open``; ``call``: the first piece if it is a call."""
 
     @abc.abstractmethod
     def piece(self, text: str) -> bytes:
@@ -136,23 +140,25 @@ class Blocks(Reply):
 
     @abc.abstractmethod
     def end(self, lost: bool) -> bytes:
-        """Return the events that end the stream; ``lost``: its last call was cut off."""
+        """Return the events that end the stream; ``lost``: whether its last call was cut off."""
 
 
 # --- OpenAI's older APIs
 
 
 def several(turns: Sequence[Turn], count: int) -> Turn:
-    """Return one turn that answers each of ``turns`` ``count`` times, the choices of a prompt one after the other."""
+    """Return one turn that answers each of ``turns`` ``count`` times, with different seeds; all answers to the first
+    one come first."""
     first, *more = [replace(turn, sampling=turn.sampling.numbered(n)) for turn in turns for n in range(count)]
     return replace(first, more=tuple(more))
 
 
 class Choices(Reply):
-    """Base class of the replies of OpenAI's older APIs: several choices, in chunks or one document.
+    """Base class of the replies of OpenAI's older APIs (chat and completions): one or several answers, called choices,
+    sent as chunks or as one document.
 
-    usage     the stream ends with token counts
-    choices   answers to each prompt
+    usage     whether the stream ends with token counts
+    choices   number of answers to each prompt
     """
 
     id_prefix, kind, chunk_kind, reasoned = "", "", "", True
@@ -160,13 +166,13 @@ class Choices(Reply):
     def __init__(self, turn: Turn, about: About, stream: bool | None, usage: bool, choices: int):
         super().__init__(turn, about, stream)
         self._usage, self._choices = usage, choices
-        self._done: list[Completion] = []  # the choices before the one that is being generated
+        self._done: list[Completion] = []  # the finished choices
         self.begin()
 
     def begin(self) -> None:
         """Begin the next choice."""
         self.deltas, self.choice, self.begun = [], len(self._done), False
-        self._steps: list[Step] = []  # whose log probabilities are still to be sent
+        self._steps: list[Step] = []  # tokens whose log probabilities are still to be sent
         self._token_ids: list[int] = []
 
     def answered(self, delta: Delta) -> bytes:
@@ -197,10 +203,10 @@ class Choices(Reply):
 
     @abc.abstractmethod
     def one(self, number: int, answer: Completion) -> dict[str, Any]:
-        """Return choice ``number`` of a document, but for its ``token_ids``."""
+        """Return choice ``number`` of a document, without its ``token_ids``."""
 
     def event(self, more: Json) -> bytes:
-        """Return one chunk as a server-sent event."""
+        """Return a chunk with the members ``more`` as a server-sent event."""
         return sse(compact(self._head(self.chunk_kind) | dict(more)))
 
     def _head(self, kind: str) -> dict[str, Any]:
@@ -208,7 +214,7 @@ class Choices(Reply):
         return {**named, "created": self.about.created, "model": self.turn.model}
 
     def with_ids(self, choice: dict[str, Any]) -> dict[str, Any]:
-        """Add the ids of the tokens since the last chunk, where the request asks for them."""
+        """Return ``choice`` with the ids of the tokens since the last chunk, if the request asks for them."""
         if self.turn.token_ids:
             choice["token_ids"], self._token_ids = self._token_ids, []
         return choice
@@ -226,7 +232,7 @@ class Choices(Reply):
         return self._head(self.kind) | {"choices": choices, "usage": self._counted(answers)}
 
     def _counted(self, answers: Sequence[Completion]) -> dict[str, Any]:
-        """Return the ``usage`` of all choices; a prompt counts once."""
+        """Return the ``usage`` object of all choices together; each prompt is counted once."""
         counts = [counts_of(answer) for answer in answers]
         prompt, cached = (sum(one[k] for one in counts[:: self._choices]) for k in (0, 1))
         completion, reasoning = (sum(one[k] for one in counts) for k in (2, 3))

@@ -1,7 +1,7 @@
 """/v1/completions: OpenAI's legacy completions (docs/reference/server.md).
 
-A prompt is continued as it is, with or without ``echo``: no chat template, and a BOS only before the text of a model
-that has no chat protocol of its own and whose texts start with one. The answer is all generated text, including
+A prompt is continued as it is, without a chat template, with or without ``echo``. A BOS is put before it only for a
+model that has no chat protocol of its own and whose texts start with one. The answer is all generated text, including
 reasoning and its tags. Left out on purpose: ``best_of``, ``suffix``.
 """
 
@@ -55,7 +55,7 @@ class Completions(Api):
 
 
 def _prompts(prompt: str | list[str | int | list[int]] | None) -> list[Prompt]:
-    """Return the prompts, each a text or token ids."""
+    """Return the prompts of a request, each a text or a tuple of token ids."""
     if prompt is None:
         raise Refused(400, "missing prompt")
     if isinstance(prompt, str):
@@ -106,21 +106,27 @@ class CompletionsReply(Choices):
 
 
 class _Offsets:
-    """Character offsets of tokens in the text; a token that continues a character has the offset of its start."""
+    """Counter of the character offset of each token in the text.
+
+    A token that begins inside a character has the offset of that character's start.
+    """
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._at = 0
 
     def next(self, raw: bytes) -> int:
-        """Return the offset of the next token in characters."""
+        """Return the offset in characters of the next token, whose bytes are ``raw``."""
         at = self._at
         self._at += len(self._decoder.decode(raw))
         return at
 
 
 def _logprobs(steps: Sequence[Step], offsets: _Offsets) -> dict[str, Any]:
-    """Return OpenAI's parallel lists, and ``bytes``, our addition, for tokens that are not valid UTF-8."""
+    """Return the ``logprobs`` object of a choice: OpenAI's parallel lists, one entry per token, and our own ``bytes``.
+
+    ``bytes`` holds each token's bytes, since a token may not be valid UTF-8.
+    """
     return {
         "tokens": [_text(step.token) for step in steps],
         "token_logprobs": [step.token.logprob for step in steps],
@@ -131,7 +137,10 @@ def _logprobs(steps: Sequence[Step], offsets: _Offsets) -> dict[str, Any]:
 
 
 def _top(step: Step) -> dict[str, float | None] | None:
-    """Return the alternatives by text; of several with the same text, the likeliest."""
+    """Return the log probabilities of a token's alternatives by their text; the likeliest of those with equal text.
+
+    None for a token without a log probability.
+    """
     if step.token.logprob is None:
         return None
     logprobs: dict[str, float | None] = {}

@@ -1,9 +1,10 @@
-"""Request fields that an API does not carry out: which are refused by name, and which change no answer.
+"""Parsing of request bodies, and what happens to fields that an API does not support.
 
-What an API carries out are the fields of its request (``requests``). Of all others, a field that would change the
-answer is refused, unless its value asks for what happens anyway. A field that is not known is ignored: clients send new
-ones all the time. Names are those of the public descriptions of OpenAI and Anthropic, and of vLLM, SGLang 0.5.23,
-llama.cpp's server and ollama 0.6.3; tests/data/request_fields.json says of those that are ignored why.
+The supported fields are those of the API's request type (``requests``). Any other known field that would change the
+answer is refused by name, unless its value asks for what happens anyway. A field that is not known is ignored, since
+clients send new ones all the time. The known names come from the public API descriptions of OpenAI and Anthropic, and
+from vLLM, SGLang 0.5.23, llama.cpp's server and ollama 0.6.3; tests/data/request_fields.json says why some of them are
+ignored.
 """
 
 from __future__ import annotations
@@ -61,15 +62,15 @@ _NEUTRAL: Mapping[frozenset[str], str] = {
     NEVER: "previous_response_id conversation enable_thinking thinking think web_search_options",
 }
 NEUTRAL = {name: values for values, names in _NEUTRAL.items() for name in names.split()}
-"""Fields that would change an answer, each with the values (as JSON) that ask for what happens anyway."""
+"""Fields that would change an answer, each with the values (as JSON) that are accepted, since they change nothing."""
 
 IGNORED = {
     # a plain prompt has no tools and no reasoning
     "completions": frozenset(("thinking", "think", "reasoning_effort", "parallel_tool_calls", "tool_choice")),
-    # what it asks for is what happens in the APIs that do not carry it out
+    # these APIs do anyway what the option asks for
     **dict.fromkeys(("messages", "responses"), frozenset(("stream_options",))),
 }
-"""Fields of other APIs that change no answer of an API."""
+"""By API, fields that belong to other APIs and are ignored here, since they would not change the answer."""
 
 CHAT, PLAIN = "/v1/chat/completions", "/v1/completions"
 _CALLED: Mapping[str, tuple[str, str, str, str]] = {
@@ -98,20 +99,21 @@ _CALLED: Mapping[str, tuple[str, str, str, str]] = {
     "options": ("its members as fields of the request",) * 4,
 }  # fmt: skip
 INSTEAD = {name: called for names, called in _CALLED.items() for name in names.split()}
-"""What to use instead of a field, in each of the four APIs."""
+"""What to use instead of a refused field, in each of the four APIs (in the order of REQUESTS); "" for nothing."""
 
 
 _ESCAPE = re.compile(
     r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTALL
 )
-"""An escape of a JSON string; its group is half a surrogate pair."""
+"""An escape sequence in a JSON string; group 1 matches if it is half of a surrogate pair without the other half."""
 
 
 def read(data: bytes, api: str, about: About) -> Any:
-    """Parse a request of REQUESTS: of two equal names the last counts, half a surrogate pair becomes U+FFFD, there is a
-    model.
+    """Parse the body of a request to ``api`` into its type in REQUESTS.
 
-    Raises Refused (400) for what is no JSON object, a field of another type, and what this server does not do.
+    If a name occurs twice, the last one counts; a lone half of a surrogate pair becomes U+FFFD; a missing model becomes
+    the served one. Raises Refused (400) for a body that is not a JSON object, a field of a wrong type, and a field that
+    is not supported.
     """
     text, members = members_of(data)
     check(members, api)
@@ -121,7 +123,7 @@ def read(data: bytes, api: str, about: About) -> Any:
 
 
 def members_of(data: bytes) -> tuple[str, dict[str, Raw]]:
-    """Return a request's text and the members of its JSON object; raises Refused (400) if it is none."""
+    """Return a body's text and the members of the JSON object in it; raises Refused (400) if it is not one."""
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -129,13 +131,13 @@ def members_of(data: bytes) -> tuple[str, dict[str, Raw]]:
     try:
         return text, msgspec.json.decode(text, type=dict[str, Raw])
     except msgspec.DecodeError:
-        # msgspec refuses half a pair, which JavaScript's clients send where they cut a text
+        # msgspec refuses half a surrogate pair, which JavaScript clients send when they cut a text inside a character
         text = _ESCAPE.sub(lambda match: "\\ufffd" if match[1] else match[0], text)
         return text, typed(text, dict[str, Raw])
 
 
 def typed(text: str, kind: type[T]) -> T:
-    """Parse JSON as a type; raises Refused (400), naming the field, if it does not fit."""
+    """Parse JSON text as the type ``kind``; raises Refused (400), naming the field, if it does not fit."""
     try:
         return msgspec.json.decode(text, type=kind)
     except msgspec.MsgspecError as error:
@@ -143,7 +145,7 @@ def typed(text: str, kind: type[T]) -> T:
 
 
 def check(members: Mapping[str, Raw], api: str) -> None:
-    """Raise Refused (400), naming the field, if the request asks for what this server does not do."""
+    """Raise Refused (400), naming the field, if a request to ``api`` has a known field that is not supported."""
     ours = REQUESTS[api].__struct_fields__
     elsewhere = {name for request in REQUESTS.values() for name in request.__struct_fields__}
     for name, raw in members.items():
@@ -153,15 +155,15 @@ def check(members: Mapping[str, Raw], api: str) -> None:
         if name not in NEUTRAL and name not in elsewhere or value == "null" or value in NEUTRAL.get(name, OFF):
             continue
         if name == "best_of" and "n" in members and value == bytes(members["n"]).decode():
-            continue  # the best of as many as are returned is what happens anyway
+            continue  # best_of == n: all answers are returned, as without it
         raise unsupported(name, INSTEAD.get(name, ("",) * 4)[list(REQUESTS).index(api)])
 
 
 def unsupported(name: str, instead: str = "") -> Refused:
-    """Return the Refused (400) for a field that would change the answer and is not carried out."""
+    """Return the Refused (400) for the field ``name``, which is not supported; ``instead``: what to use for it."""
     details = {"error_code": "thread_unsupported_request", "unsupported": [name]}
     return Refused(
         400,
         f"{name} is not supported" + (f"; use {instead}" if instead else ""),
-        extra={"details": details} if name == "thread" else None,  # by which Anthropic's runner goes on without one
+        extra={"details": details} if name == "thread" else None,  # Anthropic's tool runner then continues without it
     )

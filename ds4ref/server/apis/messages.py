@@ -21,15 +21,18 @@ from .requests import MessagesRequest
 
 ROLES = ("user", "assistant", "system")
 EDITS = ("clear_thinking", "clear_tool_uses")
-"""Edits of the context: what the model thought before is left out by its own rules; tool results are left out from
-100,000 tokens on where no trigger is named, which is not done, but clients send it with every request."""
+"""Context edits that are accepted though they are not carried out, since clients send them with every request.
+
+Which earlier reasoning is left out is decided by the model's own prompt format. Tool results, which Anthropic leaves
+out from 100,000 tokens on unless the request names another trigger, stay.
+"""
 
 _EMPTY = {"reasoning": {"type": "thinking", "thinking": "", "signature": ""}, "text": {"type": "text", "text": ""}}
 _PIECES = {
     "reasoning": ("thinking_delta", "thinking"), "text": ("text_delta", "text"),
     "call": ("input_json_delta", "partial_json"),
 }  # fmt: skip
-"""Of each kind of block: the type of its pieces, and their member with the text."""
+"""By kind of block: the type of the deltas that carry its text, and their member with the text."""
 _STOPS = {Finish.LENGTH: "max_tokens", Finish.TOOL_CALLS: "tool_use"}
 _NO_CALL = (
     "Anthropic continuation state is not available for tool_use_id {}; retry by replaying the full messages history"
@@ -45,7 +48,7 @@ class Messages(Api):
     def read(self, body: bytes, about: About, counted: bool = False) -> tuple[Turn, MessagesReply]:
         """Parse a request into the generation to run (``Turn``) and the object that formats its answer.
 
-        ``counted``: only the turn's prompt is used.
+        ``counted``: whether only the prompt's tokens are to be counted; then tool results need not have their calls.
         """
         request: MessagesRequest = fields.read(body, self.name, about)
         for edit in (request.context_management and request.context_management.edits) or ():
@@ -83,13 +86,13 @@ class Messages(Api):
 
 
 def _thinking(request: MessagesRequest, about: About) -> str:
-    """Return the thinking mode: none unless the request mentions ``thinking``.
+    """Return the thinking mode: "none" unless the request mentions ``thinking`` or names the model deepseek-reasoner.
 
-    An effort never switches thinking on: Claude Code asks for titles with effort "high" and without thinking.
+    An effort never switches thinking on, since Claude Code requests titles with effort "high" and without thinking.
     """
     chosen, explicit = reading.switched(request.thinking)
     if chosen is None and request.model != "deepseek-reasoner":
-        chosen = request.thinking is not None  # adaptive, or a word that is yet to be invented
+        chosen = request.thinking is not None  # "adaptive", or a word that clients will invent
     effort = request.output_config and request.output_config.effort or request.reasoning_effort
     return reading.mode(about, effort, chosen, request.model, explicit)
 
@@ -113,7 +116,7 @@ class MessagesReply(Blocks):
     # --- a stream
 
     def start(self) -> bytes:
-        """Return the event that begins the stream, b"" the next time."""
+        """Return the event that begins the stream, b"" if that was sent already."""
         if self.begun:
             return b""
         self.begun = True
@@ -121,7 +124,7 @@ class MessagesReply(Blocks):
         return _event("message_start", message=self._message([], None, None, self._usage(prompt, cached, 0)))
 
     def begin(self, call: CallDelta | None) -> bytes:
-        """Return the event that begins a block of the kind ``open``."""
+        """Return the event that begins a block of the kind ``open``; ``call``: the first piece if it is a call."""
         block = _EMPTY[self.open] if call is None else _tool_use(self.call_id(call.index), call.name)
         self._blocks += 1
         return _event("content_block_start", index=self._blocks - 1, content_block=block)
@@ -162,7 +165,8 @@ class MessagesReply(Blocks):
         return _event("error", error={"type": kind, "message": failed.message})
 
     def alive(self) -> bytes:
-        """Return a ``ping`` event, after ``message_start``; an SSE comment while the prompt's length is unknown."""
+        """Return a ``ping`` event, preceded by ``message_start`` if that was not sent; an SSE comment while the number
+        of prompt tokens, which ``message_start`` holds, is unknown."""
         if not self.begun and self.prefill is None:
             return super().alive()
         return self.start() + _event("ping")
@@ -183,8 +187,11 @@ class MessagesReply(Blocks):
     # --- both
 
     def _usage(self, prompt: int, cached: int, completion: int) -> dict[str, int]:
-        """Return the usage object. A prompt has the sum of its three counts in tokens: what is evaluated is written to
-        the cache, as the other APIs say, and ``input_tokens`` counts what is neither read nor written."""
+        """Return the usage object for these numbers of tokens.
+
+        The prompt's tokens are the sum of three counts: read from the cache, written to it, and neither
+        (``input_tokens``), which are none, since every evaluated token is cached.
+        """
         return {
             "input_tokens": 0,
             "output_tokens": completion,

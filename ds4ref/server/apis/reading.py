@@ -1,4 +1,4 @@
-"""What the readers of several APIs have in common: members of a request become parts of a turn."""
+"""Code shared by the parsers of several APIs: it turns fields of a request into parts of a turn."""
 
 from __future__ import annotations
 
@@ -25,13 +25,16 @@ def turn_of(
     lengths: Sequence[str],
     **more: Any,
 ) -> Turn:
-    """Return the turn of a conversation; every known tool call in it is rendered as the model wrote it.
+    """Return the turn for a conversation, in which known tool calls keep the text that the model wrote.
 
+    api        name of the API
+    request    its parsed request
+    messages   the conversation
     chosen     tool choice and tools (``choose``)
-    lengths    names of the fields that limit the answer
-    more       further members of the turn
+    lengths    names of the request's fields that limit the answer's length
+    more       further fields of the turn
 
-    Raises Refused if it continues a message in a form that only a whole answer can have.
+    Raises Refused if the answer continues a message, but must be JSON or a tool call, which it can only be as a whole.
     """
     choice, tools = chosen
     known = messages if about.tools is None else about.tools.attach(messages)
@@ -54,13 +57,13 @@ def reading() -> Iterator[None]:
 
 
 def given(raw: Raw) -> str | None:
-    """Return the JSON text of a field, None if it is absent or null."""
+    """Return the JSON text of a request's field, None if it is absent or null."""
     text = bytes(raw).decode()
     return None if text in ("", "null") else text
 
 
 def needed(raw: Raw, name: str) -> str:
-    """Return the JSON text of a field; raises Refused if it is absent or null."""
+    """Return the JSON text of the request's field ``name``; raises Refused if it is absent or null."""
     text = given(raw)
     if text is None:
         raise Refused(400, f"missing {name}")
@@ -68,7 +71,7 @@ def needed(raw: Raw, name: str) -> str:
 
 
 def known_roles(messages: Sequence[Message], *roles: str) -> list[Message]:
-    """Return the messages; raise Refused if there are none, or one has a role that is not rendered."""
+    """Return the messages; raise Refused if there are none, or one has a role that is not in ``roles``."""
     if not messages:
         raise bad("there are no messages")
     for message in messages:
@@ -78,7 +81,7 @@ def known_roles(messages: Sequence[Message], *roles: str) -> list[Message]:
 
 
 def check_results(messages: Sequence[Message], error: str) -> None:
-    """Raise Refused if a tool result comes without its call; ``error`` says so, with the result's id for ``{}``."""
+    """Raise Refused if a tool result's call is missing; ``error``: the message, with ``{}`` for the call's id."""
     known = {call.id for message in messages for call in message.calls}
     for call_id in (call_id for message in messages for call_id in message.result_ids):
         if call_id not in known:
@@ -86,7 +89,10 @@ def check_results(messages: Sequence[Message], error: str) -> None:
 
 
 def switched(*values: bool | Thinking | None) -> tuple[bool | None, bool]:
-    """Return (thinking on, off or unspecified as None; whether any of the fields ``values`` is there)."""
+    """Return whether thinking is switched on (None: unspecified), and whether any of the fields is there.
+
+    values: the request's fields that switch thinking, None for absent ones; the last that says on or off counts.
+    """
     chosen, there = None, [value for value in values if value is not None]
     for value in there:
         on = value if isinstance(value, bool) else {"enabled": True, "disabled": False}.get(value.type or "")
@@ -95,9 +101,14 @@ def switched(*values: bool | Thinking | None) -> tuple[bool | None, bool]:
 
 
 def mode(about: About, effort: str | None, chosen: bool | None, model: str | None, explicit: bool) -> str:
-    """Return the thinking mode for a request's effort and switch.
+    """Return the thinking mode ("none", "low", "high" or "max") of a request.
 
-    Only in May's form "max" needs a large context, and effort "none" counts for more than the switch.
+    effort     the effort that it asks for
+    chosen     whether it switches thinking on or off, None for neither
+    model      the model that it names
+    explicit   whether it mentions thinking at all
+
+    Only in the prompt format of May, mode "max" needs a large context, and effort "none" overrules the switch.
     """
     ctx = about.ctx
     if about.profile is not None:
@@ -111,7 +122,12 @@ def choose(
 ) -> tuple[Choice, list[Schema]]:
     """Return the tool choice of a request and the tools that it allows.
 
-    ``kinds``: types of a choice that name a tool. Raises Refused if a call is demanded of a tool that does not exist.
+    asked      the request's ``tool_choice``
+    tools      the declared tools
+    parallel   whether the request allows several calls at once, None if unspecified
+    kinds      types of ``tool_choice`` that name a tool
+
+    Raises Refused for an unknown choice, or if it demands a call of a tool that does not exist.
     """
     kind, name = ("auto" if asked is None else asked if isinstance(asked, str) else asked.type or ""), ""
     if isinstance(asked, ToolChoice):
@@ -133,9 +149,9 @@ def choose(
 
 
 def schema_format(form: Format | None, where: str) -> str:
-    """Return the JSON schema, as text, that a format demands: "" for none, "{}" for any JSON object.
+    """Return the JSON schema, as text, of the answer format that a request demands: "" for none, "{}" for any object.
 
-    ``where``: name of the field in error messages.
+    ``where``: name of the request's field, for error messages.
     """
     if form is None or form.type == "text":
         return ""

@@ -1,7 +1,7 @@
-"""The requests of the four APIs as types: their fields are what each API carries out (of others: ``fields``).
+"""The request types of the four APIs, with all fields that each supports (``fields`` handles any other field).
 
-A field that is null is absent: LangChain and others send every parameter they know, set or not. Messages, prompts and
-schemas stay raw JSON, since what the model sees of them is verbatim.
+A field that is null counts as absent, since LangChain and others send every parameter they know, set or not. Messages,
+prompts and schemas stay raw JSON, since the model sees them verbatim.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ MAX_TOP = 20
 """Maximum number of alternatives of a token with their log probabilities."""
 
 LENGTHS = ("max_completion_tokens", "max_tokens", "n_predict", "num_predict", "max_new_tokens")
-"""What OpenAI, llama.cpp, Ollama and SGLang's own API call the maximum length of an answer."""
+"""Names of the field for an answer's maximum length, as OpenAI, llama.cpp, Ollama and SGLang call it."""
 BUDGETS = ("thinking_token_budget", "thinking_budget", "thinking_budget_tokens", "reasoning_budget",
            "reasoning_budget_tokens")  # fmt: skip
-"""What servers call the maximum length of the reasoning."""
+"""Names of the field for the reasoning's maximum length, as various servers call it."""
 
 Count = Annotated[int, Meta(ge=0)] | None
 Most = Annotated[int, Meta(ge=-1)] | None  # -1: no limit
@@ -38,20 +38,20 @@ Id = Annotated[int, Meta(ge=0)]
 
 
 class Named(Struct):
-    """A tool by its name."""
+    """A tool identified by its name."""
 
     name: str = ""
 
 
 class Allowed(Struct):
-    """Which tools ``tool_choice`` of chat completions allows."""
+    """The member ``allowed_tools`` of ``tool_choice``: the tools that the model may call."""
 
     mode: str = ""
     tools: list[ToolChoice] = []
 
 
 class ToolChoice(Struct):
-    """``tool_choice`` of any API, and a tool in its list."""
+    """The object ``tool_choice`` of any API; also a tool in its list of allowed tools."""
 
     type: str | None = None
     name: str | None = None
@@ -72,52 +72,52 @@ class ToolChoice(Struct):
 
 
 class JsonSchema(Struct):
-    """``json_schema`` of a format of chat completions."""
+    """The member ``json_schema`` of ``response_format`` in chat completions."""
 
     schema: Raw = field(default_factory=Raw)
 
 
 class Format(JsonSchema):
-    """The form of an answer: ``response_format``, ``text.format``, ``output_config.format``."""
+    """The format of an answer: ``response_format``, ``text.format`` or ``output_config.format``, by API."""
 
     type: str = ""
     json_schema: JsonSchema | None = None
 
 
 class Thinking(Struct):
-    """``thinking``: enabled, disabled, adaptive, or a word that is yet to be invented."""
+    """The object ``thinking``; ``type``: "enabled", "disabled", "adaptive", or a word that clients will invent."""
 
     type: str | None = None
 
 
 class StreamOptions(Struct):
-    """``stream_options`` of OpenAI's older APIs."""
+    """The object ``stream_options`` of chat completions and completions."""
 
     include_usage: bool | None = None
 
 
 class OutputConfig(Struct):
-    """``output_config`` of messages."""
+    """The object ``output_config`` of the messages API."""
 
     effort: str | None = None
     format: Format | None = None
 
 
 class Edit(Struct):
-    """An edit of the context, of messages."""
+    """An entry of ``context_management.edits`` of the messages API: what the server is to leave out of the history."""
 
     type: str = ""
     trigger: Any = None
 
 
 class ContextManagement(Struct):
-    """``context_management`` of messages."""
+    """The object ``context_management`` of the messages API."""
 
     edits: list[Edit] | None = None
 
 
 class Reasoning(Struct):
-    """``reasoning`` of responses."""
+    """The object ``reasoning`` of the responses API."""
 
     effort: str | None = None
     summary: str | None = None
@@ -126,13 +126,13 @@ class Reasoning(Struct):
 
 
 class TextOptions(Struct):
-    """``text`` of responses."""
+    """The object ``text`` of the responses API."""
 
     format: Format | None = None
 
 
 class Request(Struct, kw_only=True):
-    """The fields that every API carries out, even where its own description lacks them."""
+    """The fields that are supported in every API, even if its public description lacks them."""
 
     model: str | None = None
     stream: bool | None = None
@@ -147,15 +147,18 @@ class Request(Struct, kw_only=True):
     logit_bias: Bias | None = None
 
     def first(self, *names: str) -> int | None:
-        """Return the first of the fields that is there, at most MOST; -1 stands for no limit."""
+        """Return the value of the first of the fields ``names`` that is set, at most MOST; None if none is.
+
+        A value of -1 means "no limit" and counts as not set.
+        """
         found = (value for name in names if (value := getattr(self, name, None)) not in (None, -1))
         return next((min(value, MOST) for value in found if value is not None), None)
 
     def limit(self, about: About, *names: str) -> int | None:
         """Return the maximum length of the answer in tokens: the lower of the request's and the server's, or None.
 
-        A request that names none has the server's usual one, or its own ``min_tokens`` if that is more. Raise Refused
-        if ``min_tokens`` is above the limit.
+        The request's limit is the first of the fields ``names`` that is set, else the server's usual limit, raised to
+        ``min_tokens`` if that is more. Raise Refused if ``min_tokens`` is above the result.
         """
         asked, least = self.first(*names), self.first("min_tokens") or 0
         usual = None if about.usual_tokens is None else max(about.usual_tokens, least)
@@ -166,10 +169,10 @@ class Request(Struct, kw_only=True):
         return most
 
     def sampling(self) -> Sampling:
-        """Return the sampling parameters, the same for all APIs."""
+        """Return the sampling parameters of the request, whichever API it belongs to."""
         chosen = {name: getattr(self, name) for name in ("temperature", "min_p") if getattr(self, name) is not None}
         if self.top_p is not None:
-            chosen["top_p"] = self.top_p or LEAST_P  # the smallest nucleus has one token; the sampler takes 0 for "off"
+            chosen["top_p"] = self.top_p or LEAST_P  # 0 asks for the single likeliest token; to the sampler it is "off"
         return Sampling(
             **chosen,
             top_k=self.first("top_k") or 0,
@@ -183,7 +186,7 @@ class Request(Struct, kw_only=True):
 
 
 class OpenAI(Request, kw_only=True):
-    """What OpenAI's older APIs have in common."""
+    """The fields that chat completions and completions have in common."""
 
     n_predict: Most = None
     num_predict: Most = None
@@ -197,7 +200,7 @@ class OpenAI(Request, kw_only=True):
 
     @property
     def stops(self) -> tuple[str, ...]:
-        """The stop strings."""
+        """The stop strings that are not empty."""
         return tuple(filter(None, [self.stop] if isinstance(self.stop, str) else self.stop or ()))
 
     @property

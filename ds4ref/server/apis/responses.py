@@ -71,17 +71,15 @@ class Responses(Api):
 
 
 def _asked_again(messages: list[Message]) -> list[Message]:
-    """Drop trailing reasoning items from the history, which Codex sends after a stream that was cut.
-
-    A history that ends with the assistant's turn could not be answered.
-    """
+    """Drop a last message that has nothing but reasoning, which Codex sends when it repeats a request after a stream
+    that was cut; a history that ends with the assistant's turn could not be answered."""
     last = messages[-1]
     alone = last.role == "assistant" and last.reasoning and not last.content and not last.calls
     return messages[:-1] if alone and len(messages) > 1 else messages
 
 
 def _merged(tools: list[Schema], late: list[Schema]) -> list[Schema]:
-    """Merge the tools declared by a request with those that tool searches in its history added, shown there."""
+    """Merge the tools that a request declares with those (``late``) that tool searches in its history brought."""
     known = {tool.name for tool in tools if not tool.deferred}
     new = {tool.name: tool for tool in late if tool.name not in known}
     return [tool for tool in tools if tool.name not in new] + list(new.values())
@@ -91,13 +89,20 @@ _TEXTS = {
     "reasoning": ("rs_", "reasoning", "summary", "reasoning_summary_part", "reasoning_summary_text", "summary_index"),
     "text": ("msg_", "message", "content", "content_part", "output_text", "content_index"),
 }
-"""Of blocks of text: prefix of ids, type of the item, its member with the only part, events of the part and of its
-text, name of its index."""
+"""By kind of block ("reasoning", "text"): the prefix of item ids, the item's type, its member with the list of its only
+part, the names of the events for the part and for its text, and the name of the part's index in them."""
 
 
 @dataclass
 class _Item:
-    """An unfinished output item: its id, its index in the output, its text so far; of a call its number and tool."""
+    """An unfinished output item.
+
+    id      its id
+    at      its index in the output
+    text    its text so far, or a call's arguments
+    index   the call's number in the answer, -1 if it is not a call
+    tool    the called tool
+    """
 
     id: str
     at: int
@@ -109,35 +114,35 @@ class _Item:
 class ResponsesReply(Blocks):
     """Formats an answer as a stream of events or as one ``response`` document.
 
-    ``summary``: the client wants the reasoning as a summary.
+    ``summary``: whether the client wants a summary of the reasoning, for which it gets the reasoning itself.
     """
 
-    last_byte = ""  # as ds4 has it
+    last_byte = ""  # no newline at the end, as in ds4's server
 
     def __init__(self, turn: Turn, about: About, stream: bool | None, summary: bool):
         super().__init__(turn, about, stream)
         self.id = new_id("resp_", DIGITS)
         self.reasons = summary
         self._sequence = 0
-        self._items: list[Item] = []  # finished ones
+        self._items: list[Item] = []  # the finished items
         self._opened = 0
         self._item = _Item("", 0)
 
     # --- a stream
 
     def shows(self, delta: Delta) -> bool:
-        """Return whether the client sees something of ``delta``: reasoning only if it asked for its summary."""
+        """Return whether the client sees something of ``delta``; it sees reasoning only if it asked for a summary."""
         return bool(delta.text or delta.calls or (delta.reasoning and self.reasons))
 
     def start(self) -> bytes:
-        """Return the event that begins the stream, b"" the next time."""
+        """Return the event that begins the stream, b"" if that was sent already."""
         if self.begun:
             return b""
         self.begun = True
         return self._event("response.created", response=self._response("in_progress", []))
 
     def begin(self, call: CallDelta | None) -> bytes:
-        """Return the events that begin an item of the kind ``open``."""
+        """Return the events that begin an item of the kind ``open``; ``call``: the first piece if it is a call."""
         tool = Tool("") if call is None else on_the_wire(self.turn.tools, call.name)
         prefix = _TEXTS[self.open][0] if call is None else "ctc_" if tool.kind == "custom" else "fc_"
         item = self._item = _Item(new_id(prefix, DIGITS), self._opened, "", -1 if call is None else call.index, tool)
@@ -150,7 +155,7 @@ class ResponsesReply(Blocks):
         return out
 
     def piece(self, text: str) -> bytes:
-        """Return the event for more text of the open item; that of a custom tool is sent when it is whole."""
+        """Return the event for more text of the open item, b"" for a custom tool, whose text is sent when complete."""
         item = self._item
         item.text += text
         if self.open in _TEXTS:
@@ -159,7 +164,7 @@ class ResponsesReply(Blocks):
         return self._of_item("function_call_arguments.delta", delta=text) if item.tool.kind == "function" else b""
 
     def _of_item(self, kind: str, /, **members: Any) -> bytes:
-        """Return an event of the open item."""
+        """Return an event ``response.<kind>`` about the open item."""
         where = {"item_id": self._item.id, "output_index": self._item.at}
         return self._event(f"response.{kind}", **where, **members)
 
@@ -188,13 +193,13 @@ class ResponsesReply(Blocks):
         return out + self._event("response.output_item.done", output_index=item.at, item=made)
 
     def _made(self, item: _Item, status: str) -> Item:
-        """Return the open item as it is now."""
+        """Return the open item as JSON values, with the text so far."""
         if self.open in _TEXTS:
             return _text_item(self.open, item.id, item.text, status)
         return _call_item(item.id, self.call_id(item.index), item.tool, item.text, status)
 
     def end(self, lost: bool) -> bytes:
-        """Return the events that end the stream; a call that was cut off is never done."""
+        """Return the events that end the stream; ``lost``: whether its last call was cut off, which gets no "done"."""
         answer, out = self.answer, b""
         status = _status(answer.finish)
         last = "completed" if status == "completed" else "incomplete"
@@ -215,7 +220,8 @@ class ResponsesReply(Blocks):
         return out + self._event("response.failed", response=self._response("failed", self._items, error))
 
     def alive(self) -> bytes:
-        """Return an event of an unknown type: it resets the timeout of clients that ignore SSE comments (Codex)."""
+        """Return an event of a type that clients do not know; it resets the timeout of those that ignore SSE comments
+        (Codex)."""
         return self.start() + self._event("response.keepalive")
 
     # --- a document
@@ -258,7 +264,7 @@ class ResponsesReply(Blocks):
         return response
 
     def _counts(self) -> tuple[int, int, int, int]:
-        """Return the token counts, as known so far if the answer is unfinished."""
+        """Return the token counts (prompt, cached, completion, reasoning), those so far if the answer is unfinished."""
         answer = self.answer
         if self.prefill is not None and not (self.deltas and self.deltas[-1].usage):
             return self.prefill.total, self.prefill.cached, len(answer.steps), 0
@@ -274,12 +280,15 @@ def _status(finish: Finish | str) -> str:
 
 
 def _cut_in_reasoning(answer: Completion) -> bool:
-    """Whether nothing but reasoning was generated: then its item is sent even to who wants no summary of it."""
+    """Return whether the length limit ended the answer before anything but reasoning was generated.
+
+    Then a reasoning item is sent even to clients that did not ask for a summary.
+    """
     return answer.finish == Finish.LENGTH and bool(answer.reasoning) and not (answer.text or answer.calls)
 
 
 def _thought(answer: Completion, last: str) -> str:
-    """Return the status of reasoning that is open at the end: completed only if something came after it."""
+    """Return the status of the reasoning item: "completed" if text, a call or the closing tag came after it."""
     ended = [not step.thought or step.token.raw == _CLOSE for step in answer.steps[-1:]]
     return "completed" if answer.text or answer.calls or True in ended else "incomplete"
 
@@ -297,7 +306,7 @@ def _text_item(kind: str, item_id: str, text: str, status: str) -> Item:
 
 
 def _call_item(item_id: str, call_id: str, tool: Tool, arguments: str, status: str) -> Item:
-    """Return a call as the item kind of its tool. ``arguments``: JSON text, "" at the beginning."""
+    """Return the output item of a call, whose type depends on the tool; ``arguments``: JSON text so far."""
     if tool.kind == "tool_search":
         head = {"id": item_id, "type": "tool_search_call", "status": status, "call_id": call_id, "execution": "client"}
         return head | {"arguments": Raw((arguments or "{}").encode())}

@@ -1,8 +1,8 @@
 """Model families: the interface between an architecture and the engine, its sessions and the tools.
 
 An ``Arch`` is a family; ``arch_of`` returns the one that a model file names in its metadata key
-``general.architecture``. Its model runs chunks of tokens on its own kind of cache; sessions, decoding, snapshots and
-saving use only the methods declared here, so they work with every family.
+``general.architecture``. A family's model runs chunks of tokens on the family's own kind of cache; sessions, decoding,
+snapshots and saving use only the methods declared here, so they work with every family.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ARCHS = {
     "qwen3": "ds4ref.archs.dense.families:QWEN3",
     "qwen3moe": "ds4ref.archs.dense.families:QWEN3_MOE",
 }
-"""Module and object of each family, by its name in ``general.architecture``."""
+"""Where each family is defined, as "module:object"; the key is its name in ``general.architecture``."""
 
 
 class Cache(Protocol):
@@ -45,13 +45,13 @@ class Cache(Protocol):
 
     pos: int
     moves: int
-    """Number of times a buffer was replaced; a change invalidates recordings, which hold buffer addresses."""
+    """Number of times a buffer was replaced. A change makes recorded passes unusable, as they hold buffer addresses."""
 
     def reserve(self, count: int) -> None:
         """Make room for ``count`` tokens after ``pos``; raise ContextError if they exceed the context."""
 
     def advance(self, count: int) -> None:
-        """Move ``pos`` forward by ``count`` tokens, whose rows have been written."""
+        """Move ``pos`` forward by ``count`` tokens, after their cache rows have been written."""
 
     def rewindable(self, pos: int) -> bool:
         """Return whether ``rewind(pos)`` is possible, that is, whether everything a token at ``pos`` reads is still
@@ -67,7 +67,7 @@ class Cache(Protocol):
         """Restore the cache from a snapshot; raise ContextError, with nothing changed, if the snapshot does not fit."""
 
     def buffers(self) -> list[Any]:
-        """Return the arrays that the pass of a token reads and writes, in the same order for all caches of a model."""
+        """Return the cache arrays that a pass reads and writes, in the same order for all caches of a model."""
 
     @property
     def nbytes(self) -> int:
@@ -77,7 +77,7 @@ class Cache(Protocol):
 class Model(Protocol):
     """The immutable part of a model, shared by all sessions.
 
-    ``streams`` below are the hidden states that ``forward`` returns and ``logits`` takes.
+    Below, ``streams`` are the hidden states after the last layer, which ``forward`` returns and ``logits`` takes.
     """
 
     shape: Any
@@ -86,20 +86,21 @@ class Model(Protocol):
     numerics: Numerics
     experts: Any
     steering: Directions | None = None
-    """What the half layers are steered with; set before the first session, on a copy (``Engine.steered``)."""
+    """Directions by which attention and FFN outputs are changed, None without steering. Set only on a copy of the
+    model, before its first session (``Engine.steered``)."""
     closed: bool = False
-    """Whether the engine was closed: its sessions say so."""
+    """Whether the engine was closed; its sessions then raise SessionError."""
 
     def places(self) -> list[dict[str, Any]] | None:
-        """Return the workers that have the layers, None on one machine."""
+        """Return, for a model spread over several machines, which worker has which layers; None on one machine."""
         return None
 
     def decoder(self, *caches: Any) -> Any:
-        """Return what replays passes of a few tokens for these caches, None for the usual one (``decode.Decoder``)."""
+        """Return the object that runs passes of a few tokens on these caches; None to use ``decode.Decoder``."""
         return None
 
     def last(self, X: Any, count: int) -> Any:
-        """Copy the streams of the last ``count`` tokens, so that the memory of the others is released."""
+        """Return a copy of the streams of the last ``count`` tokens of X, so that the rest of X can be freed."""
         return self.ops.upload(self.ops.host(X[-count:]).copy())
 
     def save(self, file: BinaryIO | str | os.PathLike[str], tokens: Sequence[int], logits: np.ndarray, cache: Any):
@@ -113,7 +114,7 @@ class Model(Protocol):
         """Return the size in bytes of a saved session of ``tokens`` tokens."""
 
     def close(self) -> None:
-        """Stop reading experts."""
+        """Stop the threads that read experts from the file, if there are any."""
         self.experts.close()
 
     def cache(self, ctx: int, exact: bool = False) -> Any:
@@ -121,29 +122,32 @@ class Model(Protocol):
 
     def forward(self, ids: np.ndarray, cache: Any, hooks: Any = None, cancel: Callable[[], bool] | None = None) -> Any:
         """Run tokens ids (T,) through all layers, advance ``cache`` by T, and return their streams, token axis
-        first."""
+        first.
+
+        hooks: see and may replace named intermediates. cancel: asked between layers; raise Cancelled if it is true.
+        """
 
     def logits(self, X: Any, pos0: int = 0, hooks: Any = None) -> Any:
-        """Compute logits (T, vocab) float32, an array of the backend, of the streams of T tokens from position ``pos0``
-        on."""
+        """Compute logits (T, vocab) float32, an array of the backend, from the streams X of T tokens, the first one at
+        position ``pos0``."""
 
     def plan_rows(self, cache: Any, pos: int, count: int) -> tuple[Any, Hashable]:
-        """Return the decisions that the positions of ``count`` tokens imply for their pass, and a key that is equal for
-        equal passes."""
+        """Return a plan for a pass of ``count`` tokens at ``pos``, the decisions that depend on their positions, and a
+        key: passes with equal keys can replay the same recording."""
 
     def record_rows(
         self, recording: Any, caches: Sequence[Any], counts: Sequence[int], plans: Sequence[Any]
     ) -> tuple[Any, Any, Inputs]:
-        """Record the ops of a pass of T rows, ``counts`` tokens of each of ``caches``; return its streams (T, ...), its
-        logits (T, vocab) and its inputs.
+        """Record the ops of a pass of T tokens in all: ``counts`` tokens, planned by ``plans``, for each of ``caches``.
 
-        Both arrays must be results of ops other than ``embed``. ``ds4ref.decode`` seals the recording.
+        Return the pass's streams (T, ...), its logits (T, vocab) and its inputs. Both arrays must be results of ops
+        other than ``embed``. The caller, ``ds4ref.decode``, completes the recording.
         """
 
 
 class Arch(ABC):
-    """A family: what is in the modules ``weights``, ``forward``, ``costs`` and ``report`` of its folder, ``package``,
-    which are imported when they are needed."""
+    """A model family. Its code is in the folder ``package``: the modules ``weights``, ``forward``, ``costs`` and
+    ``report``, which are imported on first use."""
 
     package: str
 
@@ -155,7 +159,7 @@ class Arch(ABC):
         """
 
     def part(self, name: str) -> Any:
-        """Return a module of the family."""
+        """Import and return the module ``name`` of the family's folder."""
         return import_module(f".{self.package}.{name}", __name__)
 
     def bind(self, source: TensorSource, shape: Any) -> Any:
@@ -173,28 +177,30 @@ class Arch(ABC):
     ) -> Model:
         """Return a runnable model.
 
-        advise    ask the system for routed experts once they are chosen
-        resident  what reads the routed experts of ``weights`` (``experts.cached``), in place of that
+        advise    tell the operating system, once routed experts are chosen, that their pages will be read
+        resident  the cache of the routed experts of ``weights`` (``experts.cached``), used instead of ``advise``
         """
         made: Model = self.part("forward").Model(shape, weights, ops, numerics, advise, resident)
         return made
 
     def collector(self, shape: Any) -> Any:
-        """Return hooks that collect the importance of the weights (``importance.Collector``)."""
+        """Return hooks that collect the data of an importance matrix (``importance.Collector``)."""
         from .importance import Collector
 
         weights = self.part("weights")
         return Collector(weights.READERS, weights.slots(shape), shape.n_experts)
 
     def costs(self, source: TensorSource, shape: Any, act_quant: bool = True) -> Costs:
-        """Return the cost model: bytes read and operations done per token; ``act_quant``: int8 inputs of quantized
-        matrices."""
+        """Return the cost model: bytes read and operations done per token.
+
+        act_quant: whether inputs of quantized matrices are rounded to int8.
+        """
         costs: Costs = self.part("costs").Costs.of_file(source, shape, act_quant)
         return costs
 
 
 def arch_of(source: TensorSource) -> Arch:
-    """Return the family module of a model file; raise ModelFileError for an unknown ``general.architecture``."""
+    """Return the family of a model file; raise ModelFileError for an unknown ``general.architecture``."""
     name = architecture(source)
     if name in NOT_MODELS:
         raise ModelFileError(source.path, f"is {NOT_MODELS[name]}")
@@ -207,7 +213,7 @@ def arch_of(source: TensorSource) -> Arch:
 def costs_of(source: TensorSource, act_quant: bool = True) -> Costs:
     """Return the cost model (bytes and operations per token) of a model file; raise ModelFileError or ShapeError.
 
-    ``act_quant``: quantized matrices take int8 inputs.
+    act_quant: whether inputs of quantized matrices are rounded to int8.
     """
     arch = arch_of(source)
     return arch.costs(source, arch.read_shape(source), act_quant)

@@ -1,5 +1,8 @@
-"""Binding of tensors to weights, what all families do: slots and the tensors that fill them, views of matrices, checked
-vectors, the backend's memory."""
+"""Binding, shared by all families: how the tensors of a model file become the weights that the forward pass uses.
+
+A family lists the tensors that it expects as ``Slot``s. Binding finds and checks the tensor of each slot, reads vectors
+and makes views of matrices; ``placed`` then moves the weights to the backend's memory.
+"""
 
 from __future__ import annotations
 
@@ -21,18 +24,18 @@ if TYPE_CHECKING:
     from ..weights.source import TensorInfo, TensorSource
 
 VERIFY_BYTES = 64 << 20
-"""Total bytes of matrices up to which binding scans them for NaN and infinite scales."""
+"""Files with at most this many bytes of tensors are scanned for NaN and infinity in all matrices by default."""
 
 
 @dataclass(frozen=True)
 class Slot:
-    """Place of one tensor in the model.
+    """Describes one tensor that a model file should contain.
 
-    name      name in the file
-    attr      attribute of the weights, or of a layer's, that holds it
+    name      tensor name in the file
+    attr      attribute of the family's ``Weights``, or ``LayerWeights``, that will hold it
     dims      dimensions in ggml order, the contiguous one first
-    fmts      storage formats that the engine accepts here
-    part      what its bytes are counted under
+    fmts      storage formats that the engine accepts for it
+    part      component of the model under which reports count its bytes, such as "experts" or "lm_head"
     layer     layer number, None for tensors outside the layers
     optional  whether a file may lack it
     """
@@ -46,7 +49,7 @@ class Slot:
     optional: bool = False
 
     def counted(self, part: str) -> Slot:
-        """Return the slot with its bytes counted under another part."""
+        """Return a copy of the slot whose bytes are counted under the component ``part``."""
         return replace(self, part=part)
 
     def bytes_per_token(self, nbytes: int, shape: Any) -> int:
@@ -59,8 +62,8 @@ class Slot:
 
 
 def fill_slots(source: TensorSource, wanted: Iterable[Slot]) -> tuple[list[tuple[Slot, TensorInfo]], list[str]]:
-    """Return every slot that the file fills, with its tensor, and one sentence for each that is missing or wrong; no
-    data is read."""
+    """Return each of the ``wanted`` slots that has a tensor in the file, with this tensor, and a list of problems: one
+    sentence for each tensor that is missing or wrong. No tensor data is read."""
     filled, problems = [], []
     for slot in wanted:
         info = source.tensors.get(slot.name)
@@ -80,9 +83,10 @@ def fill_slots(source: TensorSource, wanted: Iterable[Slot]) -> tuple[list[tuple
 def read_slots(
     source: TensorSource, filled: list[tuple[Slot, TensorInfo]], verify: bool | None = None
 ) -> Iterator[tuple[Slot, TensorInfo, Matrix | np.ndarray]]:
-    """Yield every filled slot with its weights: matrices as views, what is elementwise or a vector as float32.
+    """Yield every filled slot with its tensor and its weights: matrices as views of the file, vectors and position
+    biases (``*_ape``) as float32 arrays, hash routing tables as int32 arrays.
 
-    verify  scan all tensors for NaN and infinite scales; None: only if they have at most ``VERIFY_BYTES``
+    verify  scan all tensors for NaN and infinity first; None: only if they have at most ``VERIFY_BYTES``
     """
     if verify or (verify is None and sum(info.nbytes for _, info in filled) <= VERIFY_BYTES):
         for _, info in filled:
@@ -97,17 +101,17 @@ def read_slots(
 
 
 def fields_of(kind: Any, values: Mapping[str, Any]) -> Any:
-    """Return a dataclass of weights, None where ``values`` has none."""
+    """Return an instance of the dataclass ``kind`` with fields from ``values``, None for fields that it lacks."""
     return kind(**{field.name: values.get(field.name) for field in fields(kind)})
 
 
 def matrix(source: TensorSource, info: TensorInfo) -> Matrix:
-    """Return a tensor as a matrix, or as one a expert."""
+    """Return a tensor as a ``Matrix`` view of the file: one matrix, or one for each expert if it has three axes."""
     return Matrix(info.fmt.name, matrix_rows(source, info), info.dims[1], info.dims[0])
 
 
 def verify_finite(source: TensorSource, info: TensorInfo) -> None:
-    """Check numbers or block scales of a tensor; raise ModelFileError for NaN and infinity."""
+    """Raise ModelFileError if a value of a tensor, or a block scale of a quantized one, is NaN or infinite."""
     bad = info.fmt.first_non_finite(source.raw(info.name))
     if bad is not None:
         kind = "value" if info.fmt.block_elems == 1 else "scale"
@@ -116,15 +120,18 @@ def verify_finite(source: TensorSource, info: TensorInfo) -> None:
 
 
 def values(source: TensorSource, info: TensorInfo) -> np.ndarray:
-    """Return a tensor's float32 values, checked; those of F32 are a view."""
+    """Return a tensor's values as float32, for F32 a view of the file; raise ModelFileError for NaN and infinity."""
     verify_finite(source, info)
     raw = source.raw(info.name)
     return (raw.view("<f4") if info.fmt.name == "F32" else info.fmt.dequantize(raw)).reshape(info.shape)
 
 
 def placed(weights: Any, ops: Backend, on_host: tuple[str, ...] = ()) -> Any:
-    """Return the weights of a model moved to the memory of ``ops``, each once, but for arrays ``on_host``; a backend
-    with its own memory is told their total size first."""
+    """Return the weights of a model moved to the memory of the backend ``ops``.
+
+    A matrix that is used twice is moved once. Arrays named in ``on_host`` are left out of the move. A backend with its
+    own memory first gets the total size (``ops.prepare``).
+    """
     parts = [weights, *weights.layers]
     matrices = {id(w): w for part in parts for w in vars(part).values() if isinstance(w, Matrix)}
     if hasattr(ops, "prepare"):
@@ -138,7 +145,10 @@ def placed(weights: Any, ops: Backend, on_host: tuple[str, ...] = ()) -> Any:
 
 
 def placed_values(values: Mapping[str, Any], ops: Backend, known: dict[int, Any] | None = None) -> dict[str, Any]:
-    """Return weights by attribute, moved to the memory of ``ops``; ``known``: matrices that have been moved, by id."""
+    """Return ``values``, weights by attribute, moved to the memory of ``ops``.
+
+    known: id of a matrix -> the same matrix after its move, for those moved before; it is extended.
+    """
     known = {} if known is None else known
 
     def place(value: Any) -> Any:

@@ -1,8 +1,8 @@
-"""Append-only cache rows shared by sequences with a common prefix: track who relies on which rows, and copy on
-conflict.
+"""KV cache rows that sequences with a common prefix share: keeps track of who needs which rows, and copies them when
+two sequences would write different tokens to the same rows.
 
-Each session and each snapshot holds a claim on the rows of its prefix; a sequence that would overwrite rows claimed by
-another one continues in a copy (``archs.NAME.cache``).
+Rows are only ever appended. Each session and each snapshot holds a claim on the rows of its first tokens; a sequence
+that would overwrite rows claimed by another one continues in a copy (``archs.NAME.cache``).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..errors import ContextError, SessionError
 
 
 class Claim:
-    """The reliance of one sequence or snapshot on the rows of the first ``pos`` tokens."""
+    """Says that one sequence or snapshot needs the rows of its first ``pos`` tokens; it ends when garbage-collected."""
 
     __slots__ = ("__weakref__", "pos")
 
@@ -25,9 +25,10 @@ class Claim:
 
 
 class Claims:
-    """All claims on one store of rows. Thread-safe.
+    """Base of a store of shared cache rows: all claims on its rows. Thread-safe.
 
-    unit: number of tokens per row (at the finest); claims within the same row do not conflict.
+    unit: number of tokens per row (the smallest, if layers differ); claims that end within the same row do not
+    conflict.
     """
 
     def __init__(self, unit: int = 1):
@@ -43,8 +44,10 @@ class Claims:
         return claim
 
     def extend(self, claim: Claim, end: int) -> bool:
-        """Extend a claim to the first ``end`` tokens; return False if another claim relies on rows that this would
-        overwrite."""
+        """Extend a claim to the first ``end`` tokens, before rows for them are written.
+
+        Return False, without extending it, if that would overwrite rows that another claim needs.
+        """
         with self._lock:
             if any(c.pos // self._unit > claim.pos // self._unit for c in self._claims if c is not claim):
                 return False
@@ -53,9 +56,10 @@ class Claims:
 
 
 class SequenceCache(ABC):
-    """Base of caches on shared rows: a sequence of ``pos`` tokens in a store with room for ``ctx``.
+    """Base of the families' KV caches: one sequence of ``pos`` tokens, in a store of shared rows for ``ctx`` tokens.
 
-    ``moves`` counts replaced buffers, because recordings hold buffer addresses. half: rows are stored as float16.
+    ``moves`` counts how often buffers were replaced: recorded passes hold their addresses. ``half``: whether rows are
+    stored as float16.
     """
 
     _store: Any
@@ -72,7 +76,7 @@ class SequenceCache(ABC):
 
     @abstractmethod
     def _lay_out(self) -> None:
-        """Set the buffers that ops use from ``_store``."""
+        """Make the arrays that ops read and write those of ``_store``, after it was replaced."""
 
     def _moved(self) -> None:
         self.moves += 1
@@ -84,8 +88,8 @@ class SequenceCache(ABC):
         self._moved()
 
     def reserve(self, count: int) -> None:
-        """Make room for ``count`` tokens after ``pos``, copying shared rows if needed; raise ContextError beyond the
-        context."""
+        """Make room for ``count`` tokens after ``pos``, copying shared rows if needed; raise ContextError if the tokens
+        exceed the context."""
         end = self.pos + count
         if end > self.ctx:
             raise ContextError(f"{end} tokens do not fit the context of {self.ctx}")
@@ -93,7 +97,7 @@ class SequenceCache(ABC):
             self._adopt(self._store.copy(self.pos, self.ctx, self._store.half), end)
 
     def advance(self, count: int) -> None:
-        """Move ``pos`` forward by ``count`` tokens, whose rows have been written."""
+        """Move ``pos`` forward by ``count`` tokens, after their rows have been written."""
         self.pos += count
 
     def rewind(self, pos: int) -> None:
@@ -106,7 +110,7 @@ class SequenceCache(ABC):
         self.pos = self._claim.pos = pos
 
     def _reset(self, store: Any, pos: int) -> None:
-        """Continue at ``pos`` on the rows of a snapshot's store, or on a copy if it is too small or of lower precision.
+        """Continue at ``pos`` on the rows of a snapshot's store, or on a copy if it is too small or less precise.
 
         Raise ContextError, with nothing changed, if ``pos`` exceeds the context.
         """

@@ -1,8 +1,8 @@
 """Cost of a token: bytes that must be read and operations that must be done (docs/explanation/model.md 13).
 
-A lower bound on time, not a model of the engine: every weight byte is read once, every multiply-add is done once, both
-at the machine's best rates and at the same time. Norms, softmax, Sinkhorn, sampling and thread start-up are not
-counted; they are part of why a measured speed stays below the bound.
+They give a lower bound on time, not a prediction: every weight byte is read once and every multiply-add is done once,
+both at the machine's best rates and at the same time. Norms, softmax, Sinkhorn iterations, sampling and thread start-up
+are not counted; they are part of why a measured speed stays below the bound.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FLOAT_FORMATS = ("F32", "F16", "BF16", "F8_E4M3", "MXFP4")
 
 
 class Stored(NamedTuple):
-    """A tensor of a model file."""
+    """A tensor of a model file, with what costs depend on: slot, bytes, storage format, number of elements."""
 
     slot: Slot
     nbytes: int
@@ -34,24 +34,25 @@ class Stored(NamedTuple):
 class Costs:
     """The cost model of one model file.
 
-    act_quant: quantized matrices take int8 activations (numerics mode ds4). ``shape`` says what caches cost:
-    ``kv_read_bytes``, ``kv_chunk_bytes``, ``attention_ops`` and, with an indexer, ``selects``.
+    act_quant: whether inputs of quantized matrices are rounded to int8 (numerics mode ds4).
+    shape: dimensions of the model, with methods for the cost of its caches: ``kv_read_bytes``, ``kv_chunk_bytes``,
+    ``attention_ops`` and, with an indexer, ``selects``.
     """
 
     chunk = PREFILL_CHUNK
     halved = False
-    """Whether ``act_quant`` counts cached values as binary16."""
+    """Whether cached values are counted as float16 with ``act_quant``."""
 
     def __init__(self, shape: Any, tensors: Iterable[Stored], act_quant: bool = True):
         self.shape, self.act_quant, self._all = shape, act_quant, list(tensors)
         self._itemsize = 2 if self.halved and act_quant else 4
-        if not any(t.slot.part == "lm_head" for t in self._all):  # the embedding is the output matrix, too
+        if not any(t.slot.part == "lm_head" for t in self._all):  # the embedding is also the output matrix
             (tied,) = (t for t in self._all if t.slot.part == "embedding")
             self._all.append(tied._replace(slot=tied.slot.counted("lm_head")))
 
     @classmethod
     def of_tensors(cls, filled: list[tuple[Slot, TensorInfo]], shape: Any, act_quant: bool) -> Self:
-        """Return the costs of a model file, given its tensors."""
+        """Return the costs of a model file, given its tensors with their slots."""
         tensors = [
             Stored(slot, info.nbytes, info.fmt.name, info.nbytes // info.fmt.block_bytes * info.fmt.block_elems)
             for slot, info in filled
@@ -61,7 +62,8 @@ class Costs:
     def weight_bytes(self, depth: int | None = None) -> int:
         """Return the weight bytes that decoding one token reads.
 
-        At a ``depth`` (tokens before) where all compressed rows fit the top k, the indexer's weights are not counted.
+        depth: number of tokens before it; the indexer's weights are not counted while there are so few compressed cache
+        rows that all of them are attended to. None: count all weights.
         """
         read = (t for t in self._all if depth is None or self._used(t, depth))
         return sum(t.slot.bytes_per_token(t.nbytes, self.shape) for t in read)
@@ -73,10 +75,11 @@ class Costs:
         return Work(nbytes, int8, f32 + self.shape.attention_ops(depth), mixed)
 
     def prefill(self, first: int, last: int, chunk: int | None = None) -> Work:
-        """Return the work of prefilling tokens ``first`` to ``last`` in chunks (None: the session's own chunk size).
+        """Return the work of prefilling tokens ``first`` to ``last`` in chunks of ``chunk`` tokens (None: the session's
+        own chunk size).
 
-        Within a chunk a matrix is read once, and an expert if any token uses it (uniform routing is assumed); the
-        output matrix in the last chunk.
+        Each matrix is read once per chunk; an expert only if a token of the chunk uses it, assuming that all experts
+        are equally likely; the output matrix only in the last chunk.
         """
         nbytes = int8 = f32 = mixed = 0.0
         for start, end in chunks(first, last, chunk or self.chunk):
@@ -100,8 +103,8 @@ class Costs:
         return t.nbytes
 
     def _matrix_ops(self, depth: int, head: float) -> tuple[float, float, float]:
-        """Return one token's matrix operations: int8, float32, and quantized weights with float inputs; ``head``: share
-        of the output matrix."""
+        """Return the number of matrix operations of one token after ``depth`` tokens, of three kinds: int8, float32,
+        and quantized weights with float inputs. head: factor of the output matrix's operations (0 to leave it out)."""
         int8 = f32 = mixed = 0.0
         for t in self._all:
             part, share = t.slot.part, 1.0

@@ -1,9 +1,9 @@
 """Routed experts: count their use, and read their weights ahead of time where the file does not fit into memory.
 
 Experts are nine tenths of a model file and a fifth of what a token reads. If the file does not fit into memory they
-stay on disk, and a page fault fetches only a few pages. So once routing is known, the chosen experts are read while the
-shared expert is computed: those that ``residency`` does not have in memory, or, without it, by asking the operating
-system for their pages (``advise``).
+stay on disk, and each page fault would fetch only a few pages. So once routing is known, the chosen experts are read
+while the shared expert is computed: either by a cache of experts, which reads those that it does not hold
+(``residency``), or by telling the operating system which pages will be needed (``advise``).
 """
 
 from __future__ import annotations
@@ -21,12 +21,16 @@ from ..residency.resident import PARTS, ResidentExperts, Stack
 from ..weights.gguf import GGUFFile
 
 GATE_UP, DOWN = (0, 1), (2,)
-"""Parts of an expert, in the order in which they are multiplied."""
+"""Indices of an expert's matrices in ``PARTS``, in two groups in the order in which they are multiplied."""
 
 
 class ExpertUse:
-    """Counts of expert use, and how their weights come into memory: read by ``resident``, requested if ``advise``, or
-    by themselves. All layers have the same number of experts.
+    """Counts how often each routed expert of a model is used, and gets its weights into memory in time.
+
+    ops, layers  the model's backend, and the weights of its layers
+    experts      number of experts of each layer
+    advise       tell the operating system which experts' pages will be read
+    resident     cache of experts that reads them, used instead of ``advise``; without either, page faults read them
 
     Counts may miss uses when several threads share an engine.
     """
@@ -44,7 +48,7 @@ class ExpertUse:
         ops.fill(self.counts, 0)
         self.advise, self.resident = advise and resident is None and len(layers) > 0, resident
         self.uncached = ""
-        """Why an engine that would have read experts with a cache of its own accord has none, for reports."""
+        """For reports: why an engine that chose by itself to use a cache of experts could not; "" otherwise."""
         if resident is not None:
             layer_numbers = range(len(layers))
             self._ask = [ops.callback(partial(resident.ask, layer)) for layer in layer_numbers]
@@ -56,16 +60,16 @@ class ExpertUse:
         self._layers, self._host = layers, ops.host
 
     def ahead(self, ops: Any, layer: int, ids: np.ndarray) -> None:
-        """Count the routing of a later layer, expert ids (T, K), and begin to read these experts if enabled."""
+        """Count the experts ids (T, K) that tokens will use in a later layer, and begin to read them if enabled."""
         ops.count(ids, self.counts[layer])
         if self.resident is not None:
             ops.call(self._ask[layer], ids)
         self._advise(ops, layer, ids)
 
     def chosen(self, ops: Any, layer: int, ids: np.ndarray, known: bool = False) -> None:
-        """Count the routing of a layer's tokens, expert ids (T, K), and begin to read these experts if enabled.
+        """Count the experts ids (T, K) that tokens use in a layer, and begin to read them if enabled.
 
-        known: ``ahead`` was called with them.
+        known: whether ``ahead`` was already called with the same experts in this pass.
         """
         if self.resident is not None:
             ops.call(self._need[layer], ids, before=self._tables(layer, GATE_UP[0], DOWN[0]))
@@ -74,7 +78,8 @@ class ExpertUse:
             self._advise(ops, layer, ids)
 
     def read(self, ops: Any, layer: int, ids: np.ndarray, parts: tuple[int, ...], after: Any) -> None:
-        """Let ops wait, once ``after`` is computed, until parts of the layer's experts ids (T, K) have been read."""
+        """Make the backend wait, after it has computed ``after``, until the matrices ``parts`` (``GATE_UP`` or
+        ``DOWN``) of the experts ids (T, K) have been read."""
         if self.resident is not None:
             ops.call(self._wait[parts][layer], ids, after=(after,), before=self._tables(layer, *parts))
 
@@ -83,11 +88,11 @@ class ExpertUse:
         return [self.resident.tables[layer][part] for part in parts]
 
     def passing(self, decoded: int = 0, fresh: bool = False) -> AbstractContextManager[None]:
-        """Surround a pass (``ResidentExperts.passing``)."""
+        """Return the context in which a pass must run (``ResidentExperts.passing``)."""
         return nullcontext() if self.resident is None else self.resident.passing(decoded, fresh)
 
     def close(self) -> None:
-        """Stop reading."""
+        """Close the cache of experts, if there is one."""
         if self.resident is not None:
             self.resident.close()
 
@@ -98,10 +103,8 @@ class ExpertUse:
                 ops.advise(ids, matrix)
 
     def summary(self, most: int = 16) -> dict[str, Any]:
-        """Return, for reports, the total of choices, the number of experts ever chosen, and the ``most`` frequent ones.
-
-        Frequent experts are listed as [layer, expert, count].
-        """
+        """Return, for reports, how often experts were chosen in total, how many different ones, and the ``most``
+        frequent ones, each as [layer, expert, count]; and the figures of the cache of experts."""
         summary = summary_of(self._host(self.counts), most, self.advise)
         if self.resident is not None:
             return summary | {"cache": self.resident.summary()}
@@ -109,7 +112,7 @@ class ExpertUse:
 
 
 def summary_of(counts: np.ndarray, most: int, advised: bool) -> dict[str, Any]:
-    """Return ``ExpertUse.summary`` of counts (layers, experts)."""
+    """Return ``ExpertUse.summary`` without the cache's figures, from counts of uses (layers, experts)."""
     order = np.argsort(-counts, axis=None, kind="stable")[:most]
     hottest = [[int(i // counts.shape[1]), int(i % counts.shape[1])] for i in order]
     return {
@@ -126,7 +129,7 @@ def _waiting(resident: ResidentExperts, layer: int, parts: tuple[int, ...]) -> A
 
 
 def can_cache(source: Any, weights: Any, ops: Any) -> str:
-    """Return why the experts of a model cannot be held in a cache of experts; "" if they can."""
+    """Return the reason why a model cannot be run with a cache of experts; "" if it can."""
     layers = [w for w in weights.layers if getattr(w, "ffn_gate_exps", None) is not None]
     if not layers:
         return "it has no routed experts"
@@ -145,17 +148,16 @@ def _matrices(w: Any) -> list[Any]:
 
 
 def dense_bytes(source: Any) -> int:
-    """Return the bytes of all tensors of a model file but its routed experts."""
+    """Return the bytes of all tensors of a model file except its routed experts."""
     return sum(info.nbytes for name, info in source.tensors.items() if "_exps." not in name)
 
 
 def cached(source: Any, weights: Any, ops: Any, budget: int, used: int) -> tuple[Any, ResidentExperts]:
-    """Return the weights with experts that are read into ``budget`` bytes of memory when they are chosen, and what
-    reads them.
+    """Return a copy of the weights whose routed experts go through a cache of ``budget`` bytes, and this cache.
 
-    used: number of experts that a token uses in a layer
-    Raise BackendError if this cannot be done (``can_cache``) or there is no memory, UsageError for a budget that does
-    not do for a token, ModelFileError if the file cannot be read.
+    used: number of experts that a token uses in a layer.
+    Raise BackendError if the model cannot be run with a cache (``can_cache``) or there is not enough memory, UsageError
+    if the budget is too small for the experts of one token, ModelFileError if the file cannot be read.
     """
     reason = can_cache(source, weights, ops)
     if reason:

@@ -1,8 +1,9 @@
-"""Importance of weights: mean squares of the intermediates that each matrix multiplies.
+"""Importance of weights (llama.cpp's imatrix): for each column of a matrix, the mean square of the values that it
+multiplies, collected while a text runs through the model.
 
-A matrix gets one row of sums; a stack of routed experts one row per expert, over the tokens routed to it. The experts'
-down projections read rows already multiplied by the routing weight, and the sums are of those rows. Matrices that read
-the same intermediate have the same sums.
+A matrix gets one vector of sums; a tensor of routed experts one per expert, over the tokens routed to it. The inputs of
+the experts' down projections are already multiplied by the routing weight. Matrices with the same input have the same
+sums.
 """
 
 from __future__ import annotations
@@ -22,8 +23,11 @@ class Collector:
     """
 
     def __init__(self, readers: Mapping[str, Iterable[str]], slots: Iterable[Any], experts: int):
-        """Collect for the tensors of ``slots``; ``readers``: intermediate -> matrices that multiply it, by their names
-        in a layer."""
+        """Collect for the tensors of ``slots``.
+
+        readers: name of an intermediate -> matrices that it is the input of, named as in the file without "blk.N." and
+        ".weight". experts: number of routed experts of a layer.
+        """
         self.sums: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         self.routes = 0
         self._readers, self._cols, self._experts = readers, {slot.name: slot.dims[0] for slot in slots}, experts
@@ -33,7 +37,8 @@ class Collector:
         """Do nothing."""
 
     def tap(self, name: str, layer: int, value: Any, chunk: Any) -> Any:
-        """Add the squares of an intermediate to the sums of its matrices and return the intermediate unchanged."""
+        """Add the squares of an intermediate to the sums of the matrices that it is the input of; return it
+        unchanged."""
         for reader in self._readers.get(name, ()):
             tensor = f"blk.{layer}.{reader}.weight"
             if tensor in self._cols:
@@ -50,13 +55,15 @@ class Collector:
         return value
 
     def _routed(self, layer: int, part: str, rows: np.ndarray) -> None:
-        """Add the inputs of a layer's experts, (T, cols) for all experts of a token, or (T, K, cols)."""
+        """Add the squares of the inputs ``rows`` of a layer's experts: (T, cols) if all experts of a token have the
+        same input, else (T, K, cols). part: "gate", "up" or "down"."""
         for expert in np.unique(self._ids):
             taken = (self._ids == expert).any(axis=1) if rows.ndim == 2 else self._ids == expert
             self.add(f"blk.{layer}.ffn_{part}_exps.weight", rows[taken], self._experts, int(expert))
 
     def add(self, name: str, rows: np.ndarray, vectors: int = 1, index: int = 0) -> None:
-        """Add the squares of input ``rows`` (n, cols) of matrix ``index`` of the ``vectors`` in tensor ``name``."""
+        """Add the squares of n inputs, ``rows`` (n, cols), of matrix number ``index`` of tensor ``name``, which has
+        ``vectors`` matrices."""
         if name not in self.sums:
             self.sums[name] = np.zeros((vectors, rows.shape[-1])), np.zeros(vectors)
         squares, counts = self.sums[name]

@@ -1,7 +1,7 @@
 """Inputs of a chunk of tokens, for every family: token ids and all values derived from their positions.
 
-These values reach the ops in small arrays, the *inputs* of the chunk, so that a recorded pass serves another token
-after ``move`` refills the arrays.
+Ops get these values in small arrays, the *inputs* of the chunk. So a recorded pass can be replayed for other tokens and
+positions, once ``move`` has refilled the arrays.
 """
 
 from __future__ import annotations
@@ -17,17 +17,19 @@ if TYPE_CHECKING:
 
 Values = tuple[np.ndarray, ...]
 Compute = Callable[[Any], Values]
-"""Function from a chunk to the values of one of its inputs.
+"""Function that computes the values of one input from a chunk.
 
-It must not hold a reference to the chunk: the cycle would keep the chunk's GPU arrays until the garbage collector runs.
+It must not hold a reference to the chunk: such a cycle would keep the chunk's GPU arrays alive until the garbage
+collector runs.
 """
 
 
 class Inputs:
-    """Base of chunks: tokens ids (T,) at positions pos0 .. pos0 + T - 1, and hooks on their intermediates.
+    """Base of the families' chunks: the tokens ids (T,) that a pass computes together, at positions pos0 .. pos0+T-1.
 
-    A chunk may hold the tokens of several sequences, each a chunk of its own, one of ``members``; ``pos0`` is then the
-    first one's. ``ops`` may be a recording; the input arrays are allocated by the model's own backend.
+    hooks: see and may replace intermediates, None without hooks. ops: the backend or a recording, None for the model's
+    backend, which always allocates the input arrays. members: a chunk may hold the tokens of several sequences; each is
+    then also a chunk of its own, a member, and ``pos0`` is that of the first.
     """
 
     layer: int
@@ -54,7 +56,7 @@ class Inputs:
             self.positions = np.arange(pos0, pos0 + len(self.ids))
 
     def move(self, ids: np.ndarray | Sequence[int] | int, pos0: int) -> None:
-        """Refill the input arrays in place for T other tokens, ``ids``, at positions from ``pos0`` on."""
+        """Refill the input arrays in place for T other tokens ``ids``, the first one at position ``pos0``."""
         fill = self._fill
         fill(self.ids, ids)
         self._stand(pos0)
@@ -63,14 +65,15 @@ class Inputs:
                 fill(array, values)
 
     def move_sequences(self, tokens: Sequence[Sequence[int]], starts: Sequence[int]) -> None:
-        """Do as ``move`` for a chunk of one or more sequences: their tokens, as many as before, and first positions."""
+        """Refill the input arrays of a chunk of one or more sequences: for each its tokens, as many as before, and the
+        position of the first one."""
         for member, ids, pos0 in zip(self.members, tokens, starts, strict=len(self.members) > 0):
             member.move(ids, pos0)
         self.move([token for ids in tokens for token in ids], starts[0])
 
     def sequences(self) -> list[tuple[Self, slice | None]]:
-        """Return the sequences of the chunk, each as a chunk of its own, and the places of its tokens among all (None:
-        all of them)."""
+        """Return each sequence of the chunk as a chunk of its own, with the slice of the chunk's tokens that belong to
+        it (None if it is the only one)."""
         if not self.members:
             return [(self, None)]
         ends = np.cumsum([len(member.ids) for member in self.members]).tolist()
@@ -80,26 +83,25 @@ class Inputs:
         """Return the arrays of the input named ``key``, computed by ``compute(chunk)`` on first use and refilled by
         ``move``."""
         if key not in self._inputs:
-            # copies: uploaded arrays may be the very ones, and these will be overwritten
+            # copies, because ``upload`` may return the same array, and ``move`` overwrites it
             self._inputs[key] = tuple(self._upload(values.copy()) for values in compute(self)), compute
         return self._inputs[key][0]
 
     def arrays(self) -> list[np.ndarray]:
-        """Return the arrays that ``move`` refills: token ids first, then in the order in which the pass first used
-        them; then those of the members."""
+        """Return the arrays that ``move`` refills: token ids, the other inputs in the order of their first use in the
+        pass, then those of the members."""
         own = [self.ids, *(array for arrays, _ in self._inputs.values() for array in arrays)]
         return own + [array for member in self.members for array in member.arrays()]
 
     def leave(self) -> Self:
-        """Drop references to ops after a pass, keeping only the inputs, and return the chunk."""
+        """Drop the reference to the backend or recording after a pass, keeping the inputs; return the chunk."""
         self.ops = None
         for member in self.members:
             member.leave()
         return self
 
     def copy(self) -> Self:
-        """Return a chunk with the same inputs in new arrays, to be filled by ``move``; ``leave`` must have been
-        called."""
+        """Return a chunk with new arrays for the same inputs, to be filled by ``move``; call ``leave`` first."""
         other = copy.copy(self)
         other.members = tuple(member.copy() for member in self.members)
         other.ids = self._upload(np.zeros(len(self.positions), np.int32))
@@ -110,28 +112,31 @@ class Inputs:
         return other
 
     def tap(self, name: str, value: Any) -> Any:
-        """Pass an intermediate to the hooks and return the value to continue with (unchanged without hooks)."""
+        """Pass the intermediate ``name`` to the hooks and return the value to continue with (unchanged without
+        hooks)."""
         return value if self.hooks is None else self.hooks.tap(name, self.layer, value, self)
 
     def steer(self, half: str, y: np.ndarray) -> np.ndarray:
-        """Return what half of the current layer ("attn" or "ffn") adds, y (T, D), steered if the model is."""
+        """Return y (T, D), the output of the current layer's attention or FFN ("attn" or "ffn"), with steering applied
+        if the model has any."""
         return y if self.steering is None else self.steering.steer(self.ops, half, self.layer, y)
 
     def store(self, rows: np.ndarray) -> np.ndarray:
-        """Round rows (T, n) to binary16 before they are cached, if the mode does."""
+        """Return cache rows (T, n), rounded to float16 if the numerics mode does so."""
         return self.ops.round_f16(rows) if self.numerics.kv_f16 else rows
 
 
 def of_sequence(values: Any, places: slice | None) -> Any:
-    """Return the values of a sequence's tokens, given its places among those of all (``Inputs.sequences``)."""
+    """Return the part of an array that belongs to one sequence's tokens; ``places``: from ``Inputs.sequences``."""
     return values if places is None else values[places]
 
 
 def into_part(joined: Any, places: slice | None) -> dict[str, Any]:
-    """Return the argument by which an op writes a sequence's part of the array ``joined``; none if that is None."""
+    """Return the keyword argument that makes an op write its result into one sequence's part of the array ``joined``,
+    {} if ``joined`` is None; ``places``: from ``Inputs.sequences``."""
     return {} if joined is None else {"into": joined[places]}
 
 
 def blank(count: int) -> list[int]:
-    """Return ids for ``count`` tokens to record a pass with, to be replaced by ``move``."""
+    """Return placeholder ids for ``count`` tokens, to record a pass with; ``move`` replaces them before each replay."""
     return [0] * count

@@ -1,8 +1,8 @@
 """Report on a model file and the cost of running it, from the file's header alone.
 
-No tensor byte is read, so an 81 GiB file takes as long as a small one. The accounting follows model.md 13: bytes of
-weights that decoding one token reads, by component, and bytes of cache. What is a family's own is in its module
-``report``: ``accounts``, ``PARTS``, ``facts``, ``about`` and ``shape_rows``.
+No tensor data is read, so a report on an 81 GiB file takes no longer than on a small one. It lists, as in model.md 13,
+the bytes of weights that decoding one token reads, by component, and the bytes of cache. What differs between families
+is in each one's module ``report``: ``accounts``, ``PARTS``, ``facts``, ``about`` and ``shape_rows``.
 
     print(inspect_text("model.gguf"))
 """
@@ -24,42 +24,44 @@ if TYPE_CHECKING:
     from ..weights.source import TensorInfo, TensorSource
 
 MOST_NAMES = 8
-"""Names printed of each reason; the others are counted."""
+"""Number of names that are printed for each reason; of the others only the count is given."""
 CONTEXTS = (4096, 32768, 131072, 1048576)
 TOKENS_KEY, MERGES_KEY = "tokenizer.ggml.tokens", "tokenizer.ggml.merges"
 
 Accounts = Mapping[str, Account]
-"""Part of a model ("config.json", "metadata", "tensors") -> what becomes of its names."""
+"""For each part of a model ("config.json", "metadata", "tensors"): which of its keys or tensors are used, have no
+effect or are refused."""
 
 
 def accounts_of(source: TensorSource, metadata: Account, tensors: Account) -> Accounts:
-    """Return the accounts of a file, given those of its metadata and tensors; a folder has its own of both."""
+    """Return the ``Accounts`` of a GGUF file from those of its metadata and tensors; for a published folder, return
+    those of its config.json and its own tensors instead."""
     if isinstance(source, PublishedSource):
         return {"config.json": source.config_account(), "tensors": source.tensor_account()}
     return {"metadata": metadata, "tensors": tensors}
 
 
 def accounts(source: TensorSource) -> Accounts:
-    """Return what becomes of every key and tensor, refused ones too; raise ModelFileError for known ones that do not
-    fit."""
+    """Return which keys and tensors of a model are used, have no effect or are refused; raise ModelFileError if one
+    that is used has a wrong type, value or size."""
     parts: Accounts = _family(source).accounts(source)
     return parts
 
 
 def _family(source: TensorSource) -> Any:
-    """Return the module with what the report of a file's family has of its own."""
+    """Return the module ``report`` of a file's family."""
     return arch_of(source).part("report")
 
 
 def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return all figures as a JSON-ready dict; raise ModelFileError or ShapeError if this engine cannot run the
-    file."""
+    """Return the report on a model file as a JSON-ready dict; raise ModelFileError or ShapeError if this engine cannot
+    run the file."""
     with open_source(path) as source:
         return _described(source)[0]
 
 
 def _described(source: TensorSource) -> tuple[dict[str, Any], Any]:
-    """Return the figures, and the shape."""
+    """Return the report as a dict, and the model's shape."""
     shape, family = arch_of(source).read_shape(source), _family(source)
     used = family.check_tensors(source, shape)
     per_token = shape.kv_values_per_token()
@@ -95,7 +97,7 @@ def _plain(value: Any) -> Any:
 
 
 def inspect_text(path: str | os.PathLike[str]) -> str:
-    """Return the figures of ``describe`` as text."""
+    """Return the report of ``describe`` as text for a terminal."""
     with open_source(path) as source:
         (facts, shape), family, parts = _described(source), _family(source), len(files_of(source))
     vocabulary = "none" if facts["tokens"] is None else f"{facts['tokens']:,} tokens, {facts['merges'] or 0:,} merges"
@@ -160,12 +162,13 @@ def _count(source: TensorSource, key: str) -> int | None:
 
 
 def refused(accounts: Accounts) -> list[str]:
-    """Return one sentence for each name that is refused."""
+    """Return one sentence for each key or tensor that is refused."""
     return [f"{part}: {problem}" for part, account in accounts.items() for problem in account.problems()]
 
 
 def account_lines(accounts: Accounts) -> list[str]:
-    """Return how many names of each part are computed, without effect and refused, and the latter two by name."""
+    """Return lines of text: how many keys and tensors of each part are used, have no effect or are refused, and the
+    names of the latter two."""
     lines = [f"{'keys and tensors':<18}{'computed':>10}{'no effect':>11}{'refused':>9}"]
     for part, account in accounts.items():
         counts = len(account.computed), len(account.inert), len(account.refused)
@@ -179,15 +182,17 @@ def account_lines(accounts: Accounts) -> list[str]:
 
 
 def used_line(source: TensorSource, used: Iterable[int]) -> str:
-    """Return how much of the file is computed with; ``used`` are the bytes of the tensors that are, unless the source
-    knows what it converts them from."""
+    """Return a line about how many bytes of the file the model uses.
+
+    used: bytes of each tensor that is used. A source that converts tensors counts the original bytes itself.
+    """
     nbytes = getattr(source, "used_bytes", None)
     total = sum(used) if nbytes is None else nbytes
     return f"computed with: {total:,} of {source.size:,} bytes ({total / source.size:.1%})"
 
 
 def by_type(infos: Iterable[TensorInfo]) -> list[dict[str, Any]]:
-    """Return count, parameters and bytes by storage format, largest first."""
+    """Return number of tensors, parameters and bytes for each storage format, most bytes first."""
     groups: dict[str, dict[str, Any]] = {}
     for info in infos:
         group = groups.setdefault(info.fmt.name, {"type": info.fmt.name, "count": 0, "parameters": 0, "bytes": 0})
@@ -198,7 +203,7 @@ def by_type(infos: Iterable[TensorInfo]) -> list[dict[str, Any]]:
 
 
 def line(text: str) -> str:
-    """Return text from a file fit for a terminal: control characters made visible."""
+    """Return text from a file made safe for a terminal: control characters are escaped."""
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 

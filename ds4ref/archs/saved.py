@@ -1,4 +1,5 @@
-"""Files of saved sessions, of every family: opened by path or as a stream, read with bounds and named errors."""
+"""Files of saved sessions, for every family: opening them by path or as a stream, and reading with checks whose errors
+name the section of the file."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ File = str | os.PathLike[str] | BinaryIO
 
 @contextmanager
 def writing(file: File) -> Iterator[BinaryIO]:
-    """Open a file to write; a path is replaced atomically."""
+    """Open a file for writing; if it is given by its path, it is replaced atomically when writing is done."""
     if isinstance(file, str | os.PathLike):
         with atomic_write(file) as stream:
             yield stream
@@ -28,7 +29,7 @@ def writing(file: File) -> Iterator[BinaryIO]:
 
 @contextmanager
 def reading(file: File) -> Iterator[Reader]:
-    """Open a file to read; raise PayloadError for a path that cannot be read."""
+    """Open a file for reading; raise PayloadError if it is given by its path and cannot be read."""
     if isinstance(file, str | os.PathLike):
         try:
             with open(file, "rb") as stream:
@@ -40,24 +41,27 @@ def reading(file: File) -> Iterator[Reader]:
 
 
 class Reader:
-    """Bounded reads whose errors name the section."""
+    """Reads the sections of a saved session; each method's ``label`` names the section in errors.
+
+    Methods raise PayloadError if the file ends too early or holds bad values.
+    """
 
     def __init__(self, stream: BinaryIO):
         self.stream = stream
         self.size: int | None = None
-        """Bytes from the beginning to the end, None for a stream that cannot seek."""
+        """Bytes from the current position to the end of the file, None for a stream that cannot seek."""
         if stream.seekable():
             position = stream.tell()
             self.size = stream.seek(0, io.SEEK_END) - position
             stream.seek(position)
 
     def expect(self, total: int) -> None:
-        """Raise PayloadError if the file is not ``total`` bytes long, before anything is allocated."""
+        """Raise PayloadError if the file is not ``total`` bytes long; called before arrays are allocated."""
         if self.size is not None and self.size != total:
             raise PayloadError(f"saved session is {self.size} bytes long, should be {total}")
 
     def array(self, label: str, shape: int | tuple[int, ...], kind: str) -> np.ndarray:
-        """Read an array."""
+        """Read an array of numpy type ``kind``."""
         array = np.empty(shape, kind)
         view = memoryview(array).cast("B") if array.size else memoryview(b"")
         done = 0
@@ -69,18 +73,18 @@ class Reader:
         return array
 
     def words(self, label: str, count: int) -> np.ndarray:
-        """Read ``count`` u32 words."""
+        """Read ``count`` little-endian u32 words."""
         return self.array(label, count, "<u4")
 
     def tokens(self, count: int, vocab: int) -> np.ndarray:
-        """Read token ids."""
+        """Read ``count`` token ids, each of which must be below ``vocab``."""
         tokens = self.words("tokens", count)
         if count and tokens.max() >= vocab:
             raise PayloadError(f"saved token id {tokens.max()} is outside the vocabulary of {vocab}")
         return tokens
 
     def finite(self, label: str, shape: tuple[int, ...], kind: str = "<f4") -> np.ndarray:
-        """Read an array of finite numbers."""
+        """Read an array of numpy type ``kind`` without NaN and infinity."""
         return check_finite(label, self.array(label, shape, kind))
 
     def end(self) -> None:
@@ -90,7 +94,7 @@ class Reader:
 
 
 def check_finite(label: str, array: np.ndarray) -> np.ndarray:
-    """Return the array; raise PayloadError if a value is not finite."""
+    """Return the array; raise PayloadError naming the section ``label`` if a value is not finite."""
     if not np.isfinite(array).all():
         raise PayloadError(f"saved session has a value that is not finite in its {label}")
     return array

@@ -1,13 +1,13 @@
-"""Directional steering: y becomes y - s d (d . y), y being what a half layer adds to the residual streams, d its
-layer's direction and s a scale. A positive scale removes the direction, a negative one amplifies it.
+"""Directional steering: the output y of a layer's attention or FFN becomes y - s d (d . y), where d is the layer's
+direction (a vector) and s a scale. A positive scale removes the direction from y, a negative one amplifies it.
 
-A file of directions is ds4's: float32, little endian, (layers, width), without a header, a row per layer; 704,512 bytes
-for Flash. Rows are used as they are, of whatever length. A row of zeros, or a scale of 0, is the op left out.
+A file of directions has ds4's format: float32, little endian, (layers, width), without a header; 704,512 bytes for
+Flash. Directions are not normalized. Where a layer's direction is all zeros, or the scale is 0, nothing is computed.
 
     Engine.open("model.gguf", steering=Steering("direction.f32", ffn=0.5))
 
-The block for multi-token prediction is not steered, as it has no direction of its own (ds4's GPU path gives it layer
-1's): that changes how many drafts are accepted, never the text.
+The block for multi-token prediction is not steered, as it has no direction of its own (ds4 on a GPU uses that of layer
+1 for it); this affects how many drafted tokens are accepted, never the text.
 """
 
 from __future__ import annotations
@@ -23,18 +23,22 @@ from ..errors import DataError, UsageError
 from ..files import atomic_write
 
 HALF_NAMES = {"attn": "attention", "ffn": "the feed-forward half"}
-"""The halves of a layer, as fields of ``Steering`` and in words."""
+"""The two halves of a layer: fields of ``Steering`` with their scales -> how messages call them."""
 MOST = 100.0
-"""Largest scale, either way, as in ds4."""
+"""Largest absolute value of a scale, as in ds4."""
 
 
 class Directions:
-    """The directions of a model in the memory of its backend; ``attn``, ``ffn`` and ``rows`` (layers, width) as asked
-    for, ``file`` the path of their file or ""."""
+    """The directions of a model, uploaded to its backend.
+
+    attn, ffn  scales for the outputs of attention and of the FFN
+    rows       the directions, float32 (layers, width)
+    file       path of their file, "" if they were given as an array
+    """
 
     def __init__(self, wanted: Steering, shape: Any, ops: Any):
-        """Raise UsageError for a scale out of range, DataError for directions of another shape or that are not
-        finite."""
+        """Raise UsageError for a scale out of range, DataError if the directions do not fit the model's ``shape`` or
+        are not finite."""
         for half in HALF_NAMES:
             if not abs(getattr(wanted, half)) <= MOST:
                 raise UsageError(f"the scale {half} of steering is {getattr(wanted, half)}: from -{MOST:g} to {MOST:g}")
@@ -51,11 +55,11 @@ class Directions:
 
     @property
     def identity(self) -> str:
-        """Return scales and digest: equal for engines that are steered in the same way."""
+        """Return scales and SHA-256 of the directions: equal for engines that are steered in the same way."""
         return f"attn={self.attn!r} ffn={self.ffn!r} sha256:{digest(self.rows)}"
 
     def steer(self, ops: Any, half: str, layer: int, y: np.ndarray) -> np.ndarray:
-        """Return what half a layer ("attn" or "ffn") adds, y (T, width), with the layer's direction removed."""
+        """Return y (T, width), the output of a layer's attention or FFN (``half``: "attn" or "ffn"), steered."""
         scale = self.attn if half == "attn" else self.ffn
         if not scale or self._placed[layer] is None:
             return y
@@ -64,12 +68,12 @@ class Directions:
 
 
 def digest(rows: np.ndarray) -> str:
-    """Return the SHA-256 of directions as they are in a file."""
+    """Return the SHA-256 of the bytes that directions have in a file."""
     return hashlib.sha256(rows.astype("<f4").tobytes()).hexdigest()
 
 
 def read_directions(path: str | os.PathLike[str], shape: Any) -> np.ndarray:
-    """Return the directions (layers, width) in a file; raise DataError if it is not of this shape."""
+    """Return the directions (layers, width) in a file; raise DataError if they do not fit the model's ``shape``."""
     wanted = 4 * shape.n_layers * shape.dim
     try:
         size = os.stat(path).st_size
@@ -88,7 +92,8 @@ def read_directions(path: str | os.PathLike[str], shape: Any) -> np.ndarray:
 
 
 def checked(rows: np.ndarray, shape: Any) -> np.ndarray:
-    """Return directions as float32 (layers, width); raise DataError for another shape, or if one is not finite."""
+    """Return directions as float32 (layers, width); raise DataError if they do not fit the model's ``shape`` or are not
+    finite."""
     if rows.shape != (shape.n_layers, shape.dim):
         raise DataError(f"directions are {rows.shape}, this model has {shape.n_layers} layers of width {shape.dim}")
     wrong = np.flatnonzero(~np.isfinite(rows).all(axis=1))
@@ -98,6 +103,6 @@ def checked(rows: np.ndarray, shape: Any) -> np.ndarray:
 
 
 def write_directions(path: str | os.PathLike[str], rows: np.ndarray) -> None:
-    """Write directions (layers, width) as ds4 reads them."""
+    """Write directions (layers, width) to a file in ds4's format."""
     with atomic_write(path) as file:
         file.write(np.ascontiguousarray(rows, "<f4").tobytes())

@@ -2,9 +2,10 @@
 
 shape, hooks, chunk, rope, hyper_connections, compressor, indexer, attention, moe, head, forward.
 
-Written once over the op table (``kernels.ops``) for all numerics modes: a mode switches roundings on or off at fixed
-points of the pass. ``tensors`` and ``weights`` bind a file's tensors, ``cache`` and ``payload`` hold and save the KV
-cache of a sequence, ``costs`` counts bytes and operations. docs/explanation/model.md has the formulas.
+The pass is written once, in terms of the ops that every backend implements (``kernels.ops``), for all numerics modes: a
+mode only switches roundings on or off at fixed points. ``tensors`` and ``weights`` bind a file's tensors, ``cache`` and
+``payload`` hold and save the KV cache of a sequence, ``costs`` counts bytes and operations. docs/explanation/model.md
+has the formulas.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ if TYPE_CHECKING:
 
 
 class DeepSeek(Arch):
-    """The family."""
+    """The DeepSeek V4 family."""
 
     package = "deepseek4"
 
     def read_shape(self, source: TensorSource, strict: bool = False) -> ModelShape:
-        """Return the dimensions of a model file; ``strict`` accepts exactly DeepSeek V4 Flash or Pro."""
+        """Return the dimensions of a model file; with ``strict``, raise ShapeError unless they are those of a published
+        DeepSeek V4 model."""
         if strict:
             check_published(source)
         return ModelShape.from_metadata(source)

@@ -1,4 +1,5 @@
-"""Attention half of a layer: sliding-window rows and compressed rows in one softmax (docs/explanation/model.md 4)."""
+"""Attention half of a layer: one softmax over the KV rows of the sliding window and the compressed KV rows
+(docs/explanation/model.md 4)."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
 
 
 def half_layer(c: Chunk, X: np.ndarray) -> np.ndarray:
-    """Apply the attention half of the layer to streams X (T, C, D), and write the chunk's rows into the layer's
-    cache."""
+    """Apply attention of the current layer to the residual streams X (T, C, D) and return the new streams; write the KV
+    rows of the chunk's tokens into the layer's cache."""
     ops, s, w = c.ops, c.shape, c.w
     h, mixing = hyper_connections.pre(c, "attn", X)
     x = c.tap("attn_norm", ops.rms_norm(h, w.attn_norm, s.rms_eps))
@@ -32,7 +33,7 @@ def half_layer(c: Chunk, X: np.ndarray) -> np.ndarray:
         ops.store_rows(of_sequence(row, places), part.cache.raw, part.at())
         o = _attend(part, of_sequence(q, places), projected, wanted, places, joined)
     o = c.tap("kqv_out", o if joined is None else joined)
-    # values carry rope because keys and values are one row: take it off again at the query's position
+    # a cached row is both key and value, so values are rotated, too: undo it with the angles of the query's position
     o = c.tap("kqv_back", ops.rope(o, *tables, inverse=True))
     return hyper_connections.post(c, "attn", c.steer("attn", _output(c, o)), mixing)
 
@@ -45,10 +46,12 @@ def _attend(
     places: slice | None,
     joined: np.ndarray | None,
 ) -> np.ndarray:
-    """Write the compressed rows that a sequence's tokens complete, and attend with its queries q (T, H, hd).
+    """Store the compressed rows that one sequence's tokens complete, and return the attention output of its queries
+    q (T, H, hd).
 
-    projected, wanted: results of ``project`` for the tokens of all sequences, of which these are at ``places``.
-    joined: the result for all of them, if there are several.
+    projected, wanted: results of ``compressor.project`` and ``indexer.project`` for the tokens of all sequences; those
+    of this sequence are at ``places``. joined: array for the results of all sequences, to write this one's into; None
+    if there is only one sequence.
     """
     ops, s, w = c.ops, c.shape, c.w
     first, count = c.tap("raw_window", c.raw_window())
@@ -67,7 +70,8 @@ def _attend(
 
 
 def _query(c: Chunk, x: np.ndarray, tables: Tables) -> tuple[np.ndarray, np.ndarray]:
-    """Return the normed low-rank query u (T, q_rank) and the rotated query heads q (T, H, hd) of x (T, D)."""
+    """Return, for the attention input x (T, D), the normed low-rank query u (T, q_rank) and the query heads after RoPE
+    q (T, H, hd); ``tables``: cos and sin."""
     ops, s, w = c.ops, c.shape, c.w
     u = c.tap("q_lora", ops.linear(x, w.attn_q_a, c.act(w.attn_q_a)))
     u = c.tap("q_lora_norm", ops.rms_norm(u, w.attn_q_a_norm, s.rms_eps))
@@ -78,7 +82,8 @@ def _query(c: Chunk, x: np.ndarray, tables: Tables) -> tuple[np.ndarray, np.ndar
 
 
 def _row(c: Chunk, x: np.ndarray, tables: Tables) -> np.ndarray:
-    """Return the rows (T, hd) to cache for x (T, D), key and value in one: normed, rotated and rounded."""
+    """Return the rows (T, hd) to cache for the attention input x (T, D), each both key and value: after norm, RoPE and
+    the roundings of the numerics mode."""
     ops, w = c.ops, c.w
     kv = c.tap("KVraw", ops.linear(x, w.attn_kv, c.act(w.attn_kv)))
     kv = c.tap("KVnorm", ops.rms_norm(kv, w.attn_kv_a_norm, c.shape.rms_eps))
@@ -87,7 +92,8 @@ def _row(c: Chunk, x: np.ndarray, tables: Tables) -> np.ndarray:
 
 
 def _output(c: Chunk, o: np.ndarray) -> np.ndarray:
-    """Project heads o (T, H, hd) to (T, D) through the grouped low-rank matrices."""
+    """Project the attention output o (T, H, hd) to (T, D) by two matrices: a low-rank one for each group of heads, and
+    one for all groups."""
     ops, w = c.ops, c.w
     grouped = o.reshape(len(o), c.shape.o_groups, -1)
     low = c.tap("attn_low", ops.grouped_linear(grouped, w.attn_output_a, c.act(w.attn_output_a)))

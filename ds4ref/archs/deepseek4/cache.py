@@ -1,10 +1,12 @@
-"""The caches of one sequence, per layer (docs/explanation/model.md 11.1).
+"""The KV cache of one sequence, in four kinds of arrays per layer (docs/explanation/model.md 11.1).
 
-    raw           ring of the newest positions' attention rows; attention reads the sliding window from it
-    projections   rings of the compressors' projections of the newest tokens, until their windows close
-    comp, index   compressed attention rows and indexer rows, one per closed window, append-only
+    raw           ring buffer of the attention rows (key and value in one) of the newest positions, which holds the
+                  sliding window
+    projections   ring buffers of what the compressors compute for the newest tokens, until a compression window (4 or
+                  128 tokens) is complete
+    comp, index   compressed attention rows and indexer rows, one per complete window, append-only
 
-A ring stores position p at row p % length, so rows never move, and rewinding by a few tokens is free.
+A ring buffer stores position p at row p % length, so rows never move, and rewinding by a few tokens costs nothing.
 
 Append-only rows live in a ``Store`` that sequences with a common prefix share (``archs.claims``).
 """
@@ -21,17 +23,17 @@ from ..claims import Claim, Claims, SequenceCache
 from .shape import CSA, PLAIN, ModelShape
 
 EMPTY_SCORE = np.float32(-1e30)
-"""Score that marks an empty slot of a compressor's ring: its softmax weight is zero (docs/explanation/model.md
+"""Score that marks an empty row of a compressor's ring buffer: its softmax weight is zero (docs/explanation/model.md
 11.1)."""
 
 REACH = 32
-"""Number of tokens by which a sequence can always rewind without recomputing."""
+"""Number of tokens by which a sequence can always be rewound without recomputing."""
 
 
 class Store(Claims):
-    """Append-only rows of all layers for ``ctx`` tokens.
+    """The append-only rows (compressed and indexer rows) of all layers, for ``ctx`` tokens; sequences may share it.
 
-    Memory is allocated once, in full: untouched pages cost nothing.
+    Memory is allocated at once for the whole context: pages that are never written take no physical memory.
     """
 
     def __init__(self, shape: ModelShape, ctx: int, ops: Any, half: bool):
@@ -54,7 +56,7 @@ class Store(Claims):
 
 
 class Projections(NamedTuple):
-    """Rings of a compressor's projections of the newest n tokens: values and scores, (n, width) each."""
+    """What a compressor computed for each of the newest n tokens: values and scores, (n, width) each."""
 
     kv: np.ndarray
     score: np.ndarray
@@ -62,9 +64,9 @@ class Projections(NamedTuple):
 
 @dataclass
 class LayerCache:
-    """The cache of one layer.
+    """The cache arrays of one layer, as the module describes them.
 
-    ``projections`` has one entry per compressor of the layer: "attn", and "indexer" where the layer has an indexer.
+    ``projections`` has one entry per compressor of the layer: "attn", and "indexer" if the layer has an indexer.
     """
 
     raw: np.ndarray
@@ -73,7 +75,8 @@ class LayerCache:
     projections: dict[str, Projections]
 
     def rows(self, kind: str) -> np.ndarray:
-        """Return the append-only rows of the compressor ``kind``, "attn" or "indexer", which the layer must have."""
+        """Return the array of compressed rows that the compressor ``kind`` writes ("attn" or "indexer"); the layer must
+        have this compressor."""
         rows = self.comp if kind == "attn" else self.index
         assert rows is not None
         return rows
@@ -82,7 +85,8 @@ class LayerCache:
 class CacheSnapshot(NamedTuple):
     """State of a cache at position ``pos``, to which caches of the same model can be reset.
 
-    It holds a claim on the shared rows, and copies of the newest rows of every ring, oldest first.
+    Append-only rows are not copied: a claim keeps them from being overwritten. The newest rows of every ring buffer are
+    copied, oldest first.
     """
 
     pos: int
@@ -93,13 +97,13 @@ class CacheSnapshot(NamedTuple):
 
     @property
     def own_bytes(self) -> int:
-        """Return the bytes of the ring copies, which no other snapshot shares."""
+        """Return the bytes of the copies of ring buffers, which belong to this snapshot alone."""
         rings = sum(part.nbytes for kinds in self.projections for ring in kinds.values() for part in ring)
         return rings + sum(rows.nbytes for rows in self.raw)
 
     @property
     def shared(self) -> tuple[int, int]:
-        """Return an identity of the shared store, equal for snapshots of one store, and the bytes of its rows up to
+        """Return an identifier of the store, equal for snapshots that share it, and the bytes of its rows up to
         ``pos``."""
         parts = zip(self.store.shape.ratios * 2, [*self.store.comp, *self.store.index], strict=True)
         used = sum(rows[: self.pos // ratio].nbytes for ratio, rows in parts if rows is not None)
@@ -107,7 +111,7 @@ class CacheSnapshot(NamedTuple):
 
 
 class Cache(SequenceCache):
-    """The caches of all layers at position ``pos``.
+    """The KV cache of one sequence, for all layers, filled up to position ``pos``.
 
     half: compressed and indexer rows are stored as float16, which is lossless in modes that round them to float16.
     """
@@ -116,10 +120,10 @@ class Cache(SequenceCache):
 
     def __init__(self, shape: ModelShape, ctx: int, ops: Any, half: bool = False):
         self.shape, self.ops = shape, ops
-        # positions from here on are in the rings, as far as they reach
+        # ring buffers hold positions from _since on, as far as they are long enough; _newest: the end of those written
         self._since = 0
         self._newest = 0
-        # room for a whole chunk: recordings differ from length to length, and rings would grow to that of the prompt
+        # long enough for a whole chunk: recordings depend on the length, and a longer prompt would make the rings grow
         rows = max(4 * shape.window, shape.window + prefill_chunk(ops))
         self._raw = [ops.array(rows, shape.head_dim) for _ in shape.ratios]
         self._rings = [self._new_rings(layer) for layer in range(shape.n_layers)]
@@ -137,7 +141,7 @@ class Cache(SequenceCache):
         return rings
 
     def _empty(self, ring: Projections) -> None:
-        """Empty a ring: values 0, scores ``EMPTY_SCORE``."""
+        """Empty a compressor's ring buffers: values 0, scores ``EMPTY_SCORE``."""
         self.ops.fill(ring.kv, 0)
         self.ops.fill(ring.score, EMPTY_SCORE)
 
@@ -148,7 +152,7 @@ class Cache(SequenceCache):
         ]
 
     def buffers(self) -> list[np.ndarray]:
-        """Return the arrays that the pass of a token reads and writes, layer by layer."""
+        """Return the cache arrays that a pass reads and writes, layer by layer."""
         arrays = []
         for layer in self.layers:
             arrays += [
@@ -164,7 +168,7 @@ class Cache(SequenceCache):
         """Return the number of indexer rows (compressed positions) allocated per layer that has an indexer."""
         return self._store.ctx // CSA + 2
 
-    # --- going forward
+    # --- adding tokens
 
     def reserve(self, count: int) -> None:
         """Make room for ``count`` tokens after ``pos``; raise ContextError if they exceed the context."""
@@ -178,21 +182,22 @@ class Cache(SequenceCache):
             self._moved()
 
     def advance(self, count: int) -> None:
-        """Move ``pos`` forward by ``count`` tokens, whose rows have been written."""
+        """Move ``pos`` forward by ``count`` tokens, after their rows have been written."""
         super().advance(count)
         self._newest = max(self._newest, self.pos)
 
-    # --- rings
+    # --- ring buffers
 
     def _newest_rows(self, ring: np.ndarray, count: int) -> np.ndarray:
-        """Return a copy of the rows of the last ``count`` positions (fewer at the beginning), oldest first."""
+        """Return a copy of a ring buffer's rows of the last ``count`` positions (or fewer, if ``pos`` is smaller),
+        oldest first."""
         count = min(count, self.pos)
         start = (self.pos - count) % max(1, len(ring))
         first = min(count, len(ring) - start)
         return np.concatenate([self.ops.host(ring[start : start + first]), self.ops.host(ring[: count - first])])
 
     def _place(self, ring: np.ndarray, rows: np.ndarray) -> None:
-        """Write rows (n, width) of the last n positions before ``pos`` into a ring."""
+        """Write rows (n, width) of the last n positions before ``pos`` into a ring buffer."""
         start = (self.pos - len(rows)) % len(ring)
         first = min(len(rows), len(ring) - start)
         self.ops.fill(ring[start : start + first], rows[:first])
@@ -203,19 +208,20 @@ class Cache(SequenceCache):
         return self._newest_rows(self._raw[layer], self.shape.window)
 
     def compressed(self, layer: int, kind: str) -> np.ndarray:
-        """Return a layer's compressed rows so far as a host array; ``kind`` is "attn" or "indexer"."""
+        """Return the rows that a layer's compressor has written so far, as a host array; ``kind``: the compressor,
+        "attn" or "indexer"."""
         return self.ops.host(self.layers[layer].rows(kind)[: self.pos // self.shape.ratios[layer]])
 
     def waiting(self, layer: int, kind: str) -> Projections:
-        """Return copies of the projections not yet fully compressed, oldest first.
+        """Return copies of a compressor's projections that later rows still need, oldest first.
 
-        These are the projections of the open window and, where windows overlap (ratio 4), of the window before it.
+        These are the projections of the incomplete window and, where windows overlap (ratio 4), of the window before.
         """
         ratio, ring = self.shape.ratios[layer], self._rings[layer][kind]
         count = self.pos % ratio + (ratio if ratio == CSA else 0)
         return Projections(*(self._newest_rows(part, count) for part in ring))
 
-    # --- going back
+    # --- going back to an earlier state
 
     def rewindable(self, pos: int) -> bool:
         """Return whether everything that a token at ``pos`` reads is still cached."""
@@ -245,7 +251,7 @@ class Cache(SequenceCache):
             self.put(layer, raw, rings)
 
     def restart(self, pos: int) -> None:
-        """Set the position and empty the rings, so that only append-only rows remain; ``put`` refills the rings."""
+        """Set the position and empty the ring buffers, keeping append-only rows; ``put`` refills the ring buffers."""
         self.pos = self._since = self._newest = pos
         self._claim.pos = max(self._claim.pos, pos)
         for rings in self._rings:
@@ -253,20 +259,19 @@ class Cache(SequenceCache):
                 self._empty(ring)
 
     def put(self, layer: int, raw: np.ndarray, projections: dict[str, Projections]) -> None:
-        """Write a layer's attention rows and projections of the last positions before ``pos`` into the layer's
-        rings."""
+        """Write the attention rows and projections of the last positions before ``pos`` into a layer's ring buffers."""
         self._place(self._raw[layer], raw)
         for kind, rows in projections.items():
             for ring, values in zip(self._rings[layer][kind], rows, strict=True):
                 self._place(ring, values)
 
     def put_compressed(self, layer: int, kind: str, rows: np.ndarray) -> None:
-        """Write rows (n, width) as the first compressed rows of a layer; ``kind`` is "attn" or "indexer"."""
+        """Write ``rows`` (n, width) as the first n rows of a layer's compressor ``kind``, "attn" or "indexer"."""
         self.ops.fill(self.layers[layer].rows(kind)[: len(rows)], rows)
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes of the rings and of the append-only rows written so far."""
+        """Return the bytes of the ring buffers and of the append-only rows written so far."""
         total = sum(ring.nbytes for ring in self._raw)
         for layer, rings in enumerate(self._rings):
             total += sum(part.nbytes for ring in rings.values() for part in ring)

@@ -1,12 +1,13 @@
-"""Which checkpoint of DeepSeek V4 a file or folder is: told from what is in it, from its name as the last resort.
+"""Identifies which published checkpoint of DeepSeek V4 a file or folder contains: from its contents, or from its name
+as the last resort.
 
-    checkpoint_of(source)                         of an open model
-    release_of(source)                            its name for provenance
-    identify(config, tensors, encoding, name)     a published folder
-    identify_gguf(metadata, tensors, name)        a GGUF file
+    checkpoint_of(source)                         identify an open model
+    release_of(source)                            only its name, for reports
+    identify(config, tensors, encoding, name)     identify a published folder
+    identify_gguf(metadata, tensors, name)        identify a GGUF file
 
-A checkpoint decides the prompt's template, the drafter and some constants, so nothing of another one may be compared
-with it. Published names, dates and what differs: docs/explanation/checkpoints.md.
+Checkpoints differ in prompt template, drafter and some constants, so results of one must not be compared with those of
+another. Published names, dates and differences: docs/explanation/checkpoints.md.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from ...weights.source import TensorSource
 
 MAY, JULY, V41 = "may", "0731", "v4.1"
-"""Template profiles (``text.official``)."""
+"""Names of the prompt templates that checkpoints use (``text.official``)."""
 PUBLISHED = {
     "preview": "preview (April 2026)",
     "dspark": "preview with the DSpark drafter (June 2026)",
@@ -34,26 +35,26 @@ PUBLISHED = {
     "v4.1": "V4.1 (September 2026)",
 }
 _TEXTS = {"Beyond maximum": JULY, "Absolute maximum": MAY}
-"""Texts of efforts: the first one that a template holds tells its profile."""
+"""Phrase of the reasoning-effort prompts -> the prompt template that contains it; the first one found decides."""
 _SCALE = "(range 1-100, the higher the value"
 _DATES = {"0731": "0731", "0813": "0813", "vision-exp": "vision-exp", "v4.1": "v4.1", "v41": "v4.1", "dspark": "dspark"}
-"""What a name says, lower case, most telling first."""
+"""Part of a lower-case file name -> the release that it stands for; the first one found decides."""
 MOST_FILES, MOST_BYTES = 8, 1 << 20
-"""What is read of a folder's ``encoding/``."""
+"""Maximum number of files that are read from a folder's ``encoding/``, and of bytes from each."""
 _WIDTHS = {4096: "Flash", 7168: "Pro"}
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint of the family.
+    """A checkpoint of DeepSeek V4, as far as it could be identified.
 
-    release  preview, dspark, 0731, 0813, vision-exp, v4.1; "" unknown
-    size     Flash, Pro; "" another width
-    base     True if it is not post-trained
-    profile  template of its prompts: may, 0731, v4.1
-    drafter  mtp, dspark; "" none in this file
-    how      what told the release and the profile
-    sure     False if only a name or an absence told it
+    release  "preview", "dspark", "0731", "0813", "vision-exp" or "v4.1"; "": unknown
+    size     "Flash" or "Pro"; "": a model of another width
+    base     True if the checkpoint is not post-trained
+    profile  its prompt template: "may", "0731" or "v4.1"
+    drafter  "mtp" or "dspark"; "": the file contains none
+    how      what release and template were inferred from
+    sure     False if they were inferred only from a name, or from nothing
     """
 
     release: str = ""
@@ -66,12 +67,12 @@ class Checkpoint:
 
     @property
     def name(self) -> str:
-        """Return the name in one line, as reports show it."""
+        """Return the checkpoint's full name in one line, as reports show it."""
         words = ["DeepSeek V4", self.size, PUBLISHED.get(self.release, "of an unknown release")]
         return " ".join(filter(None, words)) + ", base" * self.base
 
     def facts(self) -> dict[str, Any]:
-        """Return all fields for provenance."""
+        """Return all fields and the full name, for reports."""
         return asdict(self) | {"name": self.name}
 
 
@@ -89,16 +90,17 @@ def checkpoint_of(source: TensorSource) -> Checkpoint:
 
 
 def release_of(source: TensorSource) -> dict[str, str]:
-    """Return {"checkpoint": name} for the facts about a model; {} for another family or an unknown release."""
+    """Return {"checkpoint": name} for reports about a model; {} for another family or an unknown release."""
     checkpoint = checkpoint_of(source) if architecture(source) == ARCHITECTURE else None
     return {"checkpoint": checkpoint.name} if checkpoint is not None and checkpoint.release else {}
 
 
 def identify(config: Mapping[str, Any], tensors: Collection[str], encoding: str = "", name: str = "") -> Checkpoint:
-    """Identify a published folder by config.json, names of tensors, the text of its ``encoding/`` file and its name."""
+    """Identify a published folder from its config.json, tensor names, the text of its files in ``encoding/`` and its
+    name."""
     text = config.get("text_config") or config
     kinds = [str(config.get("model_type", "")), *map(str, config.get("architectures") or ())]
-    signs: list[tuple[str, str]] = []  # what is told, by what
+    signs: list[tuple[str, str]] = []  # (release, what it was inferred from)
     if any("v41" in kind.lower().replace("_", "") for kind in kinds):
         signs.append(("v4.1", "model_type" if "41" in kinds[0] else "architectures"))
     if any(key.startswith("vision_") and value for key, value in text.items()):
@@ -111,7 +113,7 @@ def identify(config: Mapping[str, Any], tensors: Collection[str], encoding: str 
 
 
 def identify_gguf(metadata: Mapping[str, Any], tensors: Collection[str], name: str = "") -> Checkpoint:
-    """Identify a GGUF file by its metadata, names of tensors and its name."""
+    """Identify a GGUF file from its metadata, tensor names and file name."""
     architecture = str(metadata.get("general.architecture", ""))
     prefix = architecture + "."
     signs = []
@@ -139,7 +141,10 @@ def _profile(text: str, where: str) -> tuple[str, str] | None:
 
 
 def _drafter(declared: bool, tensors: Collection[str]) -> str:
-    """Return the drafter whose tensors lie beside the layers."""
+    """Return which drafter a file contains besides the layers: "mtp", "dspark" or "" for none.
+
+    declared: whether config or metadata have DSpark's keys.
+    """
     block = [tensor for tensor in tensors if tensor.startswith("mtp.") or ".nextn." in tensor]
     if not block:
         return ""
@@ -163,7 +168,7 @@ def _settle(
         how, sure = profile[1], True
     elif told:
         release, how, sure = _DATES[told], "its name", False
-    elif drafter == "mtp":  # no later release has such a block
+    elif drafter == "mtp":  # no later release contains such a block
         release, how, sure = "preview", "the block for multi-token prediction", True
     else:
         release, how, sure = "", "", False

@@ -1,7 +1,7 @@
-"""Close a model's thinking while enough of its token limit is left for an answer.
+"""End a model's thinking while enough of its token limit is left for an answer.
 
-ds4 feeds the text ``</think>``, which its tokenizer splits into ordinary tokens. Here the control token is forced,
-through the generation loop's guiding hook.
+Thinking is ended by forcing the control token ``</think>`` through the hook of the generation loop
+(``generate.Guide``). ds4 instead feeds the text ``</think>``, which its tokenizer splits into ordinary tokens.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 
 CLOSE_RANK = 3
-"""Thinking is closed at the soft limit if </think> is among so many most likely tokens."""
+"""At the soft limit thinking is ended if </think> is among so many most likely tokens."""
 
 
 class Budget:
-    """Guiding hook of one answer (``generate.Guide``) that ends the thinking in time.
+    """Hook (``generate.Guide``) for one answer that ends the thinking in time.
 
-    With R tokens left, before each token while the model thinks: R <= hard limit closes the thinking; R <= soft limit
-    closes it if </think> is among the ``CLOSE_RANK`` most likely tokens; otherwise the model decides. ``closed`` tells
-    which limit closed it: "soft", "hard", or "" for neither.
+    It is called before each token. While the model thinks, with R tokens left: R <= hard limit ends the thinking; R <=
+    soft limit ends it if </think> is among the ``CLOSE_RANK`` most likely tokens; otherwise the model decides.
+    ``closed`` holds which limit ended it: "soft", "hard", or "" for neither.
     """
 
     def __init__(self, settings: Settings):

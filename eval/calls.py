@@ -1,7 +1,7 @@
-"""Tool calls as packs and logs write them.
+"""Tool calls in the form in which question packs and logs write them.
 
-A call is written as {"name":"set_timer","arguments":{"minutes":5,"loud":true}}. It is right if name and arguments are:
-types count (5, "5" and true differ), the order of the arguments does not.
+A call is written as {"name":"set_timer","arguments":{"minutes":5,"loud":true}}. A call is graded right if name and
+arguments are right: types matter (5, "5" and true differ), the order of the arguments does not.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from ds4ref.text.dsml import ToolCall
 
 
 def call_of(text: str) -> ToolCall:
-    """Return the call that ``text`` writes."""
+    """Return the tool call that the JSON ``text`` describes."""
     call = json.loads(text)
     return ToolCall(call["name"], _compact(call["arguments"]))
 
 
 def call_text(call: ToolCall) -> str:
-    """Return a call as ``call_of`` reads it; malformed arguments are a string."""
+    """Return a call as ``call_of`` reads it; arguments that are not valid JSON are written as a string."""
     try:
         arguments = json.loads(call.arguments)
     except ValueError:
@@ -28,7 +28,8 @@ def call_text(call: ToolCall) -> str:
 
 
 def call_parts(given: str, right: str) -> tuple[bool, bool]:
-    """Return whether a call has the right name, and the right arguments; ``given`` may be "" for no call."""
+    """Return whether the call ``given`` has the name of the call ``right``, and whether it has its arguments. ``given``
+    may be "" for no call."""
     if not given:
         return False, False
     one, other = json.loads(given), json.loads(right)

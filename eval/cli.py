@@ -53,7 +53,7 @@ def body(argv: Sequence[str]) -> int:
 
 
 def evaluate(job: Job, args: Namespace, command: Sequence[str]) -> int:
-    """Ask the samples that the log lacks, print the report and store the run; return the exit code."""
+    """Ask the questions whose answers the log lacks, print the report and store the run; return the exit code."""
     from ds4ref.console.tool import target_of
 
     from .plain import follow
@@ -91,7 +91,7 @@ def _log(job: Job, target: Target, command: Sequence[str]) -> Writer:
     from ds4ref.runs.provenance import stamp
     from ds4ref.targets.openai import HttpTarget
 
-    identity = target.identity()  # before ``server``: it may ask whose model it is
+    identity = target.identity()  # before ``server``: it may have to ask the server for its model
     server = {"server": target.server()} if isinstance(target, HttpTarget) else {}
     facts = {**stamp(command), "selection": job.selection, **server}
     header = header_of(job.pack, job.settings, job.epochs, identity, facts)
@@ -99,7 +99,7 @@ def _log(job: Job, target: Target, command: Sequence[str]) -> Writer:
 
 
 def _ctx(target: Target, job: Job) -> int | None:
-    """Context that the longest prompt and its answer need; None unless the target is local."""
+    """Return the context in tokens that the longest prompt and its answer need; None unless the target is local."""
     from ds4ref.targets.local import LocalTarget
 
     from .prompt import prompt
@@ -126,7 +126,8 @@ def _announce(job: Job, target: Target, done: int, total: int) -> None:
 def _conclude(
     job: Job, args: Namespace, log: Writer, wanted: Sequence[Key], interrupt: Interrupt, error: BaseException | None
 ) -> int:
-    """Report, add the run to the store, return the exit code; raise again what ended the run early."""
+    """Print the report, add the run to the store and return the exit code; raise ``error``, which ended the run early,
+    unless it was an interrupt. wanted: the samples of the whole run."""
     from ds4ref.console.tables import stdout_width
 
     from .keep import notes as notes_of
@@ -171,7 +172,7 @@ def _conclude(
 
 
 def _keep(args: Namespace, log: Log, status: str) -> int | None:
-    """Add the run to the store; return its number, None without a store."""
+    """Add the run to the run store; return its number, None with ``--no-store`` or without samples."""
     if args.no_store or not log.samples:
         return None
     from ds4ref.runs.store import Store

@@ -1,4 +1,5 @@
-"""``ds4-eval compare A B``: test whether B is better or worse than A (``ds4ref.runs.compare``); show what changed."""
+"""``ds4-eval compare A B``: test whether log B is better or worse than log A (``ds4ref.runs.compare``), and show which
+answers changed."""
 
 from __future__ import annotations
 
@@ -83,7 +84,7 @@ def text(comparison: Comparison, a: Log, b: Log, width: int) -> str:
 
 
 def _given(samples: Sequence[Sample]) -> str:
-    """Return the answer given; of several samples how many were right."""
+    """Return the answer given in one sample; for several samples of a question, how many were right."""
     if len(samples) > 1:
         return f"{sum(sample.right for sample in samples)} of {len(samples)}"
     grade = samples[0].grade if samples else None

@@ -1,22 +1,22 @@
 r"""Grade an answer: right, wrong, ambiguous or missing.
 
-The rule. What counts is the text behind the last ``</think>``. The answer is stated by the last line that starts with
-``Answer:`` or ``Final answer:``, or by the last ``\boxed{...}``, whichever comes later; without either, by the last
-line, if that is nothing but a value and the line before it is none. No letter or digit may follow the statement, and
-what is stated must be one value of the kind that was asked for, and nothing else: a letter, a letter with the text of
-its choice, or the text of exactly one choice; a number; lines. Markdown and LaTeX around line, marker and value (bold,
-backticks, ``$...$``, ``\text{...}``, brackets) count for nothing, and neither does case. An answer for which this does
-not hold, or which the token limit may have cut off, is "ambiguous": it is shown, and nobody guesses what was meant.
+The rule. Only the text after the last ``</think>`` counts. The answer is stated by the last line that starts with
+``Answer:`` or ``Final answer:``, or by the last ``\boxed{...}``, whichever comes later; if there is neither, by the
+last line, if it is a value and nothing else, and the line before it is not a value. No letter or digit may follow the
+statement, and what is stated must be one value of the kind that was asked for, and nothing else: a letter, a letter
+with the text of its choice, or the text of exactly one choice; a number; lines. Markdown and LaTeX around line, marker
+and value (bold, backticks, ``$...$``, ``\text{...}``, brackets) are ignored, and so is case. An answer that breaks this
+rule, or which the token limit may have cut off, is "ambiguous": it is shown, and nobody guesses what was meant.
 An output without a statement is "missing".
 
-Answers to questions outside the form of an examination (kinds "exact" and "call") are right if the text behind the last
-``</think>``, without the white space around it, is the key, or exactly one call of the right tool with the right
-arguments.
+Answers to questions that are not asked in the form of an examination (kinds "exact" and "call") are right if the text
+after the last ``</think>``, without the white space around it, is the key (the right answer of the pack), or exactly
+one call of the right tool with the right arguments.
 
-A text is right if it is the key but for case, white space, quotation marks around it and a full stop behind it, or if
-both are the same number. A number is digits with commas between thousands, a sign, a decimal point or a fraction bar,
-compared exactly. Lines are numbers and ranges with commas between them; they are right if each of them is among the
-key's.
+A text is right if it equals the key apart from case, white space, quotation marks around it and a full stop after it,
+or if both are the same number. A number is digits with commas between thousands, a sign, a decimal point or a fraction
+bar, compared exactly. Lines are numbers and ranges with commas between them; they are right if each of them is among
+the key's.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ _STATEMENT = re.compile(
 )
 _LETTER_OR_DIGIT = re.compile(r"[^\W_]")
 _LONGEST = 100
-"""Characters of a number or of lines; no key is longer."""
+"""Maximum number of characters of a number or of line numbers; no right answer is longer."""
 _SHOWN = 80
-"""Characters of an unclear answer that a grade shows."""
+"""Maximum number of characters of an unclear answer that a grade shows."""
 
 
 def grade(question: Question, text: str, *, reasoning: str = "", finish: str = "") -> Grade:
     """Grade the output ``text``, which may still contain its thinking.
 
-    ``reasoning``: thinking that was separated from ``text``; it
-    only tells "nothing but thinking" from "empty". ``finish``: "length" if the token limit ended the output.
+    ``reasoning``: thinking that was separated from ``text``; it only helps to tell "nothing but thinking" from "empty".
+    ``finish``: "length" if the token limit ended the output.
     """
     visible = text.rpartition("</think>")[2].partition("<think>")[0]
     if question.kind not in EXAM:
@@ -81,7 +81,8 @@ def grade(question: Question, text: str, *, reasoning: str = "", finish: str = "
 
 
 def _verbatim(question: Question, visible: str, spoke: bool, finish: str) -> Grade:
-    """Grade an answer outside the form of an examination; ``spoke``: the output is not empty."""
+    """Grade an answer of kind "exact" or "call"; ``visible``: the output without thinking, ``spoke``: whether there was
+    any output."""
     if not (given := visible.strip()):
         return Grade("missing", "", "nothing but thinking" if spoke else "empty")
     if question.kind == "call":
@@ -94,7 +95,7 @@ def _verbatim(question: Question, visible: str, spoke: bool, finish: str) -> Gra
 
 
 def _call(visible: str, right: str) -> Grade:
-    """Grade an answer that must be one call and nothing else."""
+    """Grade an answer that must be exactly one tool call and nothing else; ``right``: the right call."""
     reply = parse(visible, thinking=False)
     if not reply.calls:
         return Grade("wrong", "", "no call")
@@ -107,7 +108,7 @@ def _call(visible: str, right: str) -> Grade:
 
 
 def _last_statement(kind: str, text: str, shown: Sequence[str]) -> tuple[str, str, bool]:
-    """Find what is stated ("" if nothing is), where, and whether text follows it."""
+    """Return the answer that ``text`` states ("" if none), where it states it, and whether more text follows."""
     statements = list(_STATEMENT.finditer(text))
     if statements:
         statement = statements[-1]
@@ -129,7 +130,7 @@ _DASHES = str.maketrans("\u2010\u2011\u2012\u2013\u2014\u2212", "------")
 
 
 def bare(text: str) -> str:
-    """Return a value without Markdown and LaTeX around it, and without one full stop behind it."""
+    """Return a value without the Markdown and LaTeX around it, and without a full stop at its end."""
     text = re.sub(r"\\[()\[\]]", " ", text).strip(_AROUND)
     text = text.removesuffix(".").strip(_AROUND)
     while command := _COMMAND.fullmatch(text):
@@ -143,7 +144,8 @@ def _folded(text: str) -> str:
 
 
 def _choice(text: str, shown: Sequence[str]) -> str:
-    """Read a letter, a letter with the text of its choice, or the text of exactly one choice; "" for anything else."""
+    """Return the letter of the choice that ``text`` states as a letter, a letter with the text of its choice, or the
+    text of exactly one choice of ``shown``; "" for anything else."""
     text = re.sub(r"(?i)^(?:option|choice)\s+", "", text)
     if re.fullmatch("[A-Za-z]", bare(text)):
         return bare(text).upper()

@@ -1,4 +1,4 @@
-"""Store a run of ds4-eval in the run store: kind "eval", one row a sample (docs/reference/reports.md).
+"""Store a run of ds4-eval in the run store as kind "eval", with one row per sample (docs/reference/reports.md).
 
 Prompts and answers stay in the log. A resumed log replaces its stored run.
 """
@@ -53,12 +53,12 @@ def rows_of(log: Log) -> list[dict[str, Any]]:
 
 
 def notes(log: Log) -> list[str]:
-    """Return sentences on answers that contradict the settings."""
+    """Return sentences about answers that contradict the settings of the run."""
     return thinking.notes(rows_of(log), about(log))
 
 
 def about(log: Log) -> dict[str, Any]:
-    """Return the provenance of a log, in the fields that all stored runs have."""
+    """Return where a log's results come from (engine, machine, settings), in the fields that all stored runs have."""
     header = msgspec.to_builtins(log.header)
     facts = eval_facts(header, log.path, msgspec.json.encode(log.header))
     epochs = max([log.header.epochs, *(sample.epoch for sample in log.samples)])

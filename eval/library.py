@@ -1,4 +1,5 @@
-"""The packs that come with the program: files beside it, and ``long``, which is made when it is asked for."""
+"""The packs of questions that come with the program: files beside this one, and ``long``, which is generated when it is
+needed."""
 
 from __future__ import annotations
 
@@ -24,9 +25,10 @@ def names() -> list[str]:
 
 
 def load(name: str, depths: Sequence[int] | None = None) -> Pack:
-    """Return a pack by its name, or by the path of a pack or of a file of questions (``own``).
+    """Return a pack by its name, or read it from the path of a pack or of a file of the user's questions (``own``).
 
-    UsageError if there is none, DataError if it is damaged. ``depths``: of pack ``long`` only.
+    Raise UsageError if there is none, DataError if it is damaged. ``depths``: distances in tokens, for pack ``long``
+    only.
     """
     if name == long_pack.NAME:
         return long_pack.make(depths or long_pack.SIZES)

@@ -1,8 +1,9 @@
-"""Log of a run as JSON Lines, a header and one line a sample; each sample is on disk as soon as it is finished.
+"""The log of a run as JSON Lines: a header, then one line per sample (one answer to one question), on disk as soon as
+it is finished.
 
 A line is synced before the next sample begins, so that a crash loses only the sample that was being generated. An
-incomplete last line is cut off when the log is resumed. A sample that is repeated (``--retry-incomplete``, the screen's
-r) is another line, and the last one counts. A line with a note is for people: tools skip it.
+incomplete last line is cut off when the log is resumed. A sample that is asked again (``--retry-incomplete``, key r on
+the screen) adds another line, and the last one counts. Lines with a note are for people: tools skip them.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from .plan import Key, Settings, settings_of
 
 SCHEMA = "ds4-eval-log-v1"
 NOTE = b'{"note":'
-"""How a line with a note begins."""
+"""The first bytes of a line with a note."""
 Status = Literal["done", "failed", "stopped"]
 Outcome = Literal["right", "wrong", "ambiguous", "missing"]
 
@@ -46,22 +47,23 @@ class Grade(msgspec.Struct, frozen=True):
 class Sample(msgspec.Struct, omit_defaults=True):
     """One answer to one question.
 
-    id           of the question
-    epoch        from 1; each question is asked once an epoch
-    digest       of question and settings (``plan.Settings.digest``)
+    id           id of the question
+    epoch        number from 1; each question is asked once per epoch
+    digest       digest of question and settings (``plan.Settings.digest``)
     status       "done" (graded), "failed" (engine error, no grade) or "stopped" (by the user)
     expected     the right answer
     started      time at which it was sent
     prompt       the user's message
-    output       generated text, including thinking that the target does not report apart
-    reasoning    thinking that the target reports apart from the answer
-    grade        None without an answer to grade
-    prompt_tokens, cached_tokens    tokens of the prompt, and those of them from a cache; None if not counted
-    tokens, reasoning_tokens        generated tokens, and the thinking among them; None if not counted
+    output       generated text, including thinking that the target does not report separately
+    reasoning    thinking that the target reports separately from the answer
+    grade        grade of the answer, None if there is none to grade
+    prompt_tokens, cached_tokens    tokens of the prompt, and how many of them came from a cache; None if not reported
+    tokens, reasoning_tokens        generated tokens, and how many of them were thinking; None if not reported
     ttft         seconds to the first token
     seconds      seconds to the last token
     finish       why generation ended: "stop", "length" ...
-    close        how thinking ended: "natural", "soft", "hard", "open" (not at all), "" without thinking
+    close        how thinking ended: "natural" (by the model), "soft" or "hard" (by that limit), "open" (not at all), ""
+                 without thinking
     model        model name that the target reports
     error        message of a failed sample
     target       name of the target that answered
@@ -108,7 +110,7 @@ class LogHeader(msgspec.Struct):
     settings   fields of ``plan.Settings``
     epochs     number of times that each question is asked
     target     the engine's identity
-    facts      provenance of the run
+    facts      provenance of the run: command, machine, software, which questions were selected
     questions  the whole pack, so that a log can be resumed, graded again and viewed without it
     """
 
@@ -127,7 +129,7 @@ class LogHeader(msgspec.Struct):
 
 
 class Log(msgspec.Struct):
-    """A log in memory.
+    """A log, read into memory.
 
     path     the file
     header   its first line
@@ -158,7 +160,7 @@ def read(path: str | os.PathLike[str]) -> Log:
 
 
 def folder() -> Path:
-    """Return the folder of logs without an explicit path."""
+    """Return the folder where logs go unless the user names a path."""
     return data_dir() / "evals"
 
 
@@ -171,13 +173,14 @@ def latest() -> Path:
 
 
 def _scan(path: Path) -> tuple[LogHeader, dict[Key, Sample], bool, int]:
-    """Read header, samples by key, whether the last line is torn, and the offset of its beginning."""
+    """Return (header, samples by key, whether the last line is incomplete, offset of the end of the last complete
+    line)."""
     try:
         data = path.read_bytes()
     except OSError as error:
         raise DataError(f"{path}: {error.strerror or error}") from None
     lines = data.split(b"\n")
-    torn = bool(lines.pop())  # what is behind the last line feed
+    torn = bool(lines.pop())  # the bytes after the last line feed
     end = data.rfind(b"\n") + 1
     if not lines:
         raise DataError(f"{path}: not a log of ds4-eval")
@@ -191,7 +194,7 @@ def _scan(path: Path) -> tuple[LogHeader, dict[Key, Sample], bool, int]:
         if not line.strip() or line.startswith(NOTE):
             continue
         sample = _decode(path, number, line, Sample)
-        samples.pop(sample.key, None)  # the one that counts is the last one made
+        samples.pop(sample.key, None)  # the last line of a sample counts
         samples[sample.key] = sample
     return header, samples, torn, end
 
@@ -205,7 +208,7 @@ def _decode(path: Path, number: int, line: bytes, kind: Any) -> Any:
 
 
 class Writer:
-    """Append samples to a log; ``samples``: those it already holds, by key."""
+    """Appends samples to a log file; ``samples`` are those that it holds already, by key."""
 
     def __init__(self, path: Path, file: IO[bytes], header: LogHeader, samples: dict[Key, Sample]):
         self.path, self.header, self.samples, self._file = path, header, samples, file
@@ -224,7 +227,8 @@ class Writer:
 
     @classmethod
     def resume(cls, path: str | os.PathLike[str], header: LogHeader) -> Writer:
-        """Resume a log; UsageError if its settings, pack or engine differ from ``header``'s, or it has more epochs."""
+        """Open an existing log to append to it; raise UsageError if its settings, pack or engine differ from those in
+        ``header``, or if it has more epochs."""
         goal = Path(path)
         old, samples, _, end = _scan(goal)
         _refuse_others(goal, old, header)
@@ -235,7 +239,7 @@ class Writer:
 
     @classmethod
     def _open(cls, path: Path, mode: str, header: LogHeader, samples: dict[Key, Sample]) -> Writer:
-        """Open the file and lock it, so that two runs do not write into one log."""
+        """Open the file and lock it, so that two runs cannot write to the same log."""
         try:
             file = open(path, mode, buffering=0)
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -249,13 +253,13 @@ class Writer:
         return cls(path, file, header, samples)
 
     def add(self, sample: Sample) -> None:
-        """Append a sample and sync; DataError if it cannot be written, which leaves the log unchanged."""
+        """Append a sample and flush it to disk; raise DataError, with the log unchanged, if it cannot be written."""
         self._line(sample)
         self.samples.pop(sample.key, None)
         self.samples[sample.key] = sample
 
     def note(self, text: str) -> None:
-        """Append a note, unless it is there already as the last line."""
+        """Append a note, unless the same note is the last line already."""
         if not self.path.read_bytes().endswith(msgspec.json.encode({"note": text}) + b"\n"):
             self._line({"note": text})
 

@@ -1,11 +1,13 @@
-"""Make the pack ``long``: facts 4 k to 64 k tokens back in notes that consist of such facts.
+"""Generate the pack ``long``, which tests recall from long contexts: each question asks for a fact that was stated 4 k
+to 64 k tokens earlier, in notes that consist of such facts.
 
-A porter's notes say who has which locker, who moved to another one, and who writes letters to whom, a line each. Six
-questions share one text: two ask for a locker (``long-lookup``), two for that of somebody who moved (``long-latest``),
-two for that of the person to whom somebody writes (``long-hop``). What decides lies at most as many tokens before the
-end of the notes as the question states, and at least ``NEAREST`` of that: farther than the rows that the indexer keeps
-reach, which are 512 of 4 tokens each (ds4ref/archs/deepseek4). All other lines have the same forms, so that it is the
-name that finds the line.
+The notes of a porter say who has which locker, who moved to another one, and who writes letters to whom, one fact per
+line. Six questions share one text: two ask for a locker (``long-lookup``), two for that of somebody who moved
+(``long-latest``), two for that of the person to whom somebody writes (``long-hop``). The line with the answer is at
+most as many tokens before the end of the notes as the question states (its depth), and at least ``NEAREST`` of that:
+farther back than the cache rows that the sparse attention's indexer selects would reach if they were the newest ones,
+which are 512 of 4 tokens each (ds4ref/archs/deepseek4). All other lines have the same forms, so that only the name
+identifies the line.
 
 Tokens are estimated from characters, so that all engines are asked the same. The notes depend on seed and sizes, and on
 nothing else: the only draws are those of ``random.Random(text).random()``, which Python promises to keep.
@@ -29,18 +31,18 @@ SIZES = (4096, 8192, 16384, 32768, 65536)
 LEAST, MOST = 4096, 65536
 """Smallest and largest depth in tokens."""
 NEAREST = 3 / 4
-"""Where what decides begins, as a share of the depth."""
+"""Minimum distance, as a share of the depth, of the line with the answer from the end of the notes."""
 MARGIN = 1 / 16
-"""What lies before it, as a share of the depth."""
+"""How much more of the notes lies farther back than the depth, as a share of it."""
 TEXTS, EACH = 5, 2
-"""Texts of a pack at least, and questions of each source about one text."""
+"""Minimum number of texts of a pack, and number of questions of each source about one text."""
 SOURCES = LOOKUP, LATEST, HOP = "long-lookup", "long-latest", "long-hop"
 SETTINGS: dict[str, int | float | str] = {
     "think": "none", "tokens": 256, "soft_limit": 0, "hard_limit": 0, "temperature": 0.0
 }  # fmt: skip
 CANARY = "ds4ref-eval long canary 3b8e5d07-61f2-4c9a-a0d4-94e7c2f15a68: not for training data"
 CHARACTERS = 3.3
-"""Characters of the notes a token of DeepSeek's tokenizer (measured)."""
+"""Characters of the notes per token of DeepSeek's tokenizer (measured)."""
 
 T = TypeVar("T")
 
@@ -56,12 +58,12 @@ _FIRST = [a + b for a in ("Ma", "Be", "Ka", "Lo", "Ri", "Sa", "To", "Vi", "Ne", 
 _LAST = [a + b for a in ("Hol", "Bren", "Var", "Kes", "Mar", "Tol", "Win", "Dor", "Fal", "Gren", "Lind", "Ost")
          for b in ("berg", "mann", "sen", "ton", "ley", "wick", "well", "ford", "by", "stad")]  # fmt: skip
 _BLOCK = ("has",) * 6 + ("moved",) * 2 + ("writes",) * 2
-"""Kinds of ten successive lines, in an order that is drawn."""
+"""Kinds of ten successive lines; their order is random."""
 _FORMS = {"has": "{} has locker {}.", "moved": "{} has moved to locker {}.", "writes": "{} writes letters to {}."}
 
 
 def make(sizes: Sequence[int] = SIZES, seed: int = 0) -> Pack:
-    """Return the pack with facts at these depths in tokens, from the least on."""
+    """Return the pack with questions at these depths (``sizes``, in tokens), in ascending order."""
     depths = sorted(set(sizes))
     texts = math.ceil(TEXTS / len(depths))
     asked = [q for depth in depths for i in range(texts) for q in _questions(depth, f"{seed} {i}")]
@@ -70,7 +72,7 @@ def make(sizes: Sequence[int] = SIZES, seed: int = 0) -> Pack:
 
 
 class _Line(NamedTuple):
-    """One note: whose it is, and the locker or the other person."""
+    """One note: ``who`` has or moved to the locker ``what``, or writes letters to the person ``what``."""
 
     kind: str
     who: str
@@ -86,7 +88,7 @@ class _Line(NamedTuple):
 
 
 def _questions(depth: int, seed: str) -> list[Question]:
-    """Return the questions about one text, the sources in turns."""
+    """Return the questions about one generated text, alternating between the sources."""
     for attempt in itertools.count():
         rng = random.Random(f"{NAME} {seed} {depth} {attempt}")
         lines = _notes(rng, depth)
@@ -103,7 +105,8 @@ def _questions(depth: int, seed: str) -> list[Question]:
 
 
 def _chosen(rng: random.Random, lines: Sequence[_Line], far: Sequence[_Line]) -> list[tuple[str, str, str]]:
-    """Draw what is asked about lines ``far``, as (source, whom, answer) without an answer twice; empty if too few."""
+    """Choose at random what to ask about the lines ``far``: (source, person asked about, answer), no answer twice;
+    empty if the lines do not suffice."""
     moved = {line.who for line in lines if line.kind == "moved"}
     stays = {line.who: line.what for line in far if line.kind == "has" and line.who not in moved}
     candidates = {
@@ -121,7 +124,7 @@ def _chosen(rng: random.Random, lines: Sequence[_Line], far: Sequence[_Line]) ->
 
 
 def _far(lines: Sequence[_Line], depth: int) -> list[_Line]:
-    """Return the lines that begin at most ``depth`` tokens before the end, and at least ``NEAREST`` of that."""
+    """Return the lines that begin at most ``depth`` and at least ``NEAREST * depth`` tokens before the end."""
     far, back = [], 0
     for line in reversed(lines):
         back += line.tokens
@@ -131,9 +134,10 @@ def _far(lines: Sequence[_Line], depth: int) -> list[_Line]:
 
 
 def _notes(rng: random.Random, depth: int) -> list[_Line]:
-    """Write notes of ``depth`` tokens and the margin before it.
+    """Generate notes of ``depth`` tokens, and the margin before them.
 
-    Nobody moves or writes twice, or has a locker that another one has had. Names are so few that many share one.
+    Nobody moves twice or writes twice, and no locker is ever given to a second person. Names are so few that many
+    people share a first or a last name.
     """
     several = math.ceil(math.sqrt(depth / 8))
     first, last = (_shuffled(rng, names)[:several] for names in (_FIRST, _LAST))
@@ -141,7 +145,7 @@ def _notes(rng: random.Random, depth: int) -> list[_Line]:
     lockers = _unlike(rng, 10_000, 100_000)
     left, settled, silent = depth * (1 + MARGIN), [], []
     lines: list[_Line] = []
-    kinds: list[str] = ["has"] * len(_BLOCK)  # somebody must be there who can move or write
+    kinds: list[str] = ["has"] * len(_BLOCK)  # at first only people with lockers, who can move or write later
     while left > 0:
         kinds = kinds or _shuffled(rng, _BLOCK)
         kind = kinds.pop()
@@ -153,7 +157,7 @@ def _notes(rng: random.Random, depth: int) -> list[_Line]:
         elif kind == "moved":
             line = _Line(kind, _take(rng, settled), str(next(lockers)))
         else:
-            # To one of the latest, so that both lines of a hop are equally far.
+            # Write to somebody in one of the latest lines: both lines that a question needs are then about equally far.
             other = _draw(rng, [one.who for one in lines[-20:] if one.kind == "has"])
             line = _Line(kind, _take(rng, [one for one in silent if one != other]), other)
             silent.remove(line.who)

@@ -1,4 +1,4 @@
-"""Parse the command line of a run into pack, settings, target and log.
+"""Parse the command line of a run into what it needs: pack of questions, settings, target and log.
 
 Errors in the command line are raised here as UsageError or DataError, before a model is loaded.
 """
@@ -24,10 +24,10 @@ from .plan import Settings, chosen, settings_of
 
 PROG = "ds4-eval"
 ENDINGS = signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT
-"""Signals that end a run as Ctrl-C does: the log stays whole, and the report is printed."""
+"""Signals that end a run in the same way as Ctrl-C: the log stays intact, and the report is printed."""
 
 GIVEN = "think", "tokens", "soft_limit", "hard_limit", "top_p", "min_p", "seed"
-"""Settings that are options of the same name."""
+"""Settings that have a command line option of the same name."""
 
 USAGE = """ds4-eval [options]                   ask the questions, grade the answers, report
        ds4-eval view LOG [QUESTION]         show a log, or one question in full
@@ -123,7 +123,7 @@ def build_parser() -> Parser:
 
 @dataclass(frozen=True)
 class Job:
-    """A parsed command line.
+    """A run that the command line describes.
 
     pack       the whole pack
     asked      the questions to ask
@@ -146,7 +146,7 @@ class Job:
 
 
 def read_job(args: Namespace) -> Job:
-    """Interpret ``args``; options that they leave out are taken from the log if one is resumed."""
+    """Return the run that ``args`` describe; if a log is resumed, options that are not given are taken from it."""
     if args.model is not None and args.target is not None:
         raise UsageError("choose one of --model and --target")
     target = args.target or (f"local:{args.model}" if args.model else None)

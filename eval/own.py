@@ -1,8 +1,9 @@
-"""Read the user's questions, ``{"question": ..., "answer": ...}`` a line (docs/how-to/ask-your-own-questions.md).
+"""Read a file of the user's own questions, one ``{"question": ..., "answer": ...}`` per line
+(docs/how-to/ask-your-own-questions.md).
 
-JSON Lines, one JSON list, or CSV with a header. The kind of a question follows from its
-answer: with choices a letter, else an integer, else a text. Files of GPQA, SuperGPQA and AIME have other names for the
-same fields. Every entry must be right: DataError names the first wrong one.
+The file is JSON Lines, one JSON list, or CSV with a header. The kind of a question follows from its
+answer: with choices a letter, else an integer, else a text. GPQA, SuperGPQA and AIME name the same fields differently,
+which is understood. Every entry must be valid: DataError names the first one that is not.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ NAMES = {
     "id": ("id", "record id", "uuid"), "source": ("source",), "explanation": ("explanation", "solution"),
     "domain": ("domain", "high level domain", "discipline", "subject"), "difficulty": ("difficulty",),
 }  # fmt: skip
-"""Names of the fields in files, in lower case, with a blank for every run of blanks, hyphens and underscores."""
+"""Names that files use for each field, in lower case, runs of blanks, hyphens and underscores replaced by one blank."""
 WRONG = ("incorrect answer 1", "incorrect answer 2", "incorrect answer 3")
-"""GPQA's wrong answers."""
+"""Fields of GPQA with the wrong choices."""
 SEED = "ds4-eval import gpqa 1"
-"""What the order of GPQA's choices is drawn from: another one would make other questions."""
+"""Determines the order of GPQA's choices: another text here would make other questions."""
 ACCEPTED = '"question" and "answer" are needed; "choices" (a list), "id", "source", "domain", "difficulty" and ' \
            '"explanation" may be there'  # fmt: skip
 LONGEST_ID = 100
@@ -50,7 +51,7 @@ def is_pack(path: Path) -> bool:
 
 
 def read(path: Path) -> Pack:
-    """Read a file of questions as a pack of the file's name; DataError names the first wrong line."""
+    """Read a file of questions as a pack that has the file's name; DataError names the first invalid line."""
     questions: dict[str, tuple[str, Question]] = {}
     for where, record in _records(path, _text(path)):
         try:
@@ -80,7 +81,7 @@ def _text(path: Path) -> str:
 
 
 def _records(path: Path, text: str) -> Iterator[tuple[str, Any]]:
-    """Yield each entry with its place."""
+    """Yield (place in the file, for messages; entry) for each entry."""
     if text.lstrip().startswith("["):
         yield from ((f"{path}: entry {i}", entry) for i, entry in enumerate(_json(str(path), text), 1))
     elif text.lstrip().startswith("{"):
@@ -112,7 +113,7 @@ def _csv(path: Path, text: str) -> Iterator[tuple[str, dict[str, str]]]:
 
 
 def _question(record: dict[str, Any], stem: str) -> Question:
-    """Return the question that a record states; ValueError says what is wrong with it."""
+    """Return the question that a record describes; raise ValueError with what is wrong with it."""
     cells: dict[str, Any] = {}
     for name, value in record.items():
         cells.setdefault(re.sub(r"[\s_-]+", " ", name).strip().lower(), value)
@@ -156,13 +157,14 @@ def _question(record: dict[str, Any], stem: str) -> Question:
 
 
 def _identity(own: str) -> str:
-    """Return a valid id made from the file's own one; "" if there is none, or it is too long."""
+    """Return a valid question id made from the id in the file; "" if that is empty or too long."""
     plain = re.sub(r"[^\w.:+-]+", "-", own)
     return plain if len(plain) <= LONGEST_ID else ""
 
 
 def _choices(value: Any) -> tuple[str, ...]:
-    """Return the choices, () without any; in CSV they are a list in one cell, as JSON or as Python writes it."""
+    """Return the choices, () if there are none; in CSV they are a list in one cell, in the notation of JSON or
+    Python."""
     if isinstance(value, str) and value.lstrip().startswith("["):
         with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
             value = ast.literal_eval(value.strip())
@@ -179,12 +181,12 @@ def _choices(value: Any) -> tuple[str, ...]:
 
 
 def _number(value: int | float) -> str:
-    """Return a number as it is written, without the ``.0`` of a whole one."""
+    """Return a number as it is written, without the ``.0`` of a whole number."""
     return str(int(value)) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else str(value)
 
 
 def _answer(value: Any, choices: Sequence[str]) -> tuple[Kind, str]:
-    """Return kind and answer; with choices the answer is a letter or the text of a choice."""
+    """Return (kind of question, answer); with choices the answer in the file is a letter or the text of a choice."""
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise ValueError(f'"answer" must be a text or a number, not {printable(json.dumps(value), 40)}')
     if isinstance(value, float) and not math.isfinite(value):

@@ -1,11 +1,11 @@
 """Read and write packs of questions: JSON Lines, checked against a schema. ``library`` finds them by name.
 
-The first line describes the pack, every other one is a question:
+The first line of the file describes the pack, every other line is a question:
 
     {"pack": "ds4ref", "version": 1, "canary": "...", "licence": "MIT", "about": "..."}
     {"id": "maths-1f0c2a9e", "source": "maths", "domain": "number theory", "difficulty": "hard", "kind": "integer", ...}
 
-The id of a question of ours ends with a digest of question and answer, so that a changed item has another id.
+The ids of this project's questions end with a digest of question and answer, so that a changed question has another id.
 Imported questions keep their ids (``imports``).
 """
 
@@ -30,7 +30,8 @@ LONGEST_LINE = 4 << 20
 
 Kind = Literal["choice", "integer", "lines", "text", "exact", "call"]
 EXAM: tuple[Kind, ...] = ("choice", "integer", "lines", "text")
-"""Kinds that are asked in the form of an examination; the others are asked in their own words."""
+"""Kinds of questions asked in the form of an examination, with instructions on how to answer; others are asked as they
+are."""
 T = TypeVar("T")
 
 
@@ -54,18 +55,19 @@ class Question(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, f
     kind         "choice" (a letter), "integer", "lines" (numbers of lines, "0" for none), "text" (one line, or a number
                  of any kind); without the form of an examination "exact" (the answer, word for word) and "call" (one
                  tool call)
-    choices      texts in the order of their letters; empty for the other kinds
+    choices      texts of the choices in the order of their letters; empty for the other kinds
     answer       right answer: "C"; "204"; "7", "4-6" or "3,9-10"; "lamp"; {"name": "...", "arguments": {...}}
     distractors  for each wrong choice the mistake that leads to it
     explanation  why the answer is right
     verifier     name of the function (tests/eval/verify) that computes the answer, "" for none
     references   independent standard works that state the answer, where nothing computes it
     think        thinking mode of this question, whatever the run's is; "" for the run's
-    tools        JSON text of the tools that are shown
-    called       a call that the assistant has already made, written as an answer of kind "call"; "" for none
-    result       its result
+    tools        JSON text of each tool that the model may call
+    called       a call that the assistant has already made in the conversation, written like an answer of kind "call";
+                 "" for none
+    result       the result of that call
     guess        probability of a right answer by guessing, 0 if not stated
-    depth        number of tokens between what is asked for and the answer, at most; 0 if not stated
+    depth        maximum number of tokens between the fact that is asked for and the answer; 0 if not stated
     """
 
     id: str
@@ -95,13 +97,14 @@ class Question(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, f
 
     @property
     def digest(self) -> str:
-        """Return the SHA-256 of all that is shown and of the answer, in hexadecimal."""
+        """Return the SHA-256 of everything that the model is shown, and of the answer, in hexadecimal."""
         shown = (self.think, *self.tools, self.called, self.result)
         return question_digest(self.kind, self.question, self.choices, self.answer, shown)
 
     @property
     def chance(self) -> float:
-        """Return the probability of a right answer by guessing: as stated, else one in the choices, else 0."""
+        """Return the probability of a right answer by guessing: ``guess`` if stated, else 1 / number of choices, else
+        0."""
         return self.guess or (1 / len(self.choices) if self.choices else 0.0)
 
     @property
@@ -181,7 +184,7 @@ def _decode(path: Path, number: int, line: bytes, kind: type[T]) -> T:
 
 
 def problem(q: Question) -> str | None:
-    """Return why a question is unusable; None if it is valid."""
+    """Return what is wrong with a question; None if it is valid."""
     if not re.fullmatch(r"[\w.:+-]{1,100}", q.id):
         return "an id is up to 100 letters, digits and . : + - _"
     if not q.question.strip() or not q.source.strip():
@@ -223,7 +226,7 @@ def problem(q: Question) -> str | None:
 
 
 def is_call(text: str) -> bool:
-    """Return whether a text is a call: a JSON object of name and arguments."""
+    """Return whether a text is a tool call: a JSON object with name and arguments."""
     call = _json(text)
     return isinstance(call, dict) and isinstance(call.get("name"), str) and isinstance(call.get("arguments"), dict)
 
@@ -237,7 +240,8 @@ def _json(text: str) -> Any:
 
 
 def line_set(spec: str) -> frozenset[int] | None:
-    """Expand ``7``, ``4-6`` or ``3,9-10`` to line numbers; None for anything else, and for 0 beside others."""
+    """Return the line numbers that ``7``, ``4-6`` or ``3,9-10`` stands for; None for anything else, or if 0 (no line)
+    is combined with others."""
     lines: set[int] = set()
     for part in spec.replace(" ", "").split(","):
         match = re.fullmatch(r"([0-9]{1,4})(?:-([0-9]{1,4}))?", part)
@@ -249,5 +253,5 @@ def line_set(spec: str) -> frozenset[int] | None:
 
 
 def stamped(q: Question) -> str:
-    """Return the id that a question of ours must have: its source and the beginning of its digest."""
+    """Return the id that a question of this project must have: its source and the beginning of its digest."""
     return f"{q.source}-{q.digest[:8]}"

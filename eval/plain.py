@@ -1,4 +1,4 @@
-"""Follow a run: on the screen, or as one line per finished sample, for logs, pipes and CI."""
+"""Show a run while it goes on: on the live screen, or as one line per finished sample, for logs, pipes and CI."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ def follow(
     done: int = 0,
     pause_s: float = PAUSE_S,
 ) -> None:
-    """Run ``make(listener)`` on the screen, or else with lines on ``out``; the screen needs three terminals.
+    """Run the runner that ``make(listener)`` returns, shown on the live screen or else by lines on ``out``. The screen
+    needs stdin, stdout and stderr to be terminals.
 
-    total, done   number of samples, and of those that were there before
+    total, done   number of samples, and how many of them were done before
     """
     if screen and all(map(is_tty, (sys.stdin, sys.stdout, sys.stderr))):
         from .tui import show
@@ -48,7 +49,7 @@ def follow(
 
 
 class Plain:
-    """Listener of a runner that prints every finished sample to ``out`` and progress to stderr."""
+    """Listener for the events of a runner, which prints every finished sample to ``out`` and progress to stderr."""
 
     def __init__(self, questions: Mapping[str, Question], total: int, done: int, progress: Progress, out: IO[str]):
         self.questions, self.total, self.done, self.progress, self.out = questions, total, done, progress, out

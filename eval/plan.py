@@ -1,4 +1,4 @@
-"""Settings of a run, and the list of samples to ask, fixed before the first one."""
+"""Settings of a run, and the list of samples to ask, which are fixed before the first one is asked."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Settings:
     """Settings that all samples of a run share.
 
     think        "none", "high" or "max"
-    tokens       largest number of tokens of an answer, thinking included
-    soft_limit   tokens left at which thinking is closed if </think> is likely (``budget``)
-    hard_limit   tokens left at which thinking is closed in any case
+    tokens       maximum number of tokens of an answer, thinking included
+    soft_limit   when so few tokens are left, thinking is ended if </think> is likely (``budget``)
+    hard_limit   when so few tokens are left, thinking is ended in any case
     temperature, top_p, min_p, seed   sampling; temperature 0 is greedy
     system       system prompt
     """
@@ -52,7 +52,7 @@ class Settings:
                 )
 
     def thinking(self, question: Question) -> str:
-        """Return the thinking mode of a question: its own one, or else the run's."""
+        """Return the thinking mode for a question: the question's own, if it has one, else that of the run."""
         return question.think or self.think
 
     def digest(self, question: Question) -> str:
@@ -67,7 +67,8 @@ class Settings:
 
 
 def settings_of(settings: Mapping[str, object], given: Mapping[str, object]) -> Settings:
-    """Return the settings of a pack or a log, overridden by those that the user gave; unknown ones are ignored."""
+    """Return the settings of a pack or a log, overridden by those that the user gave; unknown settings of the pack or
+    log are ignored."""
     known = {field.name for field in fields(Settings)}
     own = {name: value for name, value in settings.items() if name in known}
     return Settings(**{**own, **given})  # type: ignore[arg-type]
@@ -75,7 +76,7 @@ def settings_of(settings: Mapping[str, object], given: Mapping[str, object]) -> 
 
 @dataclass(frozen=True, order=True)
 class Key:
-    """Key of a sample: the epoch (from 1) and the question's id."""
+    """Identifies a sample of a run by its epoch (from 1) and the question's id."""
 
     epoch: int
     question: str
@@ -87,10 +88,11 @@ def keys(questions: Sequence[Question], epochs: int) -> list[Key]:
 
 
 def chosen(questions: Sequence[Question], only: str | None = None, limit: int | None = None) -> list[Question]:
-    """Return the first ``limit`` questions that match ``only``; UsageError if there are fewer, or none for a word.
+    """Return the first ``limit`` questions that match ``only``; raise UsageError if there are fewer, or if a word
+    matches none.
 
-    ``only``: comma-separated words. One that is a source, or the part of sources before a slash, stands for these; any
-    other for the questions that have it in id, source or domain.
+    ``only``: comma-separated words. A word that is a source, or the part of a source before a slash, selects the
+    questions of these sources; any other word selects those that have it in id, source or domain.
     """
     words = [word.strip().lower() for word in (only or "").split(",") if word.strip()]
     wanted = set(itertools.chain.from_iterable(_matching(questions, word) for word in words))
@@ -101,7 +103,7 @@ def chosen(questions: Sequence[Question], only: str | None = None, limit: int | 
 
 
 def _matching(questions: Sequence[Question], word: str) -> list[str]:
-    """Return the ids of the questions that ``word`` stands for."""
+    """Return the ids of the questions that ``word`` selects."""
     matching = [q.id for q in questions if word in (q.source.lower(), q.source.lower().partition("/")[0])]
     matching = matching or [q.id for q in questions if word in f"{q.id} {q.source} {q.domain}".lower()]
     if not matching:

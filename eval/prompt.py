@@ -1,4 +1,5 @@
-"""Write the prompt: the question, its choices, and the required form of the last line (ds4ref/text/exam.py)."""
+"""Write the prompt for a question: the question itself, its choices, and how the last line must look
+(ds4ref/text/exam.py)."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ def user_text(question: Question) -> str:
 
 
 def prompt(question: Question, think: str, system: str = SYSTEM) -> Prompt:
-    """Return the prompt to send to a target; only an examination has the system text."""
+    """Return the prompt to send to a target; the system text ``system`` is used only for questions in the form of an
+    examination."""
     think = question.think or think
     if question.kind in EXAM:
         return Prompt.chat(user_text(question), system, think)

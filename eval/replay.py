@@ -1,7 +1,8 @@
-"""``ds4-eval --replay LOG``: play a log again as if its questions were being asked. Nothing is asked or written.
+"""``ds4-eval --replay LOG``: show a finished run again as if its questions were being asked now. Nothing is asked or
+written.
 
-Answers come in the order in which they were finished, one after the other, word by word over the time that they took,
-``speed`` times as fast. Grades are those of the log.
+Answers appear one after the other in the order in which they were finished, word by word over the time that they took,
+divided by ``speed``. Grades are those of the log.
 """
 
 from __future__ import annotations
@@ -31,12 +32,14 @@ from .runner import Event, Finished, Runner, Streamed
 from .view import opened
 
 LEAST_NAP = 0.01
-"""Seconds of waiting that are collected before it is waited, so that fast replays are not slowed by naps."""
+"""Waits shorter than so many seconds are added up before sleeping, so that fast replays are not slowed down by many
+short sleeps."""
 SLOWEST, FASTEST = 0.01, 10000.0
 
 
 class Recorded(Target):
-    """The target of a replay, which answers nothing; ``guided``: whether its thinking could be closed."""
+    """The target of a replay, which answers no requests; ``guided``: whether the thinking of the recorded run could be
+    ended early."""
 
     kind, name = "replay", "replay"
 
@@ -44,12 +47,12 @@ class Recorded(Target):
         self.abilities = frozenset({Ability.GUIDE}) if guided else frozenset()
 
     def stream(self, request: Request) -> Iterator[Delta]:
-        """Raise TargetError."""
+        """Raise TargetError: a replay must not ask anything."""
         raise TargetError("a replay sends no requests")
 
 
 class Replay(Runner):
-    """A runner whose answers are those of ``log``; ``speed`` may be changed at any time."""
+    """A runner that takes its answers from ``log`` instead of asking; ``speed`` may be changed at any time."""
 
     replays = True
 
@@ -64,7 +67,7 @@ class Replay(Runner):
 
     @property
     def speed(self) -> float:
-        """How many times as fast as the run was."""
+        """How many times as fast as the recorded run the replay is."""
         return self._speed
 
     @speed.setter
@@ -75,7 +78,7 @@ class Replay(Runner):
             self._speed = min(FASTEST, max(SLOWEST, speed))
 
     def clock(self) -> float:
-        """Return the seconds of the run that have been played."""
+        """Return how many seconds of the recorded run have been played."""
         with self._clock_lock:
             return self._before + (time.monotonic() - self._since) * self._speed
 
@@ -89,7 +92,7 @@ class Replay(Runner):
         return True
 
     def _play(self, sample: Sample, cancel: Cancellation) -> bool:
-        """Report the pieces of an answer when they are due; return whether it was played to its end."""
+        """Report the words of an answer at their times; return whether it was played to its end, False if cancelled."""
         pieces = [(True, piece) for piece in _pieces(sample.reasoning)]
         pieces += [(False, piece) for piece in _pieces(sample.output)]
         first = min(sample.seconds, sample.ttft or 0.0)
@@ -106,7 +109,8 @@ class Replay(Runner):
         return not cancel()
 
     def _wait(self, due: float, cancel: Cancellation, last: bool = False) -> float:
-        """Wait for ``due`` seconds of the run if they are worth it; return what is left to wait."""
+        """Wait for ``due`` seconds of the recorded run, unless that is too short to sleep; return the seconds still to
+        wait."""
         nap = due / self._speed
         if nap < LEAST_NAP and not last:
             return due
@@ -115,12 +119,12 @@ class Replay(Runner):
 
 
 def _pieces(text: str) -> list[str]:
-    """Cut a text into words, each with the white space before it."""
+    """Split a text into words, each with the white space before it."""
     return re.findall(r"\s*\S+|\s+$", text)
 
 
 def asked(log: Log) -> list[Question]:
-    """Return the questions that the run was to ask: those that it chose, and all that it answered."""
+    """Return the questions that the run was to ask: those that its options selected, and all that have a sample."""
     chosen_by = log.header.facts.get("selection") or {}
     wanted = chosen(log.header.questions, chosen_by.get("only"))[: chosen_by.get("limit")]
     ids = {q.id for q in wanted} | {sample.id for sample in log.samples}

@@ -1,4 +1,4 @@
-"""Format a run's report: one line a sample, then scores and costs.
+"""Format the report of a run: a table with one line per sample, then scores and costs.
 
 Tables fit the given width without wrapping.
 """
@@ -25,11 +25,12 @@ COSTS = {
     "seconds_per_sample": "s", "tokens_per_second": "tokens/s",
 }  # fmt: skip
 LONGEST = 400
-"""Largest number of characters of a title in a table."""
+"""Maximum number of characters of a question's title in a table."""
 
 
 def report(log: Log, width: int, samples: Sequence[Sample] | None = None, shown: Sequence[Sample] | None = None) -> str:
-    """Format a table of the samples ``shown`` (all ``samples``), and the summary of ``samples`` (all of the log).
+    """Format a table of the samples ``shown`` (None: all ``samples``), and a summary of ``samples`` (None: all of the
+    log).
 
     A question's number is its position in the pack.
     """
@@ -40,7 +41,7 @@ def report(log: Log, width: int, samples: Sequence[Sample] | None = None, shown:
 
 
 def sample_table(questions: Mapping[str, Question], samples: Sequence[Sample], width: int) -> str:
-    """Format a table with one line a sample, sorted by number of the question and epoch."""
+    """Format a table with one line per sample, sorted by number of the question and epoch."""
     numbers = {name: number for number, name in enumerate(questions, 1)}
     columns = (
         Column("#", right=True), Column("epoch", 3, right=True), Column("outcome"), Column("end", 4),
@@ -61,12 +62,13 @@ def sample_table(questions: Mapping[str, Question], samples: Sequence[Sample], w
 
 
 def outcome(sample: Sample) -> str:
-    """Return the grade in a word or two; the status of a sample without a grade."""
+    """Return the grade of a sample in a word or two; without a grade, its status."""
     return sample.status if sample.grade is None else WORDS[sample.grade.outcome]
 
 
 def ending(sample: Sample) -> str:
-    """Return how an answer ran out of tokens: "cut off", "closed", or "" if it did not."""
+    """Return how an answer ran out of tokens: "cut off" (at the limit), "closed" (its thinking was ended), or "" if it
+    did not."""
     if sample.status != "done" or not is_exhausted(sample):
         return ""
     return "cut off" if sample.finish == "length" else "closed"
@@ -136,7 +138,8 @@ def _lines(totals: Mapping[str, Any], questions: Mapping[str, Question], samples
 
 
 def _call_line(questions: Mapping[str, Question], samples: Sequence[Sample]) -> str:
-    """Tell how many calls have the right tool, and the right arguments; "" if none was asked for."""
+    """Return a line on how many tool calls are right, have the right tool, and the right arguments; "" if no question
+    asked for one."""
     asked = [s for s in samples if s.grade is not None and questions[s.id].kind == "call"]
     if not asked:
         return ""

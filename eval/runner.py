@@ -1,11 +1,12 @@
-"""Ask a target all questions, one after the other or several at once, and log every sample.
+"""Ask a target all questions, one after the other or several at once, and log every sample (one answer to one
+question).
 
     with open_target(spec) as target, Writer.create(path, header) as log:
         runner = Runner(target, log, keys(questions, epochs))
         runner.run()
 
-Progress is reported as events, from the threads that ask; ``pause``, ``stop`` and ``run_now`` may be called from any
-thread.
+Progress is reported by calling a listener with events, in the threads that ask; ``pause``, ``stop`` and ``run_now`` may
+be called from any thread.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Streamed:
     """Event: a piece of an answer arrived.
 
     text      the piece
-    thinking  whether it is thinking
+    thinking  whether the piece is part of the thinking
     tokens    tokens of the answer so far
     seconds   seconds since the sample was sent
     """
@@ -69,7 +70,7 @@ class Finished:
 
 @dataclass(frozen=True)
 class Abandoned:
-    """Event: a running sample was discarded, to be asked again or because an earlier answer stands."""
+    """Event: a running sample was discarded, either to be asked again or because an earlier answer is kept."""
 
     key: Key
 
@@ -78,14 +79,14 @@ Event = Started | Streamed | Finished | Abandoned
 
 
 class Runner:
-    """Ask the samples ``todo`` until none waits or the run is stopped.
+    """Asks the samples ``todo`` until none is left or the run is stopped.
 
-    at_once   number of answers at the same time; a local engine needs as many sessions
+    at_once   number of samples that are asked at the same time; a local engine needs as many sessions
     """
 
     replays = False
     speed = 1.0
-    """How many times as fast as the run was; of a replay only."""
+    """How many times as fast as the recorded run; only a replay has another speed than 1."""
 
     def __init__(
         self,
@@ -108,18 +109,18 @@ class Runner:
         self._going.set()
         self._lock = threading.RLock()  # a signal handler that stops the run may interrupt the thread that holds it
         self._running: dict[Key, Cancellation] = {}
-        self._abandoned: set[Key] = set()  # to be asked again
+        self._abandoned: set[Key] = set()  # cancelled, to be asked again later
         self._failed = 0
-        self.left = False  # by ``leave``
+        self.left = False  # whether ``leave`` was called
 
     def clock(self) -> float:
-        """Return the time in seconds by which the run is timed."""
+        """Return the time in seconds on the clock of the run (a replay has one of its own)."""
         return time.monotonic()
 
     # --- control, from any thread
 
     def pause(self) -> None:
-        """Read no further token until ``go``; an endpoint may generate on until its connection's buffer is full."""
+        """Read no further tokens until ``go``; a server may go on generating until the connection's buffer is full."""
         self._going.clear()
 
     def go(self) -> None:
@@ -132,9 +133,9 @@ class Runner:
         return not self._going.is_set()
 
     def stop(self) -> None:
-        """Stop the run: log partial answers as "stopped", start no other. May be called from a signal handler."""
+        """Stop the run: log partial answers as "stopped", and start no other. May be called from a signal handler."""
         self.stopped = True
-        if self.paused:  # an event has a lock, too
+        if self.paused:  # ``set`` takes a lock, which a signal handler must not wait for
             self._going.set()
         for cancel in self.running().values():
             cancel.press()
@@ -146,7 +147,8 @@ class Runner:
         self.stop()
 
     def run_now(self, key: Key) -> None:
-        """Ask ``key`` now, even if it is done; if ``at_once`` samples are running, abort one and ask it again next."""
+        """Ask ``key`` now, even if it is done. If ``at_once`` samples are running, cancel one of them and ask it again
+        next."""
         running = self.running()
         if key in running:
             return
@@ -179,7 +181,7 @@ class Runner:
     # --- work
 
     def run(self) -> None:
-        """Ask until no sample waits or ``stop`` is called.
+        """Ask until no sample is left or ``stop`` is called.
 
         Raises if the log cannot be written, or if ``IN_A_ROW`` samples in a row failed.
         """
@@ -200,11 +202,11 @@ class Runner:
     def _work(self) -> None:
         try:
             while not self.stopped and self.waiting():
-                self._going.wait()  # a pause holds between samples, too: not every target streams
+                self._going.wait()  # also pause between samples, since not every target streams
                 if self.stopped or (key := self._take()) is None:
                     return
                 self._one(key)
-        except Exception as error:  # in a thread of its own nobody else would see it
+        except Exception as error:  # ``run`` raises it; in this thread nobody would see it
             self.error = self.error or error
             self.stop()
 
@@ -212,7 +214,7 @@ class Runner:
         cancel = Cancellation()
         with self._lock:
             self._running[key] = cancel
-        if self.stopped:  # since it was taken
+        if self.stopped:  # ``stop`` may have been called since the sample was taken
             cancel.press()
         try:
             self.listen(Started(key))
@@ -229,7 +231,7 @@ class Runner:
         self.listen(Abandoned(key))
 
     def _answer(self, key: Key, cancel: Cancellation) -> Sample | None:
-        """Return the answer to one sample."""
+        """Ask one sample and return it with its answer."""
         return ask(self.target, self.questions[key.question], key.epoch, self.settings, cancel,
                    ctx=self.ctx, streamed=self._streamed)  # fmt: skip
 
@@ -247,7 +249,7 @@ class Runner:
         return True
 
     def _streamed(self, event: Streamed) -> float:
-        """Report an event and wait while the run is paused; return the seconds waited."""
+        """Report an event, and wait while the run is paused; return the seconds waited."""
         self.listen(event)
         if self._going.is_set():
             return 0.0
@@ -266,9 +268,11 @@ def ask(
     ctx: int | None = None,
     streamed: Callable[[Streamed], float] = lambda event: 0.0,
 ) -> Sample:
-    """Ask one sample and grade it; an error of the target makes a failed sample, other errors are raised.
+    """Ask one sample, grade the answer and return the sample; after an error of the target its status is "failed",
+    other errors are raised.
 
-    ``streamed`` is called with each piece of the answer and returns the seconds that it waited, which are not counted.
+    ctx: context in tokens, for a local target. ``streamed`` is called with each piece of the answer and returns the
+    seconds that it waited, which do not count as time of the answer.
     """
     asked = prompt(question, settings.think, settings.system)
     thinks = settings.thinking(question) != "none"
@@ -292,7 +296,7 @@ def ask(
     except TargetError as failure:
         done, error = failure.partial or Completion(""), str(failure)
     calls = done.markup
-    if question.tools and done.calls and not calls:  # an endpoint's
+    if question.tools and done.calls and not calls:  # a server that returns calls as JSON, not as markup
         calls = "".join(part.text for part in render_calls(done.calls))
     sample.output, sample.reasoning = _storable(done.text + calls), _storable(done.reasoning)
     sample.finish, sample.model = str(done.finish), _storable(done.model)
@@ -318,14 +322,15 @@ def _storable(text: str) -> str:
 
 
 def regrade(sample: Sample, question: Question) -> None:
-    """Grade a finished sample."""
+    """Set the grade of a finished sample by the current rules."""
     sample.grade = grade(question, sample.output, reasoning=sample.reasoning, finish=sample.finish)
 
 
 def _collected(
     target: Target, request: Request, key: Key, start: float, shown: Callable[[Streamed], None]
 ) -> Completion:
-    """Get the answer, reporting each piece if the target streams."""
+    """Return the whole answer to ``request``; report each piece to ``shown`` if the target streams. start: when it was
+    sent."""
     target.require(*request.needs, needed_for="ds4-eval")
     if not target.can(Ability.STREAM):
         return target.complete(request)
@@ -351,10 +356,10 @@ def _close(thinks: bool, budget: Budget | None, done: Completion) -> str:
 
 
 def missing(log: Writer, wanted: Sequence[Key], incomplete: bool = False) -> list[Key]:
-    """Return the keys in ``wanted`` whose samples the log lacks or holds as stopped.
+    """Return the keys in ``wanted`` that still have to be asked: the log has no sample of them, or a stopped one.
 
-    ``incomplete`` adds those that failed or were cut off by the token limit. DataError for a sample that was made with
-    other settings.
+    ``incomplete`` adds samples that failed or were cut off by the token limit. Raise DataError for a sample that was
+    made with other settings.
     """
     plan, questions = log.header.plan, {q.id: q for q in log.header.questions}
     left = []

@@ -36,18 +36,19 @@ def summary(log: Log) -> dict[str, Any]:
 
 
 def summarize(questions: Mapping[str, Question], samples: Iterable[Sample]) -> dict[str, Any]:
-    """Return scores and costs of ``samples``, one for each key, as plain data; ``questions`` are by id.
+    """Return scores and costs of ``samples``, at most one for each key, as plain data; ``questions`` maps ids to
+    questions.
 
     score, ci95, n, samples, right, wrong, ambiguous, missing, guess    of all samples (``score``)
-    per_source, per_depth, per_difficulty    the same of groups; depths only of questions that state one
-    failed, stopped   numbers of samples that are in no score
-    exhausted         number of graded samples that hit the token limit, or whose thinking had to be closed
-    pass_at           by k: share of questions with a right answer among k samples; empty with one epoch
+    per_source, per_depth, per_difficulty    the same for groups of questions; depths only for questions that state one
+    failed, stopped   number of failed and of stopped samples, which count in no score
+    exhausted         number of graded samples that hit the token limit, or whose thinking had to be ended
+    pass_at           for each k the share of questions with a right answer among k samples; empty with one epoch
     tokens_per_sample, median_tokens, tokens_per_right_answer, reasoning_tokens_per_sample    None if not counted
     seconds_per_sample, tokens_per_second    the speed of a single answer; None if not counted
     """
     places = {name: place for place, name in enumerate(questions)}
-    every = sorted(samples, key=lambda sample: (places[sample.id], sample.epoch))  # however they were made
+    every = sorted(samples, key=lambda sample: (places[sample.id], sample.epoch))  # in whatever order they were asked
     done = [sample for sample in every if sample.status == "done" and sample.grade is not None]
     epochs = max((sample.epoch for sample in done), default=1)
     ladder = sorted({2**i for i in range(20) if 2**i <= epochs} | {epochs}) if epochs > 1 else []
@@ -74,9 +75,11 @@ def summarize(questions: Mapping[str, Question], samples: Iterable[Sample]) -> d
 
 
 def score(done: Sequence[Sample], questions: Mapping[str, Question]) -> dict[str, Any]:
-    """Return the share of right answers, in which every question counts once, and the numbers of outcomes.
+    """Return the share of right answers, in which every question counts once, and the number of samples with each
+    outcome.
 
-    ``ci95`` is None without a graded question; ``guess``, the score of guessing, is there if all questions state it.
+    ``ci95`` (95 % interval) is None without a graded question; ``guess``, the score expected from guessing, is present
+    if all questions state it.
     """
     outcomes = Counter(sample.grade.outcome for sample in done if sample.grade is not None)
     answers = by_question(done)
@@ -94,7 +97,7 @@ def score(done: Sequence[Sample], questions: Mapping[str, Question]) -> dict[str
 
 
 def is_exhausted(sample: Sample) -> bool:
-    """Return whether the answer hit the token limit or had its thinking closed."""
+    """Return whether the answer hit the token limit, or its thinking had to be ended or did not end."""
     return sample.finish == "length" or sample.close in ("soft", "hard", "open")
 
 

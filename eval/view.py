@@ -28,7 +28,7 @@ from .scores import is_exhausted, summarize
 
 OUTCOMES = ("right", "wrong", "ambiguous", "missing", "failed", "stopped", "exhausted")
 PIPED = 160
-"""Width of tables in characters where no terminal limits it."""
+"""Width of tables in characters if the output is not a terminal."""
 PROG = "ds4-eval view"
 
 
@@ -73,7 +73,7 @@ def view(argv: Sequence[str]) -> int:
 
 
 def opened(name: str, prog: str) -> Log:
-    """Read a log; ``latest`` is the newest one in the data folder. Warn if its last line is incomplete."""
+    """Read the log ``name``, "latest" being the newest one in the data folder. Warn if its last line is incomplete."""
     log = read(latest() if name == "latest" and not Path(name).exists() else name)
     if log.torn:
         say(prog, f"{log.path}: the last line is incomplete (a crash?) and was skipped")
@@ -81,7 +81,7 @@ def opened(name: str, prog: str) -> Log:
 
 
 def about(log: Log, only: str | None) -> list[Sample]:
-    """Return the samples of the questions that ``only`` selects, as a run's --only does."""
+    """Return the samples of the questions that ``only`` selects, in the same way as the option --only of a run."""
     if not only:
         return log.samples
     ids = {q.id for q in chosen(log.header.questions, only)}
@@ -106,7 +106,8 @@ def _is(sample: Sample, word: str) -> bool:
 
 
 def find(log: Log, name: str) -> Question:
-    """Return the question with an id, a unique prefix of it, or a number in the table; UsageError if there is none."""
+    """Return the question that ``name`` means: an id, a unique prefix of one, or a number in the table; raise
+    UsageError if there is none."""
     questions = log.questions
     if name in questions:
         return questions[name]
@@ -127,7 +128,8 @@ def find(log: Log, name: str) -> Question:
 
 
 def detail(header: LogHeader, question: Question, samples: Sequence[Sample], width: int | None = None) -> str:
-    """Return all about a question and its samples as text for a terminal, broken at ``width`` (None: unbroken)."""
+    """Return all about a question and its samples as text for a terminal, wrapped at ``width`` characters (None: not
+    wrapped)."""
     text = "\n\n".join(
         f"--- {title}\n{body}" if title else body for title, body in _sections(header, question, samples)
     )
@@ -135,7 +137,8 @@ def detail(header: LogHeader, question: Question, samples: Sequence[Sample], wid
 
 
 def _sections(header: LogHeader, question: Question, samples: Sequence[Sample]) -> Iterator[tuple[str, str]]:
-    """Yield (title, text) of the question, of each sample, and of the explanation; headings have the title ""."""
+    """Yield (title, text) of the question, of each sample, and of the explanation; headings of samples have the title
+    ""."""
     facts = (question.id, question.source, question.domain, question.difficulty)
     system = header.settings.get("system") if question.kind in EXAM else ""
     why = [question.explanation]
@@ -158,7 +161,7 @@ def _blocks(parts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _broken(line: str, width: int) -> str:
-    """Break a long line, keeping its indentation."""
+    """Wrap a long line at ``width`` characters, keeping its indentation."""
     if len(line) <= width:
         return line
     indent = line[: len(line) - len(line.lstrip())][: width // 2]

@@ -41,7 +41,7 @@ class Text:
         return (text.replace("\n", "\r\n") if self.crlf else text).encode()
 
     def fitted(self, text: str) -> str:
-        """Return text from the model with line endings as in ``lines``."""
+        """Return a text that the model wrote, with line endings as in ``lines``."""
         return text.replace("\r\n", "\n") if self.crlf else text
 
 

@@ -1,4 +1,5 @@
-"""The transcript of a session: one JSON object a line, written at once, so that a crash loses nothing.
+"""The transcript of a session: one JSON object per line, each written to the file as soon as it exists, so that a crash
+loses nothing.
 
 Each object has ``type`` (session, user, assistant, tool, end), and ``time`` in seconds since 1970.
 """
@@ -14,7 +15,8 @@ from ..errors import DataError
 
 
 class Log:
-    """Appends to the transcript ``path``, created readable by the user alone; writes nothing without a path.
+    """The transcript file ``path``: appends to it, or creates it readable by the user alone. Without a path nothing is
+    written.
 
     Raises DataError if the file cannot be opened or written.
     """

@@ -1,8 +1,9 @@
-"""The loop of an agent: a user's message, then answers and tool results in alternation, until an answer has no call.
+"""The loop of an agent: after the user's message, the model's answers and the results of its tool calls alternate,
+until an answer calls no tool.
 
-The conversation is a list of messages, sent whole with every request, so that it works with any target. However a turn
-ends (Ctrl-C, a limit, an error), the conversation stays valid: every call has a result, and the next message can
-follow.
+The conversation is a list of messages. The whole list is sent with every request, so that it works with any target.
+However a turn ends (Ctrl-C, a limit, an error), the conversation stays valid: every call has a result, and the next
+message can follow.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ Check what you did (run it, read it), then answer in a few sentences. Do not pri
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a turn ended.
+    """How a turn, the agent's work on one message of the user, ended.
 
     ending       "done", "interrupted", "cut" (by -n), "turns" (by --max-turns) or "failed"
     why          the reason in one line
@@ -51,7 +52,7 @@ class Settings:
     """Settings of an agent.
 
     max_turns   maximum number of answers to one message of the user
-    others      as in ``targets.Request``
+    the others are described in ``targets.Request``
     """
 
     system: str = DEFAULT_SYSTEM
@@ -65,7 +66,7 @@ class Settings:
 
 
 class View(Protocol):
-    """The user interface of an agent."""
+    """The user interface of an agent, which shows answers and tool calls as they happen."""
 
     def delta(self, delta: Delta) -> None:
         """Show the next part of an answer."""
@@ -96,7 +97,8 @@ class Agent:
         self.messages = [Message("system", f"{rules}\n\n{extra}" if extra else rules)]
 
     def turn(self, text: str, cancel: Cancellation) -> Outcome:
-        """Answer the user's message ``text``, running tool calls until an answer has none; return how it ended.
+        """Answer the user's message ``text``, running the tool calls of its answers until an answer has none; return
+        how the turn ended.
 
         Errors of the target become the outcome "failed"; the conversation stays valid in any case.
         """
@@ -125,7 +127,7 @@ class Agent:
                 return Outcome("interrupted", "interrupted")
             if done.finish == Finish.LENGTH:
                 return Outcome("cut", f"the answer was cut off: at most {self.settings.max_tokens} tokens (-n)")
-            if void:  # the model can put it right
+            if void:  # the model is told, and can correct it
                 self._reply(Result.error(f"invalid DSML tool call: {done.error or 'malformed markup'}"))
             elif done.finish == Finish.ERROR:
                 return Outcome("failed", f"{self.target.name}: {done.error or 'the answer ended with an error'}")
@@ -140,7 +142,8 @@ class Agent:
         return Outcome("turns", f"stopped after {self.settings.max_turns} answers (--max-turns)")
 
     def _answer(self, cancel: Cancellation) -> tuple[Completion, bool]:
-        """Return the next answer, and whether it has broken calls. What a failing target had said is kept."""
+        """Return the next answer, and whether it contains malformed tool calls. If the target fails, keep the text that
+        arrived before."""
         settings, void = self.settings, False
         request = Request(
             Prompt.conversation(self.messages, self.tools.schemas, settings.thinking), settings.max_tokens,
@@ -164,7 +167,7 @@ class Agent:
             self.view.answered()
 
     def _keep(self, done: Completion, calls: tuple[ToolCall, ...]) -> None:
-        """Append an answer to the conversation, if it says anything; ``calls`` are those that will be run."""
+        """Append an answer to the conversation unless it is empty; ``calls``: its tool calls that will be run."""
         if done.text or done.reasoning or calls:
             sent, markup = tuple(map(_with_object, calls)), (done.markup or None) if calls else None
             self.messages.append(Message("assistant", done.text, done.reasoning, sent, markup))
@@ -174,7 +177,8 @@ class Agent:
         )  # fmt: skip
 
     def _reply(self, result: Result, call: ToolCall | None = None) -> None:
-        """Append a result to the conversation; without a call, which broken markup is, as the user's."""
+        """Append a tool result to the conversation; the result of malformed markup, for which there is no call, as a
+        message of the user."""
         message = Message("tool", result.text, result_ids=(call.id,)) if call else Message("user", result.text)
         self.messages.append(message)
         self.view.result(result)
@@ -191,7 +195,8 @@ class Agent:
         return tuple(named.values())
 
     def _answer_open_calls(self) -> None:
-        """Give calls that something ended before their result one that says so."""
+        """Append a result to the conversation for each call of the last answer that was interrupted before it had
+        one."""
         results = 0
         for message in reversed(self.messages):
             if message.role != "tool":
@@ -203,7 +208,8 @@ class Agent:
 
 
 def _with_object(call: ToolCall) -> ToolCall:
-    """Return a call whose arguments are a JSON object; servers fail over anything else, in every later request."""
+    """Return a call whose arguments are a JSON object: with other arguments in the conversation, servers reject every
+    later request."""
     text = call.arguments.strip()
     with suppress(ValueError):
         if text.startswith("{") and rawjson.value_end(text) == len(text):
@@ -212,5 +218,5 @@ def _with_object(call: ToolCall) -> ToolCall:
 
 
 def _sendable(text: str) -> str:
-    """Return text without the lone surrogates that stand for bytes that are no UTF-8."""
+    """Return text in which lone surrogates, which stand for bytes that are not valid UTF-8, are replaced."""
     return text.encode("utf-8", "replace").decode()

@@ -1,7 +1,8 @@
-"""The tools' parameters: each declaration gives the schema shown to the model, the defaults, and the check of a call.
+"""The tools' parameters, declared once: from each class here follow the schema shown to the model, the defaults, and
+the check of a call. Docstrings and descriptions are part of what the model sees.
 
-Checks are as lenient as models need: null counts as absent, numbers and booleans may come as text, and unknown
-parameters are ignored.
+Checks are lenient, because models are imprecise: null counts as absent, numbers and booleans may come as text, and
+unknown parameters are ignored.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Permissions: which tools an agent may use without asking, and asking the user about others.
+"""Permissions: which tools an agent may use without asking the user, and how the user is asked about others.
 
-If there is no user to ask, a tool that is not allowed is denied, and the model is told so: it can say what it would
-have done.
+If there is no user to ask, a tool that is not allowed is denied, and the result of its call says so: the model can
+still describe what it would have done.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def tools_of(text: str) -> set[str]:
 
 
 class Permit:
-    """Decides about tool calls.
+    """Decides whether a tool call may run.
 
     allowed   tools that run without asking
     ask       function that asks the user, None if there is no user to ask

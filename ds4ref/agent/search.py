@@ -1,4 +1,4 @@
-"""Searching a workspace: the entries of a folder, and lines that match."""
+"""Searching a workspace: list the entries of a folder, and find lines that match a text or pattern."""
 
 from __future__ import annotations
 
@@ -54,7 +54,8 @@ def shortened(line: str, width: int, at: int = 0) -> str:
 
 
 def search(workspace: Workspace, real: str, query: Search, cancel: Cancellation) -> str:
-    """Return the matches for the model: for each file its path, then a line ``  NUMBER TEXT`` each.
+    """Return the matching lines as the model sees them: for each file its path, then a line ``  NUMBER TEXT`` per
+    match.
 
     In a folder, files that are binary, too large or unreadable are skipped. The search ends early, and the result says
     so, after half a minute or when ``cancel`` is pressed.
@@ -79,7 +80,8 @@ def search(workspace: Workspace, real: str, query: Search, cancel: Cancellation)
 def _matches(
     workspace: Workspace, real: str, query: Search, cancel: Cancellation
 ) -> Iterator[tuple[str, int, str, int]]:
-    """Yield file, number and text of each line that matches, and where in it; TimeoutError when it takes too long."""
+    """Yield (file, line number, text, position of the match in the text) for each line that matches; TimeoutError when
+    it takes too long."""
     pattern, end = _compiled(query), time.monotonic() + MAX_SECONDS
     for file in workspace.files(real):
         if cancel.requested:
@@ -91,7 +93,7 @@ def _matches(
         try:
             text = read_text(workspace, file)
         except (OSError, ToolError):
-            if file == real:  # asked for by name
+            if file == real:  # the call named this very file
                 raise
             continue
         for number, line in enumerate((line.removesuffix("\n") for line in text.lines), 1):
@@ -103,7 +105,7 @@ def _matches(
 
 
 def _compiled(query: Search) -> Any:
-    import regex  # unlike re it takes a time limit
+    import regex  # unlike re, it supports a time limit
 
     try:
         flags = regex.V0 if query.case_sensitive else regex.V0 | regex.IGNORECASE

@@ -1,4 +1,5 @@
-"""Shell commands with a time limit, bounded output, no keys in the environment; no process of a command outlives it.
+"""Run shell commands with a time limit, limited output and no API keys in the environment. The processes that a command
+leaves in its process group are killed when it ends.
 
 This is not a sandbox. A command runs with the user's rights and can reach whatever the user can, including the network
 and other processes; so the user is asked first (``permit``).
@@ -31,7 +32,7 @@ _SECRET_NAME = re.compile(
     re.I,
 )
 _SECRET_VALUE = re.compile(
-    r"://[^/\s@]*:[^/\s@]+@"  # name and password in an address
+    r"://[^/\s@]*:[^/\s@]+@"  # name and password in a URL
     r"|\b(sk|pk|rk)[-_][A-Za-z0-9_-]{16,}|\bgh[a-z]_[A-Za-z0-9]{20,}|\bgithub_pat_|\bglpat-|\bxox[a-z]-|\bhf_[A-Za-z0-9]{20,}"
     r"|\b(AKIA|ASIA)[A-Z0-9]{16}\b|\bAIza[A-Za-z0-9_-]{30,}|\beyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}|-----BEGIN"
 )
@@ -40,10 +41,10 @@ _PLAIN = {"TERM": "dumb", "NO_COLOR": "1", "PAGER": "cat", "GIT_PAGER": "cat", "
 
 
 def scrubbed(environ: Mapping[str, str], *secret: str) -> dict[str, str]:
-    """Return the environment without variables that look like keys, by name or by value.
+    """Return the environment without variables whose name or value looks like that of a key or password.
 
-    The variables named by ``secret``, and others with the same values, are removed, too. Programs are told not to use
-    colours, a pager, or questions.
+    The variables named by ``secret``, and others with the same values, are removed, too. Further variables are set that
+    tell programs to use no colours and no pager, and to ask no questions.
     """
     values = [environ[name] for name in secret if len(environ.get(name, "")) >= 4]
     kept = {
@@ -72,7 +73,8 @@ class Ended:
 
 
 def shortened(output: bytes) -> str:
-    """Return output as text; of a long one its beginning and end, with a line on how much is missing between."""
+    """Return output as text. Of long output return the beginning and the end, and between them a line that says how
+    much is missing."""
     text = output.decode("utf-8", "replace").replace("\0", "\ufffd")
     if len(text) <= OUTPUT_CHARS and text.count("\n") <= OUTPUT_LINES:
         return text
@@ -105,7 +107,7 @@ class Shell:
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT,
-                    start_new_session=True,  # a group to kill, and no terminal to write to or read from
+                    start_new_session=True,  # makes a process group that can be killed, without a terminal
                 )
             )
             group.callback(_end, process)
@@ -120,7 +122,7 @@ class Shell:
                 elif len(output) > MAX_OUTPUT:
                     why = "output"
             group.close()
-            output = _collect(process, DRAIN)  # processes that left the group may hold the pipe for ever
+            output = _collect(process, DRAIN)  # processes that left the group may keep the pipe open for ever
         code = process.returncode
         return Ended(code if code >= 0 else 128 - code, shortened(output), self.clock() - start, why)
 
@@ -134,14 +136,14 @@ def _collect(process: subprocess.Popen[bytes], seconds: float) -> bytes:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the whole group: ask first, then kill."""
+    """Terminate the whole process group: first with SIGTERM, then with SIGKILL."""
     try:
         if process.poll() is None:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGTERM)
             with suppress(subprocess.TimeoutExpired):
                 process.wait(GRACE)
-    finally:  # also if the user does not wait for that
+    finally:  # also if Ctrl-C interrupts the wait
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()

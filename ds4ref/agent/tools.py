@@ -1,7 +1,7 @@
 """Execution of the agent's tool calls.
 
-An error of a call is its result, a text that starts with ``Tool error:`` and says what to do instead; it never ends the
-session. Names, parameters and texts are those of ds4's agent where it has them (agent.md).
+An error in a call becomes the call's result, a text that starts with ``Tool error:`` and says what to do instead; it
+never ends the session. Names, parameters and texts are those of ds4's agent where it has them (agent.md).
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _STOPPED = {"timeout": "stopped: it took longer than timeout_sec={}", "interrupt
 class Result(NamedTuple):
     """The result of a tool call.
 
-    text     for the model
-    note     for the user, in one line
-    detail   for the user: output, a diff or a listing
+    text     the result as the model sees it
+    note     a line about it for the user
+    detail   more for the user: output, a diff or a listing
     failed   whether the call failed
     """
 
@@ -44,7 +44,7 @@ class Result(NamedTuple):
 
 
 class Toolbox:
-    """The tools of one session; ``seen``: digest of each file as its model last saw or wrote it, by path."""
+    """The tools of one session. ``seen`` maps paths to the digest of the file as the model last read or wrote it."""
 
     def __init__(self, workspace: Workspace, permit: Permit, shell: Shell):
         self.workspace, self.permit, self.shell = workspace, permit, shell
@@ -76,11 +76,11 @@ class Toolbox:
         except OSError as error:
             path = shown_name(getattr(args, "path", call.name))
             return Result.error(f"{path}: {error.strerror or error}")
-        except Exception as error:  # a mistake of ours must not cost the session
+        except Exception as error:  # a bug here must not end the session
             return Result.error(f"internal error in {call.name}: {type(error).__name__}: {error}")
 
     def _place(self, path: str) -> tuple[str, str]:
-        """Return the real path, and the one that is shown."""
+        """Return the real path of ``path``, and the path to show."""
         real = self.workspace.resolve(path)
         return real, self.workspace.shown(real)
 
@@ -140,7 +140,8 @@ class Toolbox:
         return Result(done, done)
 
     def _replace(self, tool: str, real: str, file: File | None, content: Callable[[], bytes]) -> Change:
-        """Replace ``file``, unless it changed since the model saw it, after a question; return the change."""
+        """Replace the content of ``file``, after asking the user, unless it changed since the model saw it; return the
+        change."""
         self.workspace.check_writable(real, file)
         before, name = Text.parse(file.data if file else b""), self.workspace.shown(real)
         if file and self.seen.get(real, before.version) != before.version:

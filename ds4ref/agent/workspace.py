@@ -1,8 +1,8 @@
 """The folder an agent works in: paths must stay inside it, files are replaced atomically.
 
-A path is resolved with all its links and refused if it leads outside; then the file is opened without following links.
-Not guarded against: another program that exchanges a folder between these two steps, hard links, and file systems
-mounted inside.
+All links in a path are resolved, and the path is refused if it leads outside; then the file is opened without following
+links. There is no protection against another program that replaces a folder between these two steps, against hard
+links, and against file systems mounted inside.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..files import flush_to_disk
 MAX_FILE = 16 << 20
 """Maximum bytes of a file that is read or written."""
 MAX_PATH = 4096
-# A pipe must not block, a terminal must not become ours.
+# Opening a pipe must not block; opening a terminal must not make it this process's controlling terminal.
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
@@ -46,7 +46,7 @@ def shown_name(name: str) -> str:
 class Workspace:
     """The folder ``root``, in which an agent works; raises UsageError if it is not usable.
 
-    Methods other than ``resolve`` take resolved paths.
+    Methods other than ``resolve`` expect paths that it returned (``real``).
     """
 
     def __init__(self, root: str):
@@ -62,7 +62,8 @@ class Workspace:
     def resolve(self, path: str) -> str:
         """Return ``path`` with all links resolved; its last part need not exist.
 
-        Raises ToolError if it leads outside the folder, whether it exists or not; OSError if a folder in it is missing.
+        Raises ToolError if it leads outside the folder, even to a file that does not exist; OSError if a folder in it
+        is missing.
         """
         try:
             size = len(os.fsencode(path))
@@ -72,7 +73,7 @@ class Workspace:
             raise ToolError(f"{shown_name(path[:80])} is not a path")
         whole = os.path.join(self.root, path)
         self._check_inside(os.path.realpath(whole), path)
-        # Only strict resolution is exact: the other one takes links behind a loop of links for names.
+        # Only strict resolution is exact: the other one leaves links unresolved after a loop of links.
         try:
             real = os.path.realpath(whole, strict=True)
         except FileNotFoundError:
@@ -115,7 +116,8 @@ class Workspace:
             return None
 
     def check_writable(self, real: str, before: File | None) -> None:
-        """Raise ToolError if the file is inside ``.git``, or ``before`` (None: a new file) has no write permission."""
+        """Raise ToolError if the file is inside ``.git`` or has no write permission; ``before``: the file as read, None
+        if new."""
         if ".git" in os.path.relpath(real, self.root).lower().split("/"):
             raise ToolError(f"{self.shown(real)} is git's own; use git to change it")
         if before is not None and not (before.mode & 0o222 and os.access(real, os.W_OK)):
@@ -124,7 +126,8 @@ class Workspace:
     def replace(self, real: str, data: bytes, before: File | None) -> None:
         """Replace a file's content atomically by ``data``: write a temporary file, sync, rename; permission bits stay.
 
-        ``before`` is the file as read, None for a new one; raises ToolError, changing nothing, if it differs by now.
+        ``before`` is the file as read, None for a new one; raises ToolError, with nothing changed, if the file differs
+        from it by now.
         """
         if len(data) > MAX_FILE:
             raise ToolError(f"{self.shown(real)} would become larger than {MAX_FILE >> 20} MiB")

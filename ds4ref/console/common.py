@@ -1,6 +1,6 @@
 """Behaviour shared by all commands: errors and exit codes, output files, terminals.
 
-The contract with the user:
+What users can rely on:
 
     prog: what failed: why          one line on stderr; exit code 2 for usage, 1 for failure, 130 for Ctrl-C
     DS4_DEBUG=1                     shows the traceback behind that line
@@ -34,7 +34,8 @@ GREY, CYAN, RESET = "\x1b[90m", "\x1b[36m", "\x1b[0m"
 
 
 def run(prog: str, body: Callable[[Sequence[str]], int], argv: Sequence[str] | None = None) -> int:
-    """Run a command's ``body`` on its arguments; return the exit code.
+    """Run a command: call ``body`` with the command line's arguments (``argv``, or those of the process) and return the
+    exit code.
 
     An exception is printed as one line on stderr and becomes the exit code: 2 for UsageError, 130 for Ctrl-C, else 1.
     """
@@ -51,7 +52,7 @@ def run(prog: str, body: Callable[[Sequence[str]], int], argv: Sequence[str] | N
     except KeyboardInterrupt as error:
         return _fail(prog, error, "interrupted", EXIT_INTERRUPTED)
     except BrokenPipeError:
-        return EXIT_BROKEN_PIPE  # the reader left: nothing to say, as with `yes | head`
+        return EXIT_BROKEN_PIPE  # the reader has closed the pipe: print nothing, as in `yes | head`
     except MemoryError as error:
         return _fail(prog, error, "not enough memory" + (f": {error}" if str(error) else ""))
     except OSError as error:
@@ -86,7 +87,7 @@ def _signals_unwind() -> Iterator[None]:
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
     caught = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}
     if threading.current_thread() is not threading.main_thread():
-        caught = {}  # the embedding program decides
+        caught = {}  # the program that embeds us handles signals
     for number in caught:
         signal.signal(number, stop)
     try:
@@ -106,7 +107,8 @@ def _fail(prog: str, error: BaseException, message: str, code: int | None = None
 
 
 def _flush_or_drop(stream: IO[str]) -> None:
-    """Flush; on failure point the descriptor at the null device, so that the interpreter's exit stays quiet."""
+    """Flush a stream; if that fails, point its descriptor at the null device, so that the interpreter prints no error
+    at exit."""
     try:
         stream.flush()
     except (OSError, ValueError):
@@ -168,8 +170,8 @@ class Progress:
     """Context manager of a one-line progress display on stderr: ``label: done/total (p.p%), time left``.
 
     Call it with (done, total) any number of times: it redraws at most ten times a second, and never wraps. Work done
-    before the first call says nothing about the time left. Leaving the ``with`` block erases the line. Silent unless
-    stderr is a terminal.
+    before the first call is left out when the time left is estimated. Leaving the ``with`` block erases the line.
+    Silent unless stderr is a terminal.
     """
 
     def __init__(self, label: str):
@@ -195,7 +197,7 @@ class Progress:
         sys.stderr.flush()
 
     def clear(self) -> None:
-        """Erase the line to make room for other output; the next call draws it again."""
+        """Erase the line, so that other output can be printed; the next call draws it again."""
         if self._visible:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
@@ -222,8 +224,8 @@ def duration(seconds: float) -> str:
 class Interrupt(Cancellation):
     """Context manager that turns Ctrl-C, and the signals ``also``, into a request for cancellation, not an exception.
 
-    signum   the signal that came, 0 before
-    second   what every further signal does (None: it raises KeyboardInterrupt)
+    signum   the first signal that arrived, 0 before
+    second   called at every further signal (None: raise KeyboardInterrupt)
     """
 
     def __init__(self, *also: int) -> None:
@@ -233,7 +235,7 @@ class Interrupt(Cancellation):
 
     @property
     def exit_code(self) -> int:
-        """The exit code of a command that the signal ended; 0 without one."""
+        """The exit code of a command that was ended by the signal; 0 if none arrived."""
         return 128 + self.signum if self.signum else 0
 
     def _handle(self, signum: int, frame: object) -> None:
@@ -286,7 +288,7 @@ def check_output(path: str) -> None:
 
 @contextmanager
 def atomic_output(path: str) -> Iterator[IO[bytes]]:
-    """Open a binary file that appears under ``path`` only when complete; raises DataError for OSError.
+    """Open a binary file that appears under ``path`` only when complete; raise DataError if it cannot be written.
 
     If ``path`` is a symbolic link, its target is replaced. Devices and pipes are written directly.
     """

@@ -1,4 +1,4 @@
-"""A comparison of two runs (``ds4ref.runs.statements``) as text that fits the terminal."""
+"""Format a comparison of two stored runs (``ds4ref.runs.statements``) as text that fits the terminal."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Each run has one colour and line style in both panels (Okabe and Ito's colours, which colour-blind readers can tell
 apart), and its name in a legend. Speeds start at zero. Depths are on a logarithmic axis if they span decades.
-Points with warnings (``runs.warnings``) are crosses, and a line below says what for.
+Points with warnings (``runs.warnings``) are marked by crosses, which a line below the plot explains.
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ if TYPE_CHECKING:
 
 SERIES = ("#0072b2", "#c44601", "#00795a", "#8f4a78", "#806000", "#3d7fa8")
 DECADES, DECADE, BUNCHED = 100, 10, 0.25
-"""Ratio of the largest to the smallest depth from which the axis is logarithmic; the same where depths bunch at its
-beginning, that is, where half of them lie within so small a share of it."""
+"""When the axis is logarithmic: if the largest depth is at least ``DECADES`` times the smallest one, or ``DECADE``
+times if the depths are bunched at the beginning, that is, half of them lie within the first ``BUNCHED`` share of the
+axis."""
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Speeds of one run.
+    """Speeds of one benchmark run over the context depth.
 
-    points    (depth, value, low, high), where low = high = value if the band is unknown
-    warnings  depths with warnings, and the codes of these (``runs.warnings``)
+    points    (depth, value, low, high), low to high being the band of uncertainty; low = high = value if it is unknown
+    warnings  (depth, codes of its warnings) for each depth with warnings (``runs.warnings``)
     """
 
     name: str
@@ -41,7 +42,8 @@ class Curve:
 
     @classmethod
     def of(cls, name: str, rows: Sequence[Mapping[str, Any]], column: str, x: str = "ctx_tokens") -> Curve:
-        """Return the values of ``column`` over those of ``x`` in rows, with the bands and warnings that they have."""
+        """Return the values of ``column`` over those of column ``x`` in ``rows`` (of one run), with their bands and
+        warnings."""
         points, codes = [], []
         for row in sorted(rows, key=lambda row: row[x]):
             low, high = (float(row.get(f"{column}{end}") or row[column]) for end in ("_low", "_high"))
@@ -59,7 +61,10 @@ def speed_figure(
     columns: int,
     title: str = "",
 ) -> Figure:
-    """Return the figure of ``size`` points with a panel for each metric that has curves."""
+    """Return a figure of ``size`` points with one panel each for prefill and decode, if they have curves.
+
+    rows, columns: how two panels are arranged.
+    """
     panels = [(f"{name}, tokens/s", curves) for name, curves in (("prefill", prefill), ("decode", decode)) if curves]
     return panels_figure(panels, size, rows, columns, title)
 
@@ -74,7 +79,8 @@ def panels_figure(
 ) -> Figure:
     """Return a figure of ``size`` points with a panel of curves under each heading.
 
-    ``label``: what the x axis has; context depths by default.
+    panels: (heading, curves) pairs; ``rows`` and ``columns``: how they are arranged. ``label``: name of the x axis, ""
+    for context depths.
     """
     if len(panels) < 2:
         rows = columns = 1
@@ -136,14 +142,14 @@ def cross(axes: Axes, points: Sequence[tuple[float, float]]) -> None:
 
 
 def note_warnings(figure: Figure, codes: Iterable[str]) -> None:
-    """Write below a figure what its crosses mean, if there are ``codes`` of warnings."""
+    """Write below a figure what its crosses mean, if there are any; ``codes``: the codes of all warnings in it."""
     if text := " ".join(codes):
         text = f"\u00d7 warnings: {text}; do not rely on these points"
         figure.supxlabel(text, x=0.01, ha="left", fontsize=10, color=INK)
 
 
 def x_axis(axes: Axes, depths: Sequence[float], label: str = "") -> None:
-    """Make the x axis one of context depths, logarithmic if they span decades, or a linear one with ``label``."""
+    """Set up the x axis: for context depths, logarithmic if they span decades, or a linear axis named ``label``."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
     first, last = min(depths), max(depths)
@@ -174,7 +180,7 @@ def logarithmic(depths: Sequence[float]) -> bool:
 
 
 def heading(axes: Axes, text: str) -> None:
-    """Write what a panel shows above it."""
+    """Write the heading of a panel above it."""
     axes.set_title(text, loc="left", fontsize=12, fontweight="bold", color=INK, pad=10)
 
 

@@ -3,15 +3,15 @@
     add(group, "--store")
     add(parser, "--timeout", default=120.0, help="seconds to wait for an answer (120)")
 
-A command may change the help and the default of a shared flag, but not its name and its values. A test checks the
-parsers of all commands: a flag that two of them have must be declared here.
+A command may change the help and the default of a shared flag, but neither its name nor the values it takes. A test
+checks the parsers of all commands: a flag that two of them have must be declared here.
 
 What the same names mean:
 
 * ``-o``, ``--output``: where results go. A file or folder; where a command has results in several forms, the bare name
   of a form (csv, md, json, jsonl) means that form on stdout.
 * ``--json``: one line of JSON on stdout instead of readable text.
-* ``--fail``, ``--fail-below``, ``--fail-on``: gates. A gate that is not passed exits 1.
+* ``--fail``, ``--fail-below``, ``--fail-on``: conditions under which the command exits with 1.
 * ``-r``, ``--repeat``: number of repetitions; ``-n``, ``--tokens``: number of tokens to generate.
 """
 
@@ -119,7 +119,7 @@ FLAGS: dict[str, Flag] = {
 
 
 def _check(takes: Any) -> dict[str, Any]:
-    """Return how argparse checks what an engine's option takes (``engine_options.option``)."""
+    """Return the arguments of ``add_argument`` that check a flag's value; ``takes`` as in ``engine_options.option``."""
     if takes is None:
         return {}
     if takes == "size":
@@ -144,5 +144,5 @@ def add(group: Group, name: str, *aliases: str, **own: Any) -> None:
     own       overrides of help, default, dest or action, or a narrower check as ``type``
     """
     short, settings = FLAGS[name]
-    dest = {"dest": name.removeprefix("--").replace("-", "_")}  # not an alias's
+    dest = {"dest": name.removeprefix("--").replace("-", "_")}  # named after the flag, not after an alias
     group.add_argument(*short, *aliases, name, **{**dest, **settings, **own})

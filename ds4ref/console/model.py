@@ -1,4 +1,5 @@
-"""The options of an engine as flags (``engine_options``), choice of a model file, and opening the engine on it."""
+"""The engine's options (``engine_options``) as command line flags, the choice of a model file, and how commands open
+the engine."""
 
 from __future__ import annotations
 
@@ -100,7 +101,7 @@ def single_instance(prog: str) -> Iterator[None]:
 def threads(prog: str, requested: int | None) -> int | None:
     """Return the number of threads: ``--threads``, else DS4_THREADS, else None for the engine's default.
 
-    As in ds4 there are at most 32; stderr says so if more were asked for.
+    As in ds4 there are at most 32; a note on stderr says so if more were requested.
     """
     text = os.environ.get("DS4_THREADS")
     if requested is None and text:
@@ -129,9 +130,10 @@ PARTS = {
 def add_engine(parser: Parser, *parts: str, group: Group | None = None, **own: dict[str, Any]) -> None:
     """Add the flags of an engine.
 
-    parts   which optional features have flags, too: "steering", "cluster", "drafts"
-    group   that of flags of a command that runs one model; the parts get groups of their own (None: all in ``parser``)
-    own     arguments of ``flags.add`` by the name of an option
+    parts   optional features whose flags are added too: "steering", "cluster", "drafts"
+    group   heading of the help under which the flags are listed, for a command that runs one model; ``parts`` get
+            headings of their own. None: add to ``parser`` itself, without the flags ``OWN``.
+    own     by the name of an option: arguments of ``flags.add`` that differ in this command
     """
     for name in SHARED if group is None else (*SHARED, *OWN):
         add(parser if group is None else group, name, **own.get(dest(name), {}))
@@ -140,13 +142,13 @@ def add_engine(parser: Parser, *parts: str, group: Group | None = None, **own: d
 
 
 def add_part(group: Group, part: str, **own: dict[str, Any]) -> None:
-    """Add the flags of an optional feature."""
+    """Add the flags of one optional feature, a key of ``PARTS``."""
     for each in flags(PARTS[part][1]):
         add(group, each.metadata["flag"], **own.get(dest(each.metadata["flag"]), {}))
 
 
 def _given(kind: type, args: Namespace) -> dict[str, Any]:
-    """Return the fields of a class of options for which a value was given."""
+    """Return by name the fields of a class of options for which the command line has a value."""
     values = {each.name: getattr(args, dest(each.metadata["flag"]), None) for each in flags(kind)}
     return {name: value for name, value in values.items() if value is not None}
 
@@ -161,7 +163,7 @@ def engine_options(args: Namespace, embedded: bool = False) -> dict[str, Any]:
 
 
 def drafting(args: Namespace, embedded: bool = False) -> Drafting | None:
-    """Return what drafts tokens by the flags, None if nothing does.
+    """Return the settings of speculative decoding that the flags ask for, None if it is off.
 
     As in ds4, ``--mtp FILE`` alone drafts nothing, and ``--mtp-draft N`` of 2 or more turns drafts on. Raise UsageError
     for flags that contradict each other.
@@ -183,9 +185,9 @@ def drafting(args: Namespace, embedded: bool = False) -> Drafting | None:
 
 
 def steering(args: Namespace) -> Steering | None:
-    """Return what the flags of steering ask for, None for nothing.
+    """Return the steering that the flags ask for, None without any.
 
-    As in ds4 a file without a scale has the scale 1 after the feed-forward half. Raise UsageError for a scale without a
+    As in ds4, a file without a scale is applied with scale 1 after the FFN. Raise UsageError for a scale without a
     file.
     """
     given = _given(Steering, args)
@@ -198,22 +200,23 @@ def steering(args: Namespace) -> Steering | None:
 
 
 def clustering(args: Namespace) -> ClusterSettings | None:
-    """Return the cluster that the flags name, None without; raise UsageError for flags of a cluster without one."""
+    """Return the cluster settings that the flags give, None without ``--cluster``; raise UsageError for other cluster
+    flags without it."""
     given = _given(ClusterSettings, args)
     if "where" not in given:
         for each in flags(ClusterSettings):
             if each.name in given and hasattr(args, "cluster"):
                 raise UsageError(f"{each.metadata['flag']} needs --cluster")
         return None
-    with suppress(ImportError):  # which ``connect`` tells
-        import distributed  # noqa: F401 - it sets its level when it is imported
+    with suppress(ImportError):  # if it is not installed, ``connect`` reports that
+        import distributed  # noqa: F401 - importing it sets its log level
 
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # a lost worker is our one line, not its many
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # a lost worker is reported in one line of ours
     return ClusterSettings(**given, tell=lambda line: say("cluster", line))
 
 
 def announce(prog: str, engine: Engine | None) -> None:
-    """Say on stderr what the engine is steered with, if it is; None: the engine is not here."""
+    """Print the engine's steering, if any, on stderr; None stands for an engine that is not in this process."""
     s = None if engine is None else engine.steering
     if s is not None:
         say(prog, f"directional steering enabled: {s.file} attn={s.attn:g} ffn={s.ffn:g}")
@@ -224,9 +227,9 @@ def announce(prog: str, engine: Engine | None) -> None:
 
 @contextmanager
 def open_engine(prog: str, args: Namespace) -> Iterator[Engine]:
-    """Open the engine as the flags say, holding the instance lock if one is configured."""
+    """Context manager: open the engine that the flags describe, holding the lock file if one is configured."""
     args.threads = threads(prog, args.threads)
-    engine_options(args)  # mistakes come before the lock
+    engine_options(args)  # report mistakes in flags before waiting for the lock
     with single_instance(prog):
         choice = choose_model(prog, args.model)
         from ..engine import Engine

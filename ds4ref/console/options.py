@@ -137,7 +137,7 @@ class Parser(argparse.ArgumentParser):
         )
         self.unavailable = unavailable or {}
 
-    def error(self, message: str):  # argparse would print the usage and exit
+    def error(self, message: str):  # instead of argparse's, which prints the usage and exits
         raise UsageError(message)
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
@@ -152,7 +152,8 @@ class Parser(argparse.ArgumentParser):
         return args
 
     def _check_command(self, argv: Sequence[str]) -> None:
-        """Raise UsageError if the first argument is nearly a command that the usage names, and no file."""
+        """Raise UsageError with a suggestion if the first argument is not a file, and looks like a misspelt command of
+        the usage text."""
         if not argv or argv[0].startswith("-") or os.path.lexists(argv[0]):
             return
         words = rf"{re.escape(self.prog)} ((?:[a-z][a-z-]*)(?: \| [a-z][a-z-]*)*)(?= |$)"
@@ -161,7 +162,7 @@ class Parser(argparse.ArgumentParser):
             raise unknown_command(argv[0], commands)
 
     def _bind_values(self, argv: Sequence[str]) -> list[str]:
-        """Turn ``--flag value`` into a checked ``--flag=value``, so that argparse has nothing to guess."""
+        """Turn ``--flag value`` into a checked ``--flag=value``, so that argparse cannot take a value for a flag."""
         bound: list[str] = []
         rest = iter(argv)
         for arg in rest:
@@ -201,7 +202,7 @@ def parsed(parser: Parser, argv: Sequence[str]) -> argparse.Namespace | None:
     """Return the parsed options; None if the help or the version was printed instead."""
     args = parser.parse(argv)
     if args.help:
-        sys.stdout.write(parser.format_help())  # print_help would swallow a full disk
+        sys.stdout.write(parser.format_help())  # print_help would hide a failed write (full disk)
         return None
     if getattr(args, "version", False):
         print(f"{parser.prog} {__version__} (ds4ref)")
@@ -214,7 +215,7 @@ def chosen(
 ) -> tuple[str, argparse.Namespace] | None:
     """Return (command, options) for a program with subcommands; None if the help or the version was printed instead.
 
-    build      returns the parser of a command; for "" that of the overview
+    build      function that returns the parser of a command, or for "" the parser that shows the overview
     commands   names of the commands
 
     Raises UsageError if ``argv`` does not begin with one of them.

@@ -1,12 +1,12 @@
-"""Pages that tools write: one self-contained HTML file, and the same as Markdown.
+"""Pages that tools write as reports: one self-contained HTML file, and the same page as Markdown.
 
     table = Table(("stage", "result"), [("Tokenizer", Toned("wrong", "bad")), ("Template", Toned("right", "good"))])
     page = Page("Is it right?", [Section("Stages", ["Two checks.", table])], headline=["a bug was found"])
     write_page("out/page.html", page, by="ds4-vectors doctor")           # and out/page.md
 
 A page is data: a title, sentences at its top, and sections of blocks. A block is a string (a paragraph), or one of the
-classes below; a section may hold sections, which become smaller headings, or folds with ``open`` set. All text may come
-from anywhere: it is made printable and escaped for its format here. ``templates/page.*.j2`` have the looks.
+classes below; a section may contain sections, which get smaller headings, or can be folded if ``open`` is set. Text
+need not be trusted: it is made printable and escaped for its format here. The layout is in ``templates/page.*.j2``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .common import atomic_output, check_output
 
 
 class Toned(NamedTuple):
-    """A text with a colour: tone "good", "bad", "unsure", "soft" or ""; ``title``: what HTML shows on hovering."""
+    """A text with a colour: tone "good", "bad", "unsure", "soft" or ""; ``title``: a tooltip in HTML."""
 
     text: str
     tone: str = ""
@@ -35,14 +35,15 @@ Text = str | Toned
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of cells under headings, none for a list of facts; columns of numbers are aligned right."""
+    """A table: rows of cells under headings (which may be empty, for a list of names and values); columns of numbers
+    are aligned right."""
 
     headings: Sequence[str]
     rows: Sequence[Sequence[Text]]
 
     @property
     def numeric(self) -> list[bool]:
-        """Whether the cells of each column begin like numbers, or are empty."""
+        """For each column, whether all its cells that are not empty begin like numbers (and not all are empty)."""
         columns = zip(*self.rows, strict=True)
         texts = [[str(cell[0] if isinstance(cell, tuple) else cell) for cell in column] for column in columns]
         return [any(column) and all(re.match(r"[-+<\d]|$", cell) for cell in column) for column in texts]
@@ -50,7 +51,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Listing:
-    """Points of a list, numbered ones if ``ordered``."""
+    """A list of items, numbered if ``ordered``."""
 
     items: Sequence[Text]
     ordered: bool = False
@@ -60,7 +61,8 @@ class Listing:
 class Picture:
     """A drawing: an <svg> element whose colours are the page's variables, a text that says the same, and a caption.
 
-    ``file``: name of a file beside the page that Markdown shows; without it Markdown has the text alone.
+    ``file``: name of an image file beside the page, which the Markdown page shows; without it that page has only the
+    text.
     """
 
     svg: str
@@ -71,14 +73,14 @@ class Picture:
 
 @dataclass(frozen=True)
 class Code:
-    """A text shown as it is, in lines."""
+    """A text that is shown unchanged, with its line breaks, like source code."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """A row of tokens after its label; those that matter have a tone."""
+    """A row of tokens with a label in front; tokens to be noticed have a tone (colour)."""
 
     label: str
     tokens: Sequence[Toned]
@@ -86,7 +88,7 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Section:
-    """Blocks under a heading; with ``open`` not None they fold under it, shown at first if it is true."""
+    """Blocks under a heading; with ``open`` True or False they can be folded away, and are shown or hidden at first."""
 
     title: Text
     blocks: Sequence[Any]
@@ -95,11 +97,11 @@ class Section:
 
 @dataclass(frozen=True)
 class Page:
-    """All that a page shows.
+    """The content of a page.
 
     headline   what matters most, at the top
-    tone       of the headline
-    footer     what to know about all of it
+    tone       colour of the headline, as in ``Toned``
+    footer     remarks on the whole page
     """
 
     title: str
@@ -131,10 +133,10 @@ def render(page: Page, suffix: str, by: str = "ds4ref") -> str:
 
 
 def write_page(path: str, page: Page, by: str = "ds4ref", secret: str = "") -> list[str]:
-    """Write the page to ``path``, which ends in .html, the same beside it as .md, and the files of its pictures.
+    """Write the page to ``path``, which ends in .html, the same page beside it as .md, and the files of its pictures.
 
-    ``secret``: a key that may not appear, in case a server sent it back. Each file appears complete or not at all.
-    Return their paths, the HTML first; DataError if one cannot be written, before any is.
+    ``secret``: an API key, which is blanked out in case a server sent it back. Each file is written atomically. Return
+    the paths, the HTML first; raise DataError, before any file is written, if one cannot be.
     """
     html = Path(path)
     texts = {html.with_suffix(suffix): render(page, suffix, by) for suffix in FORMS}
@@ -148,13 +150,13 @@ def write_page(path: str, page: Page, by: str = "ds4ref", secret: str = "") -> l
 
 
 def pictures(blocks: Sequence[Any]) -> list[Picture]:
-    """Return the pictures among blocks, in order."""
+    """Return the pictures among blocks and in their sections, in order."""
     inner = [pictures(block.blocks) if isinstance(block, Section) else [block] for block in blocks]
     return [block for several in inner for block in several if isinstance(block, Picture)]
 
 
 def without(text: str, secret: str) -> str:
-    """Return text with a key replaced by ***, also in its forms escaped for HTML, JSON and Markdown."""
+    """Return text with the key ``secret`` replaced by ***, also where it is escaped for HTML, JSON or Markdown."""
     from markupsafe import escape
 
     for form in {secret, str(escape(secret)), json.dumps(secret)[1:-1], cell(secret)} if secret else ():
@@ -163,7 +165,7 @@ def without(text: str, secret: str) -> str:
 
 
 def standalone(svg: str) -> str:
-    """Return a picture of a page as a file, on white and with the colours of light pages."""
+    """Return a page's picture as the text of an SVG file, on white and with the colours of light pages."""
     style = (Path(__file__).parent / "templates/page.css").read_text()
     colours = style[style.index("--paper") : style.index("}")]
     names = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
@@ -177,12 +179,12 @@ def line(value: object) -> str:
 
 
 def printable(value: object) -> str:
-    """Return text with blanks for what cannot be printed, line feeds included."""
+    """Return ``value`` as text, with blanks instead of non-printing characters, line feeds included."""
     return "".join(c if c.isprintable() else " " for c in str(value))
 
 
 def cell(value: object) -> str:
-    """Return text as one line escaped for Markdown, also inside a table."""
+    """Return ``value`` as one line of text, escaped for Markdown, also for use inside a table."""
     return re.sub(r"([\\`*_{}\[\]<>|~#!&])", r"\\\1", line(value))
 
 

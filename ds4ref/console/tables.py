@@ -1,7 +1,7 @@
 """Text tables fitted to the terminal: no line wraps at any width.
 
-Texts that do not fit are cut; columns of numbers are dropped whole, the least important first. rich measures the width
-of characters; its Table class is not used, since it takes 3 ms a line and logs have thousands of lines.
+Texts that do not fit are cut; columns of numbers are never cut but dropped, the least important first. rich measures
+the width of characters; its Table class is not used, since it takes 3 ms a line and logs have thousands of lines.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Column:
 
 
 def stdout_width(piped: int = UNBOUNDED) -> int:
-    """Return the width of the terminal on stdout, ``piped`` if it is none."""
+    """Return the width of the terminal on stdout, ``piped`` if stdout is not a terminal."""
     return columns(sys.stdout) if is_tty(sys.stdout) else piped
 
 
@@ -52,7 +52,7 @@ def fitted(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int)
     for cells in ([column.heading for column in visible], *([row[index] for index in indices] for row in rows)):
         fields = [_field(cell, size, c.right) for cell, size, c in zip(cells, widths, visible, strict=True)]
         lines.append((" " * GAP).join(fields).rstrip())
-    # A terminal narrower than the columns that always stay gets their beginning.
+    # If the terminal is narrower than the columns that are never dropped, cut the lines.
     least = sum(widths) + GAP * (len(widths) - 1)
     return "\n".join(lines if least <= width else (set_cell_size(line, width).rstrip() for line in lines))
 
@@ -88,7 +88,7 @@ def choose(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int)
         indices.remove(max(droppable, key=lambda i: (columns[i].rank, i)))
     widths = {i: natural[i] for i in indices}
     while room(list(widths.values())) < 0:
-        # where most is to spare; in a terminal narrower than the figures are, where most is
+        # the column with most to spare; if none has any, the widest
         widest = max(indices, key=lambda i: (widths[i] - least(i), widths[i], i))
         if widths[widest] <= 1:
             break

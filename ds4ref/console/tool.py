@@ -30,14 +30,15 @@ def parser(prog: str, description: str, usage: str, *examples: str) -> Parser:
 
 
 def required(args: Namespace, *names: str) -> None:
-    """Raise UsageError for the first of the options ``names`` that is missing."""
+    """Raise UsageError for the first of the options ``names`` that was not given."""
     for name in names:
         if getattr(args, name.replace("-", "_")) is None:
             raise UsageError(f"--{name} is needed")
 
 
 def key_of(args: Namespace) -> str:
-    """Return the API key of --key-env, "" for none; UsageError if it is invalid."""
+    """Return the API key from the environment variable that --key-env names, "" for none; raise UsageError if it is
+    invalid."""
     if args.key_env is None:
         return ""
     key = os.environ.get(args.key_env, "").strip()
@@ -49,12 +50,12 @@ def key_of(args: Namespace) -> str:
 
 
 def is_embedded(spec: str) -> bool:
-    """Return whether a target is the local engine on the embedded model."""
+    """Return whether the target ``spec`` is the local engine with the embedded model."""
     return spec.partition("?")[0] in ("local", "local:")
 
 
 def add_target(parser: Parser, default: str | None = "local") -> None:
-    """Add the options that open a target; ``default``: the target if none is named."""
+    """Add the options that open a target; ``default``: the target if the user gives none."""
     engines = "local[:MODEL.gguf][?OPTION=VALUE&...], http(s)://HOST/v1 or command:BINARY ARGS"
     add(parser, "--target", default=default, help=f"{engines} ({default or 'none'})")
     for name in ("--backend", "--numerics", "--threads"):
@@ -82,13 +83,14 @@ FLAGS = {
     "command": ("timeout", "ctx"),
     "local": ("ctx", "sessions"),
 }  # fmt: skip
-"""Flags that are options of each kind of target."""
+"""For each kind of target the flags that set options of it."""
 OPTIONS = {"model_name": "model", "accept_model": "accept", "id_prompts": "ids"}
 """Options that have other names than their flags."""
 
 
 def target_of(args: Namespace, spec: str, **local: Any) -> Target:
-    """Open the target ``spec`` with the options that apply to its kind; ``local``: further ones of a local engine."""
+    """Open the target ``spec`` with the options from the command line that apply to its kind; ``local``: further
+    options for a local engine."""
     kind = re.split("s?[:?]", spec)[0]
     options = _given(args, kind)
     if kind == "local":
@@ -102,7 +104,8 @@ def target_of(args: Namespace, spec: str, **local: Any) -> Target:
 
 
 def queried(query: str) -> Namespace:
-    """Return the options in the spec of a local target: ``numerics=exact&draft=lookup``, flags without their dashes."""
+    """Return the options after the ``?`` in the spec of a local target: ``numerics=exact&draft=lookup``, flags without
+    their dashes."""
     options = parser("target local", "", "")
     for each in flags(*KINDS):
         add(options, each.metadata["flag"], default=None)
@@ -112,7 +115,7 @@ def queried(query: str) -> Namespace:
 
 
 def _given(args: Namespace, kind: str) -> dict[str, Any]:
-    """Return the options of a kind of target for which the flags have values."""
+    """Return the options of this kind of target for which the command line has values."""
     values = {OPTIONS.get(flag, flag): getattr(args, flag, None) for flag in FLAGS.get(kind, ())}
     return {name: value for name, value in values.items() if value is not None}
 

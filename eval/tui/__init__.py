@@ -4,8 +4,8 @@
 
     show(make_runner, questions, epochs, log, title="ds4ref on local", interrupt=interrupt)
 
-``show`` sets up and restores the terminal, ``app`` has layout, keys and the loop, ``widgets`` what is drawn. ``board``
-holds the state, ``work`` the thread that asks.
+``show`` sets up and restores the terminal; ``app`` has layout, keys and the loop; ``widgets`` the things that are
+drawn; ``board`` the state of the run; ``work`` the thread that asks the questions.
 """
 
 from .show import show

@@ -31,10 +31,10 @@ FRAMES = 12
 
 
 class EvalApp(App[None]):
-    """The application; ends when the run failed, or has ended and the user leaves.
+    """The application. It ends when the run has failed, or when the run has ended and the user leaves.
 
-    Signal handlers set ``stop_requested`` and ``leave_requested``, which take no lock; the next redraw acts on them.
-    ``following`` selects the running question until the user moves elsewhere.
+    Signal handlers set ``stop_requested`` and ``leave_requested``, since this needs no lock; the next redraw acts on
+    them. ``following`` selects the running question until the user moves elsewhere.
     """
 
     CSS_PATH = "eval.tcss"
@@ -89,7 +89,7 @@ class EvalApp(App[None]):
             yield Vertical(self.listing, self.table, self.words, id="list")
             yield self.pane
         footer = Footer(show_command_palette=False)
-        footer.compact = True  # no argument in Textual 6.0
+        footer.compact = True  # Textual 6.0 has no argument for it
         yield footer
 
     def on_mount(self) -> None:
@@ -118,15 +118,15 @@ class EvalApp(App[None]):
             self.exit()
 
     def look(self) -> None:
-        """Apply the run's events to the board and redraw what they changed."""
+        """Apply the run's new events to the board, and redraw what they changed."""
         board, work, table, view = self.board, self.work, self.table, self.pane.view
         if not view.is_mounted:
             return
-        alive = work.alive  # before the events: nothing comes after them from a thread that has ended
+        alive = work.alive  # read before the events: a thread that has ended adds none after these
         board.pace.tick()
         changed = board.apply(work.events())
         board.pace.going = bool(board.live) and not work.runner.paused
-        work.start()  # for samples that the user requested
+        work.start()  # in case the user requested samples after the run had ended
         if table.moved_by_user():
             self.following = False
         if view.scrolled and view.is_anchored:  # reading back ends following; a return to a running answer resumes it
@@ -178,7 +178,7 @@ class EvalApp(App[None]):
         self.call_after_refresh((self.pane.view if answer else self.table).focus)  # a small screen has to show it first
 
     def action_filter(self, ask: bool = True) -> None:
-        """Ask which questions to show; otherwise show all."""
+        """Ask the user which questions to show; if ``ask`` is false, show all."""
         self.words.display = ask
         if ask:
             self.words.focus()
@@ -187,7 +187,7 @@ class EvalApp(App[None]):
             self.table.focus()
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Show the questions that have the words in id, source, text or state."""
+        """Show the questions that contain the typed words in id, source, text or state."""
         words = event.value.casefold().split()
 
         def has(i: int) -> bool:
@@ -236,18 +236,19 @@ class EvalApp(App[None]):
         self.look()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Offer other speeds for a replay only."""
+        """Enable the keys that change the speed only in a replay."""
         return action != "speed" or self.work.runner.replays
 
     def action_speed(self, factor: float) -> None:
-        """Play faster or slower."""
+        """Multiply the speed of a replay by ``factor``."""
         self.work.runner.speed *= factor
         self.look()
 
     # --- the end
 
     def action_leave(self) -> None:
-        """Stop the run and report, whatever dialog is open; at the second call, do not wait for running samples."""
+        """Stop the run and then show the report, whatever dialog is open; at the second call, do not wait for running
+        samples."""
         self.work.leave() if self.work.stopping else self.work.stop()
         self.look()
 
@@ -270,5 +271,6 @@ class EvalApp(App[None]):
         self._exit_renderables.clear()
 
     def _fatal_error(self) -> None:
-        """Close at once: Textual would first render a traceback with all local values, 13 s on a slow processor."""
+        """Close at once. Textual would first render a traceback with all local values, which takes 13 s on a slow
+        processor."""
         self._close_messages_no_wait()

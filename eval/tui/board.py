@@ -1,4 +1,5 @@
-"""State of the run that the screen draws: samples, answers in progress, score, pace; no drawing and no waiting."""
+"""The state of the run that the screen draws: samples, answers in progress, score, speed. Nothing here draws or
+waits."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ WINDOW = 3.0
 
 
 class State(enum.StrEnum):
-    """State of a sample; the value is the word on the screen."""
+    """State of a sample; the value is the word that the screen shows."""
 
     PEND = "PEND"
     FILL = "FILL"
@@ -54,7 +55,7 @@ def state_of(sample: Sample) -> State:
 class Live:
     """An answer in progress.
 
-    started    running time of the run, in seconds, at which the sample was sent
+    started    time on the run's clock, in seconds, at which the sample was sent
     state      FILL, THINK or ANS
     tokens     number of tokens so far
     reasoning  thinking so far
@@ -68,22 +69,22 @@ class Live:
     output: str = ""
 
     def parts(self) -> list[tuple[bool, str]]:
-        """Return the answer so far as (is_thought, text)."""
+        """Return the answer so far as a list of (is_thought, text)."""
         return split_thinking(self.reasoning, self.output)
 
 
 class Pace:
     """Speed, elapsed time and time left, on a clock that stops while the run is paused or idle.
 
-    ``tick`` is called at every redraw; ``going``: whether the time until the next call counts.
+    ``tick`` must be called at every redraw; ``going`` says whether the time until the next call counts.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):
         self._clock, self._last = clock, clock()
         self.going = False
-        self.seconds = 0.0  # of running
+        self.seconds = 0.0  # total time in which the run was going
         self.tokens = 0
-        self.samples = 0  # finished
+        self.samples = 0  # number of finished samples
         self._history: deque[tuple[float, int]] = deque([(0.0, 0)])  # (seconds, tokens)
 
     def tick(self) -> None:
@@ -96,7 +97,8 @@ class Pace:
             self._history.popleft()
 
     def add(self, tokens: int, streamed: bool = True) -> None:
-        """Add tokens; those known only at the end of an answer count for the mean but not for the current speed."""
+        """Add generated tokens. Tokens that were reported only at the end of an answer (``streamed`` false) count for
+        the mean, but not for the current speed."""
         self.tokens += tokens
         if streamed:
             self._history.append((self.seconds, self.tokens))
@@ -130,14 +132,14 @@ class Board:
         self.number = {q.id: i for i, q in enumerate(questions)}
         self.samples = {key: sample for key, sample in samples.items() if self.knows(key)}
         self.live: dict[Key, Live] = {}
-        self.latest: Key | None = None  # the last one sent
+        self.latest: Key | None = None  # the sample that was sent last
 
     def knows(self, key: Key) -> bool:
         """Return whether ``key`` is a sample of this run."""
         return key.question in self.number and 1 <= key.epoch <= self.epochs
 
     def apply(self, events: Iterable[Event]) -> set[int]:
-        """Apply the runner's events; return the indexes of the questions whose state changed."""
+        """Update the state by the runner's events; return the indexes of the questions whose state changed."""
         changed: set[int] = set()
         grown: set[Key] = set()
         for event in events:
@@ -206,7 +208,11 @@ class Board:
         return len(self.questions) * self.epochs
 
     def score(self, interval: Callable[[list[float]], Interval]) -> Interval | None:
-        """Return the share of right answers with its interval, epochs of a question averaged; None without a grade."""
+        """Return the share of right answers with its interval, with the epochs of a question averaged; None before the
+        first grade.
+
+        interval: function that computes it from the averages of the questions.
+        """
         grades: dict[str, list[bool]] = {}
         for sample in self.samples.values():
             if state_of(sample) in GRADED:

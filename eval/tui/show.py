@@ -1,4 +1,4 @@
-"""Run the screen, and restore the terminal afterwards, whatever happens.
+"""Run the live screen, and restore the terminal afterwards, whatever happens.
 
 Textual alone leaves signal handlers behind that would bring the screen back on the next Ctrl-Z, and hangs when the
 terminal goes away.
@@ -22,7 +22,7 @@ from ..runner import Event, Runner
 from .app import EvalApp
 
 SWITCH_S = 0.0005
-"""Thread switch interval in seconds: how long drawing may hold the interpreter while the engine waits for it."""
+"""Thread switch interval of the interpreter in seconds: for how long drawing may keep the engine's thread waiting."""
 
 
 def show(
@@ -37,8 +37,8 @@ def show(
 ) -> None:
     """Run ``make_runner(listener)`` on the screen until the user leaves or a signal comes.
 
-    The run has ended when this returns. Raises the run's or the screen's error, and KeyboardInterrupt if the user would
-    not wait for the end. ``pause_s``: seconds to show each grade.
+    The run has ended when this returns. Raise the run's or the screen's error, and KeyboardInterrupt if the user did
+    not want to wait for the end. ``pause_s``: seconds to show each grade.
     """
     app = EvalApp(make_runner, questions, epochs, log, title=title, pause_s=pause_s)
     interrupt.second = app.request_leave  # an exception would break the event loop
@@ -61,11 +61,11 @@ def _finish(app: EvalApp) -> None:
     work = app.work
     while work.alive and not work.runner.left:
         work.leave() if app.leave_requested else work.stop()
-        work.join(0.2)  # in pieces, so that signal handlers run in between
+        work.join(0.2)  # wait in short steps, so that signal handlers can run
 
 
 class _Tolerant:
-    """A stream that ignores errors of writing, which would block Textual when the terminal goes away."""
+    """A stream that ignores write errors, which would block Textual if the terminal is closed."""
 
     def __init__(self, stream: Any):
         self._stream = stream
@@ -85,14 +85,14 @@ class _Tolerant:
 
 @contextmanager
 def _terminal() -> Iterator[None]:
-    """Restore signal handlers and streams at the end."""
+    """Context manager: restore signal handlers and standard streams at the end."""
     numbers = signal.SIGTSTP, signal.SIGCONT, signal.SIGWINCH, signal.SIGTTIN, signal.SIGTTOU
     handlers = {number: signal.getsignal(number) for number in numbers}
     interval, streams = sys.getswitchinterval(), (sys.stdout, sys.stderr, sys.__stderr__)
     sys.__stderr__ = _Tolerant(sys.__stderr__)  # type: ignore[misc, assignment]
     sys.setswitchinterval(SWITCH_S)
     gc.collect()
-    gc.freeze()  # collections during the run skip what was there before, such as NumPy
+    gc.freeze()  # garbage collections during the run skip objects that exist now, such as NumPy's
     try:
         yield
     finally:

@@ -1,6 +1,6 @@
-"""Text of models and packs, made safe to show; logs keep the original text.
+"""Make text from models and packs safe to show on a terminal; logs keep the original text.
 
-Control characters become visible symbols, so that an escape sequence is shown and not obeyed. Characters about whose
+Control characters become visible symbols, so that an escape sequence is shown, not executed. Characters about whose
 width terminals disagree (joiners, bidirectional marks, variation selectors, skin tones, flags) are dropped.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import regex
 
 MAX_MARKS = 6
-"""Largest number of combining marks kept per character."""
+"""Maximum number of combining marks kept per character."""
 OPEN, CLOSE = "<think>", "</think>"
 
 _DROPPED = regex.compile(
@@ -20,7 +20,7 @@ _MANY_MARKS = regex.compile(rf"(\p{{M}}{{{MAX_MARKS}}})\p{{M}}+")
 
 
 def clean(text: str) -> str:
-    """Replace characters that a terminal would act on; line feeds stay."""
+    """Replace characters that a terminal would act on, except line feeds."""
     if text.isascii() and text.isprintable():
         return text
     text = _DROPPED.sub("", text.replace("\r\n", "\n").replace("\t", "    "))
@@ -34,10 +34,10 @@ def one_line(text: str) -> str:
 
 
 def split_thinking(reasoning: str, output: str) -> list[tuple[bool, str]]:
-    """Split an answer, finished or so far, into (is_thought, text) parts without think tags.
+    """Split an answer, finished or not, into (is_thought, text) parts without think tags.
 
-    If the target does not report reasoning, tags in ``output`` delimit it: an opening tag at the beginning, or the
-    first closing one, since the prompt may have opened it.
+    If the target does not report reasoning separately, it is found by tags in ``output``: an opening tag at the
+    beginning, or only the first closing tag, since the opening tag may be in the prompt.
     """
     body = output.lstrip()
     before, closed, after = body.removeprefix(OPEN).partition(CLOSE)

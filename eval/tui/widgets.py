@@ -46,9 +46,9 @@ COUNTS = {
 MARKS = {State.PASS: "✓", State.FAIL: "✗", State.AMBIG: "?", State.MISS: "–", State.ERR: "!", State.STOP: "■"}
 """Mark of a finished sample among the epochs of its question; ``·`` is pending, ``»`` running."""
 MAX_ANSWER, MAX_MARKS = 9, 8
-"""Largest number of characters of an answer, and of epochs with a mark each, that a row shows."""
+"""Maximum number of characters of an answer, and of epochs with a mark each, in a row of the table."""
 TAIL = 4000
-"""Characters that are shown of a running answer: its end."""
+"""Number of characters at the end of a running answer that are shown."""
 
 HELP = """\
 ↑ ↓  j k             previous, next question
@@ -74,7 +74,7 @@ The score is the share of right answers among the graded ones, with its 95 % int
 
 
 def line(*parts: str | tuple[str, str]) -> Text:
-    """Return one line of plain texts and (text, style), cut with ``…`` where the screen ends."""
+    """Return one line of (text, style) and plain texts, cut with ``…`` at the edge of the screen."""
     return Text.assemble(*parts, no_wrap=True, overflow="ellipsis")
 
 
@@ -84,7 +84,7 @@ def clock(seconds: float) -> str:
 
 
 def speed(rate: float | None) -> str:
-    """Format tokens per second, ``–`` while unknown."""
+    """Format a speed in tokens per second, ``–`` while unknown."""
     return "–" if rate is None else f"{rate:.1f}"
 
 
@@ -119,7 +119,7 @@ def header(board: Board, title: str, status: str, waiting: int, score: Interval 
 class QuestionTable(DataTable[Text], inherit_bindings=False):
     """Table of the questions ``shown`` (indexes into the pack).
 
-    ``place`` moves the cursor for the program; ``moved_by_user`` reports any other move.
+    The program moves the cursor with ``place``; ``moved_by_user`` reports moves by the user.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -202,7 +202,7 @@ def _shortened(text: str) -> str:
 
 
 class Reader(VerticalScroll):
-    """Scrolling text. If anchored, it shows the end of the text, until the user scrolls up."""
+    """A scrollable text. If anchored, it shows the end of the text, until the user scrolls up."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("k", "scroll_up", "Up", show=False),
@@ -219,8 +219,8 @@ class Reader(VerticalScroll):
         )
         super().__init__(
             Vertical(self.thought, self.body, self.verdict), id=id
-        )  # Textual would show a short text below
-        self.scrolled = False  # by the user, in the text shown now
+        )  # else Textual puts a short text at the bottom
+        self.scrolled = False  # whether the user scrolled in the text shown now
         self.shown: list[str | Text] = ["", "", ""]
 
     def release_anchor(self) -> None:
@@ -245,7 +245,7 @@ class Reader(VerticalScroll):
 
 
 class AnswerPane(Vertical):
-    """Pane that shows one sample; ``guided``: whether the target lets us close its thinking at the hard limit."""
+    """Pane that shows one sample; ``guided``: whether the thinking of this target can be ended at the hard limit."""
 
     def __init__(self, board: Board, settings: Settings, guided: bool):
         super().__init__(id="pane")
@@ -263,7 +263,7 @@ class AnswerPane(Vertical):
         yield self.view
 
     def renew(self, key: Key) -> None:
-        """Redraw sample ``key`` in its current state."""
+        """Redraw the pane for sample ``key`` in its current state."""
         live, sample = self.board.live.get(key), self.board.samples.get(key)
         i = self.board.number[key.question]
         question, shown = self.board.questions[i], (key, live, None if live else sample)
@@ -277,7 +277,7 @@ class AnswerPane(Vertical):
             self.view.anchor(bool(live or sample))
             self.view.scrolled = False
             if not (live or sample):
-                self.view.scroll_home(animate=False, immediate=True)  # or it would undo a later anchor
+                self.view.scroll_home(animate=False, immediate=True)  # a delayed scroll would undo a later anchor
         if live is not None:
             if not self.view.reads_back:
                 self.view.show((thought, text[-TAIL:]) for thought, text in live.parts())
@@ -306,7 +306,8 @@ class AnswerPane(Vertical):
 
 
 class TextDialog(ModalScreen[None]):
-    """Dialog with a scrolling text; ``text`` is called twice a second, so that it follows the run."""
+    """A dialog with a scrollable text; ``text`` is a function, called twice a second so that the text follows the
+    run."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,o,question_mark,enter", "dismiss", "Close")]
 

@@ -1,4 +1,4 @@
-"""The thread that runs the questions, and the queue of its events, which the screen empties at every redraw."""
+"""The thread that asks the questions, and the queue of its events, which the screen empties at every redraw."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 
 class Work:
-    """Run ``make_runner(listener)`` in a thread; after each answer wait ``pause_s`` seconds to show its grade."""
+    """Runs the runner that ``make_runner(listener)`` returns in a thread; after each answer it waits ``pause_s``
+    seconds, so that the grade can be seen."""
 
     def __init__(self, make_runner: Callable[[Callable[[Event], None]], Runner], pause_s: float):
         self._events: deque[Event] = deque()
@@ -35,7 +36,7 @@ class Work:
         return [self._events.popleft() for _ in range(len(self._events))]
 
     def start(self) -> None:
-        """Start the thread, unless it runs or no samples wait."""
+        """Start the thread, unless it is running already or no samples are left to ask."""
         if self.alive or self.stopping or self.failure is not None or not self.runner.waiting():
             return
         self._thread = threading.Thread(target=self._run, name="eval", daemon=True)
@@ -57,7 +58,7 @@ class Work:
             self.failure = error
 
     def stop(self) -> None:
-        """Stop the run; the running sample is logged as stopped."""
+        """Stop the run; running samples are logged as stopped."""
         self.stopping = True
         self._no_pause.set()
         self.runner.stop()

@@ -1,9 +1,9 @@
 """Read a file of the user's own questions, one ``{"question": ..., "answer": ...}`` per line
 (docs/how-to/ask-your-own-questions.md).
 
-The file is JSON Lines, one JSON list, or CSV with a header. The kind of a question follows from its
-answer: with choices a letter, else an integer, else a text. GPQA, SuperGPQA and AIME name the same fields differently,
-which is understood. Every entry must be valid: DataError names the first one that is not.
+The file is JSON Lines, one JSON list, or CSV with a header. The kind of a question follows from its answer: with
+choices a letter, else an integer, else a text. GPQA, SuperGPQA and AIME name the same fields differently, which is
+understood. Every entry must be valid: DataError names the first one that is not.
 """
 
 from __future__ import annotations

@@ -160,7 +160,7 @@ class Runner:
         self._going.set()
 
     def waiting(self) -> list[Key]:
-        """Return the samples to ask, the next one first."""
+        """Return the samples that are still to be asked, the next one first."""
         with self._lock:
             return list(self._waiting)
 
@@ -174,7 +174,7 @@ class Runner:
             return self._waiting.pop(0) if self._waiting else None
 
     def running(self) -> dict[Key, Cancellation]:
-        """Return the samples that are being answered, with their cancellations."""
+        """Return the samples that are being answered, each with the switch that cancels it."""
         with self._lock:
             return dict(self._running)
 

@@ -1,7 +1,7 @@
 """``ds4 agent``: a model that works in a folder through tools (docs/reference/agent.md).
 
-This module reads the command line and connects the parts: target, workspace, permission, transcript. The user's view is
-agent_view.py; the agent itself is the package ``ds4ref.agent``.
+This module reads the command line and connects target, workspace, permissions and transcript. What the user sees is
+printed by agent_view.py; the agent itself is the package ``ds4ref.agent``.
 
     ds4 agent -p "Which of these files is the largest?" --allow read
     ds4 agent --target http://127.0.0.1:8000/v1 --root project "Fix the failing test"
@@ -147,7 +147,8 @@ def body(argv: Sequence[str]) -> int:
 
 
 def _task(args: Namespace) -> str | None:
-    """Return the task of -p or --prompt-file, None for a session. UsageError for a contradiction."""
+    """Return the task of -p or --prompt-file, None for an interactive session. Raise UsageError if the flags contradict
+    each other."""
     flags = {"PROMPT": args.first, "-p": args.prompt, "--prompt-file": args.prompt_file}
     named = [flag for flag, value in flags.items() if value is not None]
     if len(named) > 1:
@@ -160,7 +161,8 @@ def _task(args: Namespace) -> str | None:
 
 @contextmanager
 def _target(args: Namespace) -> Iterator[Target]:
-    """Open the target that the flags name. UsageError if it cannot hold a conversation with tools."""
+    """Context manager: open the target that the flags name. Raise UsageError if it cannot hold a conversation with
+    tools."""
     if args.target == "local":
         from ..targets.local import LocalTarget
 
@@ -195,7 +197,8 @@ def _agent(args: Namespace, target: Target, workspace: Workspace, permit: Permit
 
 
 def _thinking(args: Namespace, target: Target) -> str:
-    """Return the thinking mode in force: a local model's depends on its context."""
+    """Return the thinking mode to use: that of the flags, or for a local model a lower one if its context is too
+    small."""
     from ..targets.local import LocalTarget
 
     if not isinstance(target, LocalTarget):

@@ -22,7 +22,8 @@ SHOWN_LINES, SHOWN_WIDTH = 12, 200
 
 
 class AgentView:
-    """Prints to this process's standard streams and asks the user; ``cancel`` answers a pending question with no."""
+    """Prints to this process's standard streams and asks the user. If ``cancel`` is pressed while a question waits, its
+    answer is no."""
 
     def __init__(self, prog: str):
         self.prog, self.cancel = prog, Cancellation()
@@ -74,7 +75,7 @@ class AgentView:
         lines = "".join(f"  {line}\n" for line in visible(detail).split("\n"))
         sys.stderr.write(f"{self.prog}: the model wants to {visible(what)}:\n{lines}")
         while True:
-            with suppress(ImportError, OSError):  # what was typed before the question is no answer
+            with suppress(ImportError, OSError):  # ignore what was typed before the question
                 import termios
 
                 termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)

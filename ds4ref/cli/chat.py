@@ -1,7 +1,7 @@
 """Interactive chat: a growing conversation in one session (docs/reference/ds4.md).
 
 Reasoning stays in the conversation, and so does a partial answer after Ctrl-C. Ctrl-C before the first token removes
-the turn and invalidates the session. A bad /command prints one line; the chat goes on.
+the turn and invalidates the session. A wrong /command prints one line, and the chat goes on.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Chat(Talk):
         say(PROG, f"system: {printable(self.transcript.system, 200)}" if self.transcript.system else "no system prompt")
 
     def regenerate(self, _: str) -> None:
-        """Run /regen: generate another answer to the last message; the old one stays if none results."""
+        """Run /regen: generate another answer to the last message; the old one stays if that fails."""
         before = self.transcript.take_back()
         if self.args.temp <= 0:
             say(PROG, "temperature 0 gives the same answer again")
@@ -132,10 +132,11 @@ class Chat(Talk):
         self.turn(text)
 
     def turn(self, text: str, seed: int | None = None) -> bool:
-        """Answer one message; return whether there is an answer.
+        """Answer one message, printing the answer; return whether there is one.
 
         Generation ends at EOS, the limit, Ctrl-C or a failure, which sets the exit code. A partial answer stays and is
-        closed with EOS; a turn without a single token is removed. ``seed``: of the sampler, None for the default.
+        closed with EOS; a turn without a single token is removed. ``seed``: seed of the sampler, None for that of the
+        flags.
         """
         transcript = self.transcript
         transcript.open_turn(text)
@@ -157,7 +158,7 @@ class Chat(Talk):
             failure = str(error) or "not enough memory"
             if not isinstance(error, TransientError):
                 self.session.invalidate()
-        except KeyboardInterrupt:  # a second Ctrl-C may strike in the middle of anything
+        except KeyboardInterrupt:  # a second Ctrl-C may have interrupted any step, so the session's state is unknown
             self.session.invalidate()
         self.code = 1 if failure else 0
         answered = generation is not None and bool(generation.tokens or generation.finish == "stop")
@@ -179,7 +180,7 @@ class Chat(Talk):
         check_fits(len(ids), session.ctx, room=2)
         known = session.common_prefix(ids)
         if 0 < known < session.pos:
-            with suppress(SessionError):  # out of reach: then everything is evaluated again
+            with suppress(SessionError):  # too far back: then everything is evaluated again
                 session.rewind(known)
         new = len(ids) - (known if known == session.pos else 0)
         with Progress(f"processing {new} input tokens") as progress:

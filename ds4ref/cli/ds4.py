@@ -147,17 +147,18 @@ RUNS = {
     "one-shot": ("oneshot", "oneshot"),
     "chat": ("chat", "chat"),
 }
-"""Module and function of each mode, imported when chosen; the first ones are flags."""
+"""Module and function of each mode, imported when chosen. The first ones are selected by flags of that name."""
 
 
 def _given(args: Namespace, flags: Iterable[str]) -> list[str]:
-    """Return the flags that the command line has."""
+    """Return those of ``flags`` that are on the command line."""
     values = {flag: getattr(args, flag.lstrip("-").replace("-", "_"), None) for flag in flags}
     return [flag for flag, value in values.items() if value not in (None, False)]
 
 
 def pick_mode(args: Namespace) -> str:
-    """Return the name of the mode that the flags select; UsageError if they contradict each other. Imports no mode."""
+    """Return the name of the mode that the flags select; raise UsageError if they contradict each other. The mode's
+    module is not imported yet."""
     sources, modes = _given(args, PROMPTS), _given(args, RUNS)
     if len(modes) > 1:
         raise UsageError(f"choose one of {' and '.join(modes)}")

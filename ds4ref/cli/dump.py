@@ -1,6 +1,6 @@
 """Modes of ``ds4`` that print or write numbers instead of text (docs/reference/ds4.md).
 
-Files appear only when complete. Everything cheap is checked before weights are loaded.
+Files are written atomically. Mistakes that can be found without the weights are reported before these are loaded.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ def dump_tokens(args: Namespace) -> int:
 
 
 def dump_logprobs(args: Namespace) -> int:
-    """Write a greedy continuation as JSON, each step with its likeliest alternatives (docs/reference/ds4.md)."""
+    """Write a greedy continuation of the prompt as JSON, each token with the most likely alternatives
+    (docs/reference/ds4.md)."""
     source = read_source(args)
     top_k = min(args.logprobs_top_k, MAX_TOP_K)
     with open_engine(PROG, args) as engine:
@@ -82,7 +83,8 @@ def dump_logprobs(args: Namespace) -> int:
 
 
 def _write_steps(out: IO[bytes], session: Session, tok: Tokenizer, limit: int, top_k: int) -> str:
-    """Write the steps, joined by commas; return "stop" if a token ended the answer, else "length"."""
+    """Write one JSON object per generated token, separated by commas; return "stop" if an end-of-text token was chosen,
+    else "length"."""
     with Progress("decoding") as progress:
         for step, token in enumerate(decode(session, lambda s: s.argmax(), limit, tok.ends, last=False)):
             best = session.top_logprobs(top_k)
@@ -99,7 +101,8 @@ def _write_steps(out: IO[bytes], session: Session, tok: Tokenizer, limit: int, t
 
 
 def token_json(tok: Tokenizer, token: int) -> str:
-    """Return a token as JSON, ``{"id":..,"text":"..","bytes":[..]}``; only ``bytes`` is always exact."""
+    """Return a token as JSON, ``{"id":..,"text":"..","bytes":[..]}``; "text" is approximate for incomplete UTF-8,
+    "bytes" always exact."""
     raw = tok.token_bytes(token)
     return f'{{"id":{token},"text":"{escape(raw)}","bytes":[{",".join(map(str, raw))}]}}'
 
@@ -134,7 +137,7 @@ def dump_logits(args: Namespace) -> int:
         if source.ids is None:
             mode = think_mode(PROG, args, engine.tokenizer)
             ids, _ = encode(source, engine.tokenizer, vocab, args.system, mode)
-        else:  # works on a file without a vocabulary too
+        else:  # token ids need no tokenizer, which the file may lack
             ids = check_ids(source.ids, vocab, source.where)
         check_fits(len(ids), args.ctx)
         check_space(args.dump_logits, len(ids) * vocab * 4)
@@ -153,7 +156,7 @@ def dump_logits(args: Namespace) -> int:
 
 
 def walk(session: Session, ids: Sequence[int], args: Namespace) -> Iterator[tuple[int, np.ndarray]]:
-    """Evaluate ``ids`` from an empty session; yield (first position, logits (n, vocab)) chunk by chunk."""
+    """Evaluate ``ids`` in the empty ``session``; yield (first position, logits (n, vocab)) chunk by chunk."""
     size = DECODE_ROWS if args.one_by_one else args.prefill_chunk or LOGIT_ROWS
     for start in range(0, len(ids), size):
         part = ids[start : start + size]
@@ -164,7 +167,7 @@ def check_space(path: str, needed: int) -> None:
     """Raise DataError if the disk of ``path`` has clearly less than ``needed`` bytes free."""
     target = Path(path).resolve()
     if not target.is_file() and target.exists():
-        return  # a device or a pipe
+        return  # the output is a device or a pipe
     free = shutil.disk_usage(target.parent).free
     if needed > free:
         raise DataError(f"cannot write {path}: needs {needed / 1e9:.1f} GB, only {free / 1e9:.1f} GB free")

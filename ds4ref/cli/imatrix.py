@@ -1,4 +1,5 @@
-"""``ds4 imatrix``: measures an importance matrix of the weights on a text, for ``ds4-quantize --imatrix``.
+"""``ds4 imatrix``: measures on a text how important each weight is (an importance matrix), for ``ds4-quantize
+--imatrix``.
 
 ds4 imatrix prompts.txt -m model.gguf -o importance.gguf     llama.cpp's current format, with counts
 ds4 imatrix prompts.txt -m model.gguf -o importance.dat      llama.cpp's older format
@@ -55,7 +56,8 @@ def build_parser() -> Parser:
 
 
 def body(argv: Sequence[str]) -> int:
-    """Evaluate the prompts, measure the importance of each matrix's inputs and write it; return the exit code."""
+    """Evaluate the prompts, measure the importance of each matrix's input channels and write it to a file; return the
+    exit code."""
     args = parsed(build_parser(), argv)
     if args is None:
         return 0

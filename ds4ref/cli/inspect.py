@@ -18,11 +18,11 @@ PROG = "ds4"
 def inspect(args: Namespace) -> int:
     """Print a report on the model file named by --inspect or -m, without reading tensor data; return the exit code.
 
-    Of a file with keys or tensors that are refused, print what becomes of all of them, and raise ModelFileError.
+    If keys or tensors of the file are refused, print how each of them is treated, and raise ModelFileError.
     """
     path = choose_model(PROG, args.inspect or args.model).path
     with open_source(path, check=False) as opened:
-        arch = arch_of(opened)  # refuses an architecture that is not known here
+        arch = arch_of(opened)  # raises an error for an unknown architecture
         known = accounts(opened)
         problems = refused(known)
         if problems:

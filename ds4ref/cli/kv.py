@@ -1,11 +1,12 @@
-"""``ds4-kv``: lists, shows, verifies and prunes a folder of checkpoints.
+"""``ds4-kv``: lists, shows, verifies and prunes a folder of checkpoints (saved KV caches of conversations).
 
 ds4-kv list DIR                    the checkpoints, most valuable first
 ds4-kv list DIR 6144               one checkpoint in full, by the beginning of its name
 ds4-kv list DIR --verify           check every byte that has a digest; exit 1 if a file is damaged
-ds4-kv prune DIR --space-mb 1024   delete down to a size; left-over and damaged files always go
+ds4-kv prune DIR --space-mb 1024   delete down to a size; abandoned and damaged files are always deleted
 
-Safe while servers use the folder. Files written by ds4 itself are shown, checked as far as possible, and pruned alike.
+Safe while servers use the folder. Files written by ds4 itself are shown and pruned in the same way, and checked as far
+as possible.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ exit codes: 0 done; 1 failure or damaged file; 2 usage"""
 
 
 def build_parser(command: str) -> Parser:
-    """Return the parser of one command, or of the overview for ""."""
+    """Return the parser of the subcommand ``command``, or for "" the parser that shows the overview."""
     parser = Parser(
         f"{PROG} {command}".strip(),
         usage=USAGE[command],
@@ -114,7 +115,7 @@ def _row(directory: Directory, entry: StoredCheckpoint, facts: dict[str, Any], n
 
 
 def _title(directory: Directory, entry: StoredCheckpoint) -> str:
-    """Return the first user message in the text, or the text's start, in one line."""
+    """Return the first user message in a checkpoint's text, else the beginning of the text, in one line."""
     from ..session.kvc import HEAD_BYTES
     from ..text.protocol import SPECIALS, USER
 
@@ -131,9 +132,10 @@ def _title(directory: Directory, entry: StoredCheckpoint) -> str:
 
 
 def _facts(directory: Directory, entry: StoredCheckpoint, full: bool) -> dict[str, Any]:
-    """Return everything in header and integrity section; if ``full`` call ids and text, too.
+    """Return all values in a checkpoint's header and integrity section; with ``full`` also the ids of tool calls, and
+    the text.
 
-    ``state`` is "ds4ref" or "ds4", whoever wrote it, else "damaged" or "unknown".
+    ``state`` is "ds4ref" or "ds4" by the program that wrote the file, else "damaged" or "unknown".
     """
     from ..session import kvc
 
@@ -159,9 +161,10 @@ def _facts(directory: Directory, entry: StoredCheckpoint, full: bool) -> dict[st
 
 
 def _verdict(path: Path) -> tuple[str, str]:
-    """Read a file through and return its verdict and the reason.
+    """Check a whole file and return (verdict, reason).
 
-    Verdicts: "sound", "plausible" (ds4's own, without digests), "other" (of another version), "damaged", "unread".
+    Verdicts: "sound", "plausible" (written by ds4, so without digests to check), "other" (of another version),
+    "damaged", "unread" (cannot be read).
     """
     from ..session import kvc
 
@@ -213,7 +216,7 @@ def prune(args: Namespace) -> int:
 
 
 def _open(args: Namespace) -> Directory:
-    """Open the named folder, which must exist."""
+    """Return the folder named on the command line, which must exist."""
     from ..session.directory import Directory
 
     if not args.names:
@@ -227,7 +230,7 @@ def _open(args: Namespace) -> Directory:
 
 
 def _named(directory: Directory, names: Sequence[str]) -> list[StoredCheckpoint]:
-    """Return the checkpoints with these names, each of which may be abbreviated."""
+    """Return the checkpoints with these names; a name may be abbreviated to its beginning."""
     entries, matches = directory.entries(), []
     for name in names:
         fitting = [entry for entry in entries if entry.name.lower().startswith(Path(name).name.lower())]

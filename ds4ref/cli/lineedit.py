@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 HISTORY = ".ds4ref_history"
 
 ReadLine = Callable[[], str | None]
-"""Type of a function that returns the next line without its end, None at the end of input.
+"""Type of a function that returns the next line without its line feed, None at the end of input.
 
 It raises KeyboardInterrupt for Ctrl-C while typing.
 """
@@ -61,7 +61,7 @@ def _editor(prompt: str, commands: Iterable[str], history: str = HISTORY) -> Rea
         key_bindings=keys,
         completer=WordCompleter(list(commands), sentence=True),
         complete_while_typing=False,
-        enable_suspend=True,  # else Ctrl-Z becomes a character of the message
+        enable_suspend=True,  # else Ctrl-Z is inserted into the message as a character
         prompt_continuation=" " * len(prompt),
     )
 
@@ -75,8 +75,10 @@ def _editor(prompt: str, commands: Iterable[str], history: str = HISTORY) -> Rea
 
 
 def open_history(path: Path) -> History:
-    """Return the history of the line editor in the file ``path``, which only the user can read; one that lasts as long
-    as the process where the file cannot be written."""
+    """Return the history of the line editor, kept in the file ``path`` that only the user can read.
+
+    If the file cannot be written, the history lasts only as long as the process.
+    """
     from prompt_toolkit.history import FileHistory, InMemoryHistory
 
     try:

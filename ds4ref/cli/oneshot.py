@@ -63,9 +63,10 @@ def answer(engine: Engine, args: Namespace, ids: list[int], thinking: bool) -> i
 
 
 def report(timing: Timing, engine: Engine) -> None:
-    """Print the timing line (ds4.md), engine time excluding printing; prints nothing if nothing was computed.
+    """Print the timing line (ds4.md) on stderr: time of the engine, without time spent printing. Print nothing if
+    nothing was computed.
 
-    With guessed tokens a second line says how many were right so far.
+    With speculative decoding, a second line says how many drafted tokens were accepted so far.
     """
     if not (timing.prefill_tokens or timing.tokens):
         return
@@ -81,14 +82,15 @@ def report(timing: Timing, engine: Engine) -> None:
 def generation_of(
     engine: Engine, session: Session, args: Namespace, seed: int, thinking: bool, cancel: Interrupt, timing: Timing
 ) -> Generation:
-    """Return an answer with the flags' settings; the model file has its kind of sampler (llama2.c has its own)."""
+    """Return the generation of an answer with the settings of the flags and the sampler for this kind of model
+    (llama2.c has its own)."""
     sampler = sampler_of(engine.source, args.temp, top_k=args.top_k, top_p=args.top_p, min_p=args.min_p, seed=seed)
     return Generation(session, engine.tokenizer, sampler, limit=args.tokens, thinking=thinking, cancel=cancel,
                       timing=timing)  # fmt: skip
 
 
 def answer_facts(pieces: list[Piece], generation: Generation) -> dict[str, Any]:
-    """Return an answer for ``--json``: its text, its reasoning and its token ids."""
+    """Return what ``--json`` prints about an answer: its text, its reasoning and its token ids."""
     return {
         "text": "".join(piece.text for piece in pieces if not piece.thinking),
         "reasoning": "".join(piece.text for piece in pieces if piece.thinking),
@@ -97,7 +99,8 @@ def answer_facts(pieces: list[Piece], generation: Generation) -> dict[str, Any]:
 
 
 def run_facts(engine: Engine, args: Namespace, timing: Timing, generation: Generation, seed: int) -> dict[str, Any]:
-    """Return the run as a JSON object (``--json``); times in seconds, excluding time spent printing."""
+    """Return what ``--json`` prints about the run: engine, settings, and times in seconds without time spent
+    printing."""
     return {
         **identity(engine),
         **stamp(),

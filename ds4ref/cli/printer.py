@@ -1,9 +1,9 @@
 """Prints generated text (docs/reference/ds4.md).
 
 On a terminal with colours, reasoning is grey and its tags are hidden; everywhere else it is printed between a line
-``<think>`` and a line ``</think>``, so that it can be told from the answer in a pipe. The second line is missing if the
-reasoning was cut off. The output always ends with a newline. On a terminal, generated control characters are shown as
-visible symbols.
+``<think>`` and a line ``</think>``, so that it can be told from the answer in a pipe. If the reasoning was cut off,
+there is no line ``</think>``. The output always ends with a newline. On a terminal, generated control characters are
+shown as visible symbols.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ _CONTROLS |= dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
 
 
 class Printer:
-    """Prints one answer piece by piece; as a context manager it resets colours and ends the last line."""
+    """Prints one answer piece by piece. Use it as a context manager: at the end it resets colours and ends the last
+    line."""
 
     def __init__(self, out: IO[str] | None = None):
         self.out = out or sys.stdout
         self.colour, self.tty = has_colour(self.out), self.out.isatty()
-        self._thinking = self._opened = False  # _opened: the reasoning is grey, or its tag was printed
+        self._thinking = self._opened = False  # _opened: whether grey was switched on, or <think> printed
         self._empty = self._column_zero = True
 
     def __enter__(self) -> Printer:

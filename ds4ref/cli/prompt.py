@@ -1,7 +1,7 @@
 """Converts the user's prompt to token ids (docs/explanation/text.md 3).
 
-The command line builds prompts piece by piece: special tokens by id, all text by plain tokenization, so that a message
-cannot smuggle in control tokens. The one exception is a prompt that starts with the BOS string: it is taken as an
+The command line builds prompts piece by piece: special tokens by id, all text by plain tokenization, so that text in a
+message cannot become a control token. The one exception is a prompt that starts with the BOS string: it is taken as an
 already rendered chat.
 """
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PromptSource:
-    """The user's prompt, as ``text`` or as token ``ids``, validated as far as possible without a model.
+    """The user's prompt, either as ``text`` or as token ``ids``, validated as far as possible without a model.
 
-    ``where``: the option it comes from, for error messages.
+    ``where``: the flag it comes from, for error messages.
     """
 
     text: str = ""
@@ -66,7 +66,8 @@ def check_ids(ids: tuple[int, ...], vocab: int, where: str) -> list[int]:
 
 
 def think_mode(prog: str, args: Namespace, tok: Tokenizer) -> str:
-    """Return the thinking mode of the flags; in May's form "max" becomes "high", with a warning, in a small context."""
+    """Return the thinking mode of the flags. With ds4's prompt format "max" becomes "high" in a small context, with a
+    warning."""
     if tok.profile is not None:
         return str(args.think)
     if args.think == "max" and mode_for_context("max", args.ctx) != "max":
@@ -78,7 +79,7 @@ def think_mode(prog: str, args: Namespace, tok: Tokenizer) -> str:
 
 
 def warn_of_system(tok: Tokenizer, system: str) -> None:
-    """Say that a system text is not used, where somebody wrote one and the model has no place for it."""
+    """Print a warning if the user gave a system text but the model has no chat template to put it into."""
     if not tok.chats and system not in ("", DEFAULT_SYSTEM):
         say("ds4", "warning: the model has no chat template: system prompt ignored")
 
@@ -86,7 +87,8 @@ def warn_of_system(tok: Tokenizer, system: str) -> None:
 def encode(source: PromptSource, tok: Tokenizer, vocab: int, system: str, mode: str) -> tuple[list[int], bool]:
     """Return (token ids of a one-shot prompt, whether the answer starts inside ``<think>``).
 
-    An empty prompt is for models that continue a text from its beginning; UsageError for others.
+    An empty prompt is allowed for models without a chat template that start every text with BOS; raise UsageError for
+    others.
     """
     if source.ids is None and not source.text and (tok.chats or not tok.adds_bos):
         raise UsageError("the prompt is empty")

@@ -5,7 +5,8 @@ ds4-quantize model.gguf -o q2.gguf --recipe q2 --imatrix imatrix.dat  with an im
 ds4-quantize model/ -o out.gguf --template old.gguf                   names, order, metadata, formats of another file
 ds4-quantize q2.gguf --donor q4.gguf --layers 37-42 -o mixed.gguf   experts of some layers from another file
 
-The plan goes to stdout, progress to stderr. The same command resumes an interrupted run.
+The plan (which tensors get which formats) is printed on stdout, progress on stderr. The same command resumes an
+interrupted run.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ recipes:
 
 exit codes: 0 done; 1 failure; 2 usage; 130 Ctrl-C (run the same command again to resume)"""
 
-# Family -> its flag, other spellings, what it says. Those of ds4's tool come first.
+# Group of tensors -> ((flag, other spellings), what its help says). Spellings of ds4's own tool come first.
 FLAGS: dict[str, tuple[tuple[str, ...], str]] = {
     "gate": (("--routed-w1", "--routed-gate"), "routed experts, gate"),
     "down": (("--routed-w2", "--routed-down"), "routed experts, down"),
@@ -60,7 +61,7 @@ FLAGS: dict[str, tuple[tuple[str, ...], str]] = {
 
 
 def _type(text: str) -> str:
-    """Parse a format's name, or "copy"."""
+    """Return the tensor format that ``text`` names, or "copy"."""
     from ..weights.quantize.plan import QUANTIZERS
 
     plain = text.lower().replace("-", "").replace("_", "")
@@ -73,7 +74,7 @@ def _type(text: str) -> str:
 
 
 def _override(text: str) -> tuple[str, str]:
-    """Parse ``PREFIX=TYPE``."""
+    """Split ``PREFIX=TYPE`` into (prefix of tensor names, format)."""
     prefix, equals, kind = text.rpartition("=")
     if not equals or not prefix:
         raise ArgumentTypeError("NAME=TYPE is needed, such as blk.0.ffn_down_exps.weight=q8_0")
@@ -191,7 +192,7 @@ def quantize(argv: Sequence[str]) -> int:
 def _refuse_unreadable(plan: Plan, path: str | None) -> None:
     """Raise ModelFileError, before anything is written, for a file that ds4 would refuse to open.
 
-    A file that holds only a block for multi-token prediction is no model and is read together with one.
+    A file that holds only a block for multi-token prediction (MTP) is not checked: it is not a model by itself.
     """
     from ..archs import costs_of
     from ..archs.deepseek4.tensors import MTP
@@ -214,7 +215,7 @@ def _run(args: Namespace, plan: Plan, source: Any, table: Any, digest: str) -> N
         for path in paths:
             _check_target(path, args.overwrite, *args.source, args.hf, args.template, args.imatrix, args.donor)
     done = 0
-    # No part has its name until all are written: the last one to get it is the first, by which a set is opened.
+    # The output files get their names only when all are written, the first one last: a model is opened by its name.
     with Interrupt() as interrupt, Progress("bytes written") as progress, ExitStack() as stack:
         outs = [
             stack.enter_context(PartFile(path, part.metadata, [item.spec for item in part.items], plan.alignment,
@@ -245,7 +246,7 @@ def _stop(interrupt: Interrupt) -> None:
 
 
 def _mtp_block(path: str) -> TensorSource:
-    """Open the block for multi-token prediction of a published folder."""
+    """Open the block for multi-token prediction (MTP) in a published folder."""
     from ..weights.published import PublishedSource
 
     if os.path.isfile(path) and not path.endswith((".json", ".safetensors")):
@@ -286,7 +287,7 @@ def _choices(args: Namespace) -> Any:
 
 
 def _show(plan: Plan, as_json: bool) -> None:
-    """Print the plan: tensors that are treated alike, and sizes in the source and in the result."""
+    """Print the plan: one line for all tensors that are treated alike, and the sizes before and after."""
     from ..weights.quantize.plan import to_json
 
     if as_json:

@@ -2,12 +2,12 @@
 
     python -m ds4ref.cli.scripted [options of ds4-server]
 
-Whether the embedded model calls a tool is not to be relied on, and agents do not force a call. So a script chooses
-the tokens of every answer that the request does not constrain (by a schema or a choice of tools). Everything else is
-done by the server: prompts are evaluated, snapshots kept and resumed, tokens decoded, parsed and sent.
+The tiny embedded model does not reliably call tools, and agents do not force a call. So a script chooses the tokens of
+every answer that the request does not constrain (by a schema or a choice of tools). Everything else is real: the server
+evaluates prompts, keeps and resumes snapshots, and decodes, parses and sends tokens.
 
-The script: read the file that the user names, with any tool that reads files or runs commands, and repeat the secret
-word in the result.
+The script: call any tool that reads files or runs commands, to read the file that the user names, then repeat the
+secret word in the result.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _results(messages: Sequence[Message]) -> Iterator[str]:
 
 
 def call_of(tools: Sequence[Schema], path: str) -> ToolCall | None:
-    """Return a call of one of ``tools`` that shows the file ``path``; None if none can."""
+    """Return a call of one of ``tools`` that shows the file ``path``; None if no tool can do that."""
     functions = {tool.bare.lower(): tool for tool in tools if tool.kind == "function"}
     for name in (*READERS, *SHELLS):
         if name in functions:
@@ -84,7 +84,7 @@ def arguments_for(schema: Mapping[str, Any], path: str) -> dict[str, Any] | None
 
 
 def _some(of: Mapping[str, Any]) -> Any:
-    """Return some value of a required property."""
+    """Return some valid value for a required property, given its JSON schema ``of``."""
     if of.get("enum"):
         return of["enum"][0]
     kind = of.get("type")
@@ -96,14 +96,14 @@ def _some(of: Mapping[str, Any]) -> Any:
 
 
 class Script:
-    """Hook that forces an answer (see ``generate.Guide``): the tokens of ``text``, then end of sequence."""
+    """A hook (``generate.Guide``) that forces an answer: the tokens of ``text``, then end of sequence."""
 
     def __init__(self, text: str, tokenizer: Tokenizer):
         self.text, self.tokenizer = text, tokenizer
         self.ids: list[int] | None = None
 
     def fresh(self) -> Script:
-        """Return the same script for another answer."""
+        """Return a new script with the same text, for another answer."""
         return Script(self.text, self.tokenizer)
 
     def __call__(self, generation: Any, logits: np.ndarray) -> int:
@@ -116,7 +116,8 @@ class Script:
 
 
 def guide_of(turn: Turn, tokenizer: Tokenizer) -> Any:
-    """Return the constraint that ``turn`` demands, else the script; None for plain prompts, left to the model.
+    """Return the hook for the answer to ``turn``: the constraint that the request demands (None for a plain prompt,
+    left to the model), or else the script.
 
     Strict tools are not constrained, since the script's calls fit their schemas.
     """

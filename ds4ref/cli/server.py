@@ -37,12 +37,13 @@ PROG = "ds4-server"
 MODEL = "deepseek-v4-flash"
 TOKENS = 393216
 CONTEXTS = (65536, 32768)
-"""Contexts in tokens by default, the first that fits: an agent's first prompt may have 40,000 tokens."""
+"""Default context sizes in tokens; the first one that fits into memory is used. An agent's first prompt may have 40,000
+tokens."""
 SHARE = 16
-"""A context fits if its caches take at most one part in so many of memory: there are several, and snapshots of them."""
+"""A context fits if its caches take at most 1/``SHARE`` of memory: there are several of them, and snapshots."""
 STREAMS = 16
 EMBEDDED_TOKENS = 512
-"""Length of an answer of the embedded model to a request that names none."""
+"""Maximum tokens of an answer of the embedded model if the request sets no limit."""
 
 USAGE = "ds4-server [options]\n       ds4-server smoke [options]    test real clients against this or any server"
 
@@ -157,7 +158,7 @@ def make_service(
 ) -> Service:
     """Assemble the server for an open engine.
 
-    ``constrain``: function that makes the constraint of a turn, by default ``constrain.guide_of``.
+    ``constrain``: function that returns the constraint on the answer to a request, by default ``constrain.guide_of``.
     """
     from ..server.app import apis
     from ..server.constrain import guide_of
@@ -167,7 +168,7 @@ def make_service(
     from ..server.vocabulary import vocabulary
     from ..server.worker import Worker
 
-    vocabulary(engine.tokenizer)  # a second or two: now, and not in front of the first answer that needs it
+    vocabulary(engine.tokenizer)  # takes a second or two: now, so that no answer has to wait for it
     if constrain is None:
         constrain = partial(guide_of, max_reasoning=args.form_thinking)
     disk = checkpoints(engine, args)
@@ -179,7 +180,8 @@ def make_service(
 
 
 def default_ctx(engine: Engine) -> int:
-    """Return the context in tokens where the user names none: the largest of CONTEXTS that fits into memory."""
+    """Return the context in tokens if the user gives none: the first of CONTEXTS that fits into memory, else the
+    last."""
     from ..environment import memory_bytes
 
     device = getattr(engine.model.ops, "memory", None)
@@ -188,7 +190,7 @@ def default_ctx(engine: Engine) -> int:
 
 
 def checkpoints(engine: Engine, args: Namespace) -> Store | None:
-    """Open the checkpoint store in the folder --kv-disk-dir; None without that flag."""
+    """Open the store of checkpoints in the folder --kv-disk-dir; return None without that flag."""
     if args.kv_disk_dir is None:
         return None
     from ..session.boundaries import Policy
@@ -243,7 +245,8 @@ def serve(
 
 
 def facts(how: Settings, engine: Engine) -> Settings:
-    """Return the settings with what depends on the model: its name and file for people, and the usual limit."""
+    """Return the settings with the values that depend on the model: its name and file, for display, and the default
+    token limit."""
     from dataclasses import replace
 
     from ..nano import embedded_path

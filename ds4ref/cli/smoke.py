@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 PROG = "ds4-server smoke"
 TOKENS, THEIR_TOKENS = 200, 1024
-"""Maximum tokens of an answer: of the embedded model, and of another server's model, which may have to reason first."""
+"""Maximum tokens of an answer: of the embedded model, and of another server's model, which may reason before it
+answers."""
 
 
 def build_parser() -> Parser:
@@ -76,7 +77,8 @@ def body(argv: Sequence[str]) -> int:
 
 
 def tried(args: Namespace, kinds: Sequence[Kind], command: Sequence[str]) -> int:
-    """Run the clients ``kinds`` and print the report; return the exit code. ``command``: recorded in the report."""
+    """Run the ``kinds`` of clients and print the report; return the exit code. ``command``: the command line, for the
+    report."""
     from ..conformance import results, runner
 
     url, apis = address(args.url), apis_of(args.api)
@@ -114,7 +116,7 @@ def listing(kinds: Sequence[Kind]) -> str:
 
 
 def address(url: str | None) -> str:
-    """Return the root URL of the server to test, "" for our own; UsageError for an invalid URL."""
+    """Return the root URL of the server to test, "" to start ds4-server; raise UsageError for an invalid URL."""
     if url is None:
         return ""
     from urllib.parse import urlsplit
@@ -126,7 +128,7 @@ def address(url: str | None) -> str:
 
 
 def apis_of(names: str | None) -> tuple[str, ...]:
-    """Return the APIs to test, none for all; UsageError for names of no API."""
+    """Return the APIs to test, () for all of them; raise UsageError for an unknown name."""
     from ..conformance.checks import groups
 
     if names is None:

@@ -1,9 +1,9 @@
-"""``ds4 steer``: builds directions for steering from pairs of prompts, and measures what they do.
+"""``ds4 steer``: builds steering directions from two sets of prompts, and measures their effect.
 
 ds4 steer build --good-file terse.txt --bad-file long.txt -o terse.f32
 ds4 steer measure terse.f32 questions.txt --scales -1,0.5,1,2
 
-A method is in ``ds4ref.steering``; this module reads the command line, calls it and prints.
+The methods are in ``ds4ref.steering``; this module reads the command line, calls them and prints.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ exit codes: 0 done, even without an effect; 1 failure; 2 usage"""
 SCALES = (-2.0, -1.0, -0.5, 0.5, 1.0, 2.0)
 COMPONENT = "ffn_out"
 LEAST_TEXT, TEXT = 96, 1024
-"""Tokens of a text from which on there is a loss with an interval, and how many are measured."""
+"""Minimum number of tokens of the text on which the loss is measured, and maximum number of them that are used."""
 
 
 def build_parser(command: str) -> Parser:
-    """Return the parser of a subcommand, "" for the overview."""
+    """Return the parser of the subcommand ``command``, or for "" the parser that shows the overview."""
     description = COMMANDS.get(command, "Build steering directions from prompts, measure them on others.")
     parser = Parser(
         f"{PROG} {command}".strip(), usage=USAGE[command], description=description, epilog=EPILOG, unavailable={}
@@ -118,7 +118,7 @@ def body(argv: Sequence[str]) -> int:
 
 
 def build(args: Namespace) -> int:
-    """Write directions and their description; return the exit code."""
+    """Compute the directions, and write them and their description; return the exit code."""
     from ..console.tool import required
 
     required(args, "good-file", "bad-file", "output")
@@ -182,7 +182,7 @@ def _share(share: Any) -> str:
 
 
 def measure(args: Namespace) -> int:
-    """Print effect and cost at every scale; return the exit code."""
+    """Print effect and cost of steering at every scale; return the exit code."""
     if len(args.names) != 2:
         raise UsageError("name a file of directions and a file of prompts")
     if bool(args.like) != bool(args.unlike):
@@ -232,7 +232,7 @@ def _trial(engine: Engine, args: Namespace, about: dict[str, Any]) -> Trial:
 
 
 def _text(result: Result) -> str:
-    """Return the table of scales and the verdict."""
+    """Return the table of scales, and the verdict, as text."""
     from ..console.tool import rows
 
     body = [["0", "0", "0", "1.000"]]

@@ -1,4 +1,5 @@
-"""The loop of an interactive conversation: reads lines until the input ends; "/name" is a command."""
+"""The loop of an interactive conversation: reads lines until the input ends; a line "/name" is a command, any other
+line a message to the model."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ class Talk(ABC):
 
     @abstractmethod
     def commands(self) -> Mapping[str, Callable[[str], None]]:
-        """Return the commands that other conversations lack; each receives the text after its name."""
+        """Return the commands that this kind of conversation has in addition, by name; each receives the text after its
+        name."""
 
     @abstractmethod
     def think(self, mode: str) -> None:
@@ -39,7 +41,7 @@ class Talk(ABC):
         """Answer one message of the user."""
 
     def read_lines(self, prompt: str, history: str = HISTORY, first: str | None = None) -> int:
-        """Chat loop: read lines until the input ends, run /commands, send the rest to the model.
+        """Run the chat loop: read lines until the input ends, run /commands, send all other lines to the model.
 
         Returns the exit code of the last answer.
 
@@ -65,7 +67,7 @@ class Talk(ABC):
         return self.code
 
     def line(self, line: str) -> None:
-        """Run ``line`` as a command if it starts with "/", else answer it; an error prints one line."""
+        """Run ``line`` as a command if it starts with "/", else answer it; print an error as one line."""
         text = line.strip()
         if not text:
             return

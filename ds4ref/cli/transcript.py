@@ -1,4 +1,4 @@
-"""A chat's conversation: turns as token ids."""
+"""The conversation of a chat, and its rendering to token ids."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 @dataclass
 class Turn:
-    """A turn of the conversation.
+    """A turn of the conversation: a message and its answer.
 
     user     the user's message
     mode     the thinking mode of the answer
-    answer   token ids of the answer without EOS, None before it
+    answer   token ids of the answer without EOS, None before there is one
     """
 
     user: str
@@ -29,7 +29,7 @@ class Turn:
 
 
 class Transcript:
-    """A conversation: BOS, Think-Max prefix if any, system text, then turns.
+    """A conversation. As tokens: BOS, the prefix of thinking mode "max" if it is on, system text, then the turns.
 
     ``mode`` is the thinking mode of later turns.
     """
@@ -48,9 +48,9 @@ class Transcript:
     def ids(self) -> list[int]:
         """Token ids of the conversation, up to the start of the next answer.
 
-        Rendered by the model's own template or profile if it has one. Switching to or from mode "max" changes the
-        beginning, and the template may drop parts of past turns; the tokens after such a change have to be evaluated
-        again.
+        They are rendered by the model's own chat template or prompt format if it has one. Switching to or from mode
+        "max" changes the beginning, and the template may drop parts of past turns; the tokens after such a change have
+        to be evaluated again.
         """
         if self.tok.renders:
             return encode_messages(self.tok, self._messages(), self.mode)
@@ -73,13 +73,13 @@ class Transcript:
         return messages
 
     def _encode(self, text: str) -> list[int]:
-        """Return the token ids of a text, cached, since every turn renders the conversation again."""
+        """Return the token ids of a text. They are cached, since every turn renders the whole conversation again."""
         if text not in self._encoded:
             self._encoded[text] = self.tok.encode(text)
         return self._encoded[text]
 
     def open_turn(self, text: str) -> None:
-        """Append a user message; ``ids`` then ends where its answer starts."""
+        """Append a message of the user; ``ids`` then ends where the answer to it starts."""
         self.turns.append(Turn(text, self.mode))
 
     def close_turn(self, answer: Sequence[int]) -> None:
@@ -96,7 +96,7 @@ class Transcript:
         """Split an answer into reasoning and text."""
         ids, reasoning = turn.answer or [], []
         if self.tok.template is not None and ids[:1] != [self.tok.think_open]:
-            return "", self._text(ids)  # such models say themselves when they think
+            return "", self._text(ids)  # these models generate the opening tag themselves if they think
         if ids[:1] == [self.tok.think_open]:
             ids = ids[1:]
         if turn.mode != "none":

@@ -1,10 +1,10 @@
-"""Terminal agents as clients: their configuration, start, and test of success.
+"""Terminal agents as clients: writes their configuration, runs them, and decides whether they succeeded.
 
-Each agent gets a home of its own and none of the user's keys, settings or proxies. Its configuration names the server,
-the model and the context; it gets one task (``task``). It succeeds if it exits by itself with code 0 and its answer
-contains the secret word of the task's file.
+Each agent gets its own home folder, and none of the user's keys, settings or proxies. Its configuration names the
+server, the model and the context length; it gets one task (``task``). It succeeds if it exits by itself with code 0 and
+its answer contains the secret word of the task's file.
 
-Configurations follow the makers' documentation, with telemetry and updates off (clients.md 2 to 7).
+Configurations follow the agents' documentation, with telemetry and updates off (docs/evidence/clients.md).
 """
 
 from __future__ import annotations
@@ -32,12 +32,13 @@ DUMMY = "dummy"
 
 @dataclass(frozen=True)
 class Setting:
-    """The environment of a client's run.
+    """Everything that a client's run depends on.
 
     place      where the client is installed
-    work       folder for its home and working folder
-    url, model, ctx, key   the server, its model, context length in tokens, and API key
-    led        whether the server's answers are scripted (``ds4ref.cli.scripted``)
+    work       folder in which its home and its working folder are created
+    url, model, ctx, key   the server's address, the model, its context length in tokens, and the API key
+    led        whether the server's answers are scripted, so that tools are certain to be called
+               (``ds4ref.cli.scripted``)
     timeout    seconds for each command
     """
 
@@ -63,7 +64,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Run:
-    """A command line to run, and the environment variables that it adds."""
+    """A command line, and the environment variables to set for it."""
 
     command: list[str]
     env: Mapping[str, str] = field(default_factory=dict)
@@ -71,9 +72,11 @@ class Run:
 
 @dataclass(frozen=True)
 class Done:
-    """A finished process: exit code (None: it timed out), standard output and standard error.
+    """A finished process.
 
-    ``late``: what to say if it timed out: of how long, and how far the server was with the answers that it waited for.
+    code      exit code, None if it timed out
+    out, err  standard output and standard error
+    late      the message for the report if it timed out
     """
 
     code: int | None
@@ -83,18 +86,21 @@ class Done:
 
     @property
     def ended(self) -> str:
-        """How it ended, in a few words."""
+        """How the process ended, in a few words for the report."""
         return self.late if self.code is None else f"exit code {self.code}"
 
     @property
     def tail(self) -> str:
-        """The last lines of the process's output."""
+        """The last two lines of the process's output, as one line."""
         words = [line for text in (self.err, self.out) for line in text.splitlines() if line.strip()]
         return shown(" / ".join(words[-2:])) or "nothing"
 
 
 def run(setting: Setting, how: Run, name: str) -> Done:
-    """Run a command until it ends or times out, then kill its process group; output goes to ``name``.out and .err."""
+    """Run a command until it ends or times out, then kill its process group.
+
+    Its output goes to the files ``name``.out and ``name``.err in the work folder.
+    """
     env = {key: os.environ[key] for key in KEPT if key in os.environ}
     env |= {"HOME": str(setting.home), "PATH": setting.place.path, "NO_COLOR": "1", "TERM": "dumb", **how.env}
     paths, late = [setting.work / f"{name}.{end}" for end in ("out", "err")], ""
@@ -109,7 +115,7 @@ def run(setting: Setting, how: Run, name: str) -> Done:
             code = None
             late = f"no end within {setting.timeout:.0f} s (--timeout gives more time)"
         finally:
-            # opencode ignores SIGTERM while it loops, and agents leave children behind
+            # opencode ignores SIGTERM while it loops, and agents leave child processes behind
             try:
                 os.killpg(process.pid, signal.SIGKILL)
             except ProcessLookupError:
@@ -204,14 +210,14 @@ RECIPES: dict[str, Callable[[Setting, str, str], Run]] = {
 
 
 def prepared(setting: Setting) -> Task:
-    """Create the agent's folders and the task's file; return the task."""
+    """Create an agent's home and working folder and the task's file; return the task."""
     setting.home.mkdir(parents=True)
     setting.folder.mkdir()
     return task(setting.folder)
 
 
 def agent(kind: Kind, api: str, setting: Setting) -> Iterator[Check]:
-    """Run the agent ``kind`` on one task; yield the checks of start, turn, tool call and answer."""
+    """Run the agent ``kind`` on one task, over the API ``api``; yield the checks of start, turn, tool call, answer."""
     job = prepared(setting)
     how = RECIPES[kind.name](setting, api, job.prompt)
     name = f"{kind.name}.{api}" if api else kind.name
@@ -230,7 +236,8 @@ def agent(kind: Kind, api: str, setting: Setting) -> Iterator[Check]:
 def outcome(name: str, job: Task, done: Done, led: bool) -> Iterator[Check]:
     """Yield the checks of tool call and answer: both pass if the secret word is in the agent's output.
 
-    Without scripted answers (``led``), they are skipped if the agent ended well without the word.
+    name: begins the checks' names; job: the task; done: the agent's finished process; led: whether the server's answers
+    were scripted. If they were not, and the agent exited with code 0 without the word, the checks are skipped.
     """
     known, how = job.word in done.out, "scripted" if led else ""
     for feature, expected in (

@@ -15,22 +15,23 @@ from ..errors import UsageError
 from ..nano.cache import cache_dir
 
 NODE = "node@22.23.3"
-"""npm requirement of a Node.js binary, for clients that need a recent one."""
+"""npm package with a Node.js binary, for clients that need a recent Node.js."""
 
 
 @dataclass(frozen=True)
 class Kind:
     """A client of the table.
 
+    name       its name on the command line and in the report
     registry   "pip" or "npm", "" for checks that come with ds4ref
     package    name of the package in the registry
     version    pinned version
     runs       "checks" over plain HTTP, a "probe" script in its own interpreter, or an "agent" (a program)
     about      description for --list
-    apis       APIs over which the client is run, one row of the report each; "score": scoring of completions
-    wide       whether it speaks several APIs in one run, whichever are asked for
+    apis       APIs over which the client is run, each in its own row of the report; "score": scoring of completions
+    wide       whether one run tests several APIs, regardless of which the user chose
     more       requirements installed beside the client
-    scripted   whether it needs a server with scripted answers, since nothing forces the model to call a tool
+    scripted   whether it needs a server with scripted answers, since nothing else would make the model call a tool
     size       MB installed
     quick      whether the client belongs to QUICK
     """
@@ -95,7 +96,7 @@ def find(name: str) -> Kind:
 
 
 def chosen(names: Iterable[str]) -> list[Kind]:
-    """Return the named clients in order, duplicates removed; "quick" stands for QUICK."""
+    """Return the named clients in order, without duplicates; the name "quick" stands for those in QUICK."""
     kinds: dict[str, Kind] = {}
     for name in names:
         for one in QUICK if name == "quick" else (name,):

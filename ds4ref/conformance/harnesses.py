@@ -1,4 +1,4 @@
-"""lm-evaluation-harness as a client: it scores choices, texts and generated answers."""
+"""lm-evaluation-harness as a client: runs it on tiny tasks that score choices, texts and generated answers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,10 @@ WORDS = {
 
 
 def lm_eval(kind: Kind, api: str, setting: Setting) -> Iterator[Check]:
-    """Run lm-evaluation-harness on two documents of each task of SUITES; yield the checks."""
+    """Run lm-evaluation-harness (``kind``) on the two questions in DOCS with each task of SUITES; yield the checks.
+
+    It is run once for each way to reach the server in RUNS. ``api`` is not used.
+    """
     prepared(setting)
     tasks = setting.work / "tasks"
     tasks.mkdir()
@@ -83,7 +86,10 @@ def lm_eval(kind: Kind, api: str, setting: Setting) -> Iterator[Check]:
 
 
 def _scores(folder: Path, suite: str, done: Done) -> str:
-    """What is wrong with the results of one suite; "" if nothing is."""
+    """Return what is wrong with the harness's results in ``folder`` for the task ``suite``, "" if nothing is.
+
+    ``done``: the harness's finished process.
+    """
     if done.code != 0:
         return f"{done.ended}: {done.tail}"
     files = sorted(folder.rglob("results*.json"))

@@ -1,10 +1,10 @@
-"""Installs clients into the user's cache: a virtual environment or an npm folder for each, complete or not at all.
+"""Installs clients into the user's cache, each into its own virtual environment or npm folder.
 
     place = installed(kind) or install(kind, log)
     place.python, place.program("codex")
 
-Installs by name and version with pip or npm. A mark is written to a folder last; a folder without it is incomplete and
-installed anew. Nothing is ever installed into the environment that runs this.
+Clients are installed by name and version with pip or npm. The file MARK is written into a folder last; a folder without
+it is incomplete and installed anew. Nothing is ever installed into the environment that runs this.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MOST_SECONDS = 1800
 
 @dataclass(frozen=True)
 class Place:
-    """An installed client: its folder (None: this interpreter's environment) and its version."""
+    """An installed client: its folder (None: the environment of this interpreter) and its version."""
 
     folder: Path | None
     version: str
@@ -123,7 +123,7 @@ def _run(command: list[str], kind: Kind, log: IO[str]) -> None:
 
 
 def _complaint(path: str) -> str:
-    """Return the error of the registry's client in one line."""
+    """Return the first error message of pip or npm in the log file ``path``, as one line."""
     lines = [line.partition("rror")[2].lstrip(": ") for line in Path(path).read_text().splitlines() if "rror" in line]
     messages = [line for line in lines if line.count(" ") > 2]
     return shown(messages[0] if messages else f"see {path}")

@@ -1,7 +1,7 @@
 """Results of a run: its clients and their checks, as JSON and as a table on a terminal.
 
-A check passes, fails, or is skipped with a reason; a skip is never a pass. Clients work even if a check fails that is
-not ``required``.
+A check passes, fails, or is skipped with a reason; a skip is never a pass. A check that is not ``required`` tests
+something without which clients still work.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ INTERRUPTED = "interrupted"
 class Check:
     """The result of one check.
 
-    name, feature   the check, and the feature it tests (a key of FEATURES)
+    name, feature   the check, and the feature that it tests (one of FEATURES)
     state           "ok", "fail" or "skip"
-    required        whether a client in use breaks if the check fails
+    required        whether a client that is in use breaks if the check fails
     expected, got   the expectation, and the observed result if it failed or the reason if skipped
-    how             "forced" if the request demanded the form of the answer, "scripted" if its tokens were, else ""
+    how             "forced" if the request demanded a certain form of the answer, "scripted" if the server's answers
+                    were scripted, else ""
     seconds         duration
     """
 
@@ -53,7 +54,11 @@ class Check:
 
 @dataclass
 class Client:
-    """A client's row in the report; ``skipped``: the reason if it did not run."""
+    """A client's row in the report.
+
+    skipped   why it did not run, "" if it did
+    seconds   duration of its checks
+    """
 
     name: str
     version: str = ""
@@ -67,9 +72,9 @@ class Client:
         return [check for check in self.checks if check.state == "fail" and check.required]
 
     def cell(self, feature: str) -> str:
-        """Return the table cell of a feature: "ok", "FAIL 3/4", "part 3/4", "skip", or "-" without checks.
+        """Return the table cell of a feature: "ok", "FAIL 3/4", "part 3/4", "skip", or "-" if it has no checks.
 
-        "part" means that no required check failed.
+        The numbers are the checks that passed and all that ran. "part" means that none of the failed ones is required.
         """
         of = [check for check in self.checks if check.feature == feature]
         if not of:

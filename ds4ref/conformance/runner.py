@@ -2,8 +2,8 @@
 
     report = smoke(kinds, Options(...), tell=print)
 
-Our servers start when the first client needs them. They stop after the last one, which is a check of its own. Clients
-run one after the other, so that results do not depend on load.
+Without a URL, ds4-server is started when the first client needs it, and stopped after the last one; whether it stops
+properly is also checked. Clients run one after the other, so that results do not depend on load.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from .servers import Own
 from .talk import Talk, shown
 
 CTX, LONG_CTX = 8192, 65536
-"""Context lengths in tokens of our own servers: for short questions, and for agents with their long first prompts."""
+"""Context lengths in tokens of the servers that we start: for short questions, and for agents, whose first prompts are
+long."""
 PROBES = Path(__file__).parent / "probes"
 DEFAULT_CTX = 131072
 """Context length in tokens assumed if a server does not report it."""
@@ -38,15 +39,15 @@ class Options:
     """Options of a run.
 
     work       folder for files of the run
-    url        the server to test, "" for our own servers
+    url        address of the server to test, "" to start ds4-server
     model      model to request, "" for the first that the server lists
     key        API key, "" for none
-    tokens     limit on the length of an answer
+    tokens     limit on the length of an answer in tokens
     timeout    seconds for each request or command
-    install    install missing clients
-    named      whether the user chose the clients, so that one that cannot run counts as a failure
+    install    whether to install missing clients
+    named      whether the user chose the clients; then a client that cannot run counts as a failure
     command    command line recorded in the report
-    apis       the APIs to test, empty for all; SDKs that speak several test all of theirs
+    apis       the APIs to test, empty for all; SDKs that support several always test all of theirs
     """
 
     work: Path
@@ -62,7 +63,7 @@ class Options:
 
 
 def smoke(kinds: Sequence[Kind], options: Options, tell: Callable[[str], None] = lambda line: None) -> Report:
-    """Run all clients ``kinds`` and return the report; ``tell`` receives a line at the start and end of each."""
+    """Run the clients ``kinds`` and return the report; ``tell`` receives a progress line before and after each."""
     rows: list[Client] = []
     begun = stamp(options.command)  # the working tree may change during the run
     with ExitStack() as stack:
@@ -83,7 +84,10 @@ def smoke(kinds: Sequence[Kind], options: Options, tell: Callable[[str], None] =
 
 
 class Servers:
-    """The server under test: the one at the given URL, or our own, started on demand."""
+    """The server under test: the one at the given URL, or ds4-server processes, which are started when needed.
+
+    ``stack``: stops the processes and closes connections at the end.
+    """
 
     def __init__(self, options: Options, stack: ExitStack):
         self.options, self.stack = options, stack
@@ -91,7 +95,7 @@ class Servers:
         self.talks: dict[str, Talk] = {}
 
     def talk(self, scripted: bool) -> Talk:
-        """Return the connection to the server; of our own, ``scripted`` selects the one with scripted answers."""
+        """Return the connection to the server; without a URL, to a ds4-server with scripted answers if ``scripted``."""
         o = self.options
         url = o.url
         if not url:
@@ -118,7 +122,7 @@ class Servers:
 
 
 def _run(kind: Kind, o: Options, servers: Servers, tell: Callable[[str], None]) -> Iterator[Client]:
-    """Yield the rows of one client."""
+    """Run one client, installing it if that is allowed and necessary; yield its rows of the report."""
     place = install.installed(kind)
     if place is None and o.install:
         tell(f"installing {kind.name} {kind.version} (about {kind.size} MB)")
@@ -178,7 +182,10 @@ def _skipped(kind: Kind, why: str, o: Options) -> Client:
 
 
 def probe(kind: Kind, place: install.Place, work: Path, talk: Talk, o: Options) -> list[Check]:
-    """Run a client's probe script in the client's own interpreter; return its checks."""
+    """Run the probe script that tests an SDK, in the interpreter in which the SDK is installed; return its checks.
+
+    kind, place: the SDK and where it is installed; work: folder for the results and the log; talk: the server.
+    """
     out = work / "checks.jsonl"
     command = [place.python, str(PROBES / f"{kind.name}_sdk.py"), str(out), talk.url, talk.model, str(o.tokens)]
     env = {k: v for k, v in os.environ.items() if not k.upper().endswith("_PROXY") and k != "PYTHONPATH"}

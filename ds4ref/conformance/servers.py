@@ -1,4 +1,4 @@
-"""Runs ds4-server on the random model as a process, started by module name.
+"""Runs ds4-server as a process, with the embedded model of random weights.
 
     with Own(folder) as own: own.url
 
@@ -23,7 +23,7 @@ from .results import Check, Client
 
 PLAIN, SCRIPTED = "ds4ref.cli.server", "ds4ref.cli.scripted"
 THINKING = 16
-"""Maximum reasoning tokens before a demanded answer; a model with random weights would never stop reasoning."""
+"""Maximum number of reasoning tokens before an answer in a demanded format; random weights would never stop."""
 START_SECONDS = 180.0
 """Seconds to wait for the server to start; the first start of a version compiles kernels."""
 END_SECONDS = 60.0
@@ -31,7 +31,13 @@ _READY = re.compile(r"listening on (http://\S+)")
 
 
 class Own:
-    """Context manager of one server process with a context of ``ctx`` tokens."""
+    """Context manager of one server process.
+
+    folder    where its log is written
+    scripted  whether its answers are scripted
+    ctx       context length in tokens
+    end       after it was stopped, the report's row on how it ended
+    """
 
     def __init__(self, folder: Path, *, scripted: bool = False, ctx: int):
         self.name = "ds4-server" + (" (scripted words)" if scripted else "")
@@ -100,7 +106,10 @@ class Own:
 
 
 def _random() -> list[str]:
-    """Name the random model by its file: it thinks and writes on, whatever is asked, which the checks need."""
+    """Return the options that select the model of random weights by its file.
+
+    Whatever it is asked, it reasons and goes on writing, which the checks need.
+    """
     from ..nano import random_path
 
     return ["--model", os.fspath(random_path())]

@@ -1,10 +1,10 @@
-"""HTTP requests to a server, each sent once, and strict parsers of the answers.
+"""Sends HTTP requests to the tested server, each only once, and parses the answers strictly.
 
     talk = Talk("http://127.0.0.1:8000")
     answer = talk.ask("/v1/chat/completions", {...})
     answer.document(), answer.events()          raise Wrong if the answer is malformed
 
-Several checks use the same answer, so equal requests are sent once. Nothing is retried: a failure is a finding.
+Equal requests are sent once, since several checks use the same answer. Nothing is retried: a failure is a finding.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SHOWN = 160
 
 
 class Wrong(Exception):
-    """Raised if an answer is not as expected; the message is the observed result."""
+    """Raised by a check if an answer is not as expected; the message is the observed result."""
 
 
 class Skip(Exception):
@@ -34,11 +34,11 @@ class Skip(Exception):
 
 
 class NotOffered(Skip):
-    """Raised by a check of what this server says that it does not offer, or shows no sign of; says what."""
+    """Raised by a check if the server refuses the tested feature or shows no sign of it; the message names it."""
 
 
 def expect(true: object, got: object) -> None:
-    """Raise Wrong with the observed value ``got`` unless ``true``."""
+    """Raise Wrong with the observed value ``got`` unless ``true`` holds."""
     if not true:
         raise Wrong(shown(got))
 
@@ -66,7 +66,7 @@ class Event:
 
 
 def parsed(text: str) -> Any:
-    """Return the value of JSON text without extensions (no NaN); raises Wrong if it is malformed."""
+    """Return the value of strict JSON text (without NaN); raises Wrong if it is malformed."""
     try:
         return json.loads(text, parse_constant=_no_constant)
     except ValueError:
@@ -82,8 +82,10 @@ class Answer:
     """The response to a request.
 
     status   HTTP status, 0 if there was no response
+    headers  response headers, names in lower case
+    body     what was received of the body
     cut      why the connection broke before the end of the response, "" if it did not
-    times    (bytes received so far, seconds since the request) of each piece of the body
+    times    (bytes received so far, seconds since the request) after each piece of the body
     """
 
     status: int
@@ -106,13 +108,13 @@ class Answer:
             raise Wrong(f"what is no UTF-8: {error}") from None
 
     def arrived(self, status: int = 200) -> None:
-        """Raise Wrong unless the response is complete and has this status."""
+        """Raise Wrong unless the response is complete and its status is ``status``."""
         expect(self.status, f"no answer: {self.cut}")
         expect(self.status == status, f"HTTP {self.status}: {shown(self.body.decode('utf-8', 'replace'))}")
         expect(not self.cut, f"an answer that breaks off: {self.cut}")
 
     def document(self, status: int = 200) -> dict[str, Any]:
-        """Return the body, a JSON object; raises Wrong if it is not one, or the status differs."""
+        """Return the JSON object in the body; raises Wrong if there is none, or the status is not ``status``."""
         self.arrived(status)
         expect(self.kind == "application/json", f"content type {self.kind or 'none'}")
         value = parsed(self.text)
@@ -125,7 +127,7 @@ class Answer:
         return list(_events(self.text))
 
     def timed(self) -> list[tuple[Event, float]]:
-        """Return the events of a stream, each with the seconds from the request until all of it was there."""
+        """Return the events of a stream, each with the seconds from the request until it had arrived completely."""
         self.arrived()
         ends = [match.end() for match in _BLANK.finditer(self.body)]
         events, found, begun = [], iter(self.times), 0
@@ -142,7 +144,10 @@ _BLANK = re.compile(rb"(?:\r\n|\n|\r){2}")
 
 
 def _events(text: str) -> Iterator[Event]:
-    """Lines end as the standard has it, in LF, CRLF or CR; what stands behind the last blank line was never sent."""
+    """Yield the server-sent events in ``text``, whose lines may end in LF, CRLF or CR, as the standard says.
+
+    Raises Wrong for a line that does not belong to an event, and for an event without the blank line that ends it.
+    """
     name, data = "", list[str]()
     rest = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     for line in rest:
@@ -163,7 +168,15 @@ def _events(text: str) -> Iterator[Event]:
 
 
 class Talk:
-    """The connection to one server; caches answers. ``tokens``: limit on the length of answers."""
+    """The connection to one server, with a cache of its answers.
+
+    url      the server's address
+    model    model to request, "" for the first that the server lists
+    key      API key, "" for none
+    tokens   limit on the length of answers in tokens
+    timeout  seconds for each request
+    client   HTTP client to use, None for a new one
+    """
 
     def __init__(
         self,
@@ -178,8 +191,8 @@ class Talk:
         self.url, self.key, self.tokens = url.rstrip("/").removesuffix("/v1"), key, tokens
         headers = {"authorization": f"Bearer {key}", "x-api-key": key} if key else {}
         headers["anthropic-version"] = "2023-06-01"
-        # No proxies of the environment: the server is local. One connection per request: a server may close an
-        # idle connection at any time, which would look like a fault.
+        # Proxies of the environment are not used, since the server is local. Each request has its own connection: a
+        # server may close an idle one at any time, which would look like a failure.
         alone = httpx2.Limits(max_keepalive_connections=0)
         self.client = client or httpx2.Client(timeout=timeout, verify=tls_context(), trust_env=False, limits=alone)
         self.client.headers.update(headers)
@@ -197,7 +210,7 @@ class Talk:
 
     @cached_property
     def model(self) -> str:
-        """The model to request: the one named by the user, else the first that the server lists."""
+        """The model to request: the one that the user chose, else the first that the server lists, else "default"."""
         if self._model:
             return self._model
         try:
@@ -219,18 +232,18 @@ class Talk:
         return next((n for n in known if isinstance(n, int) and n > 0), None)
 
     def ask(self, path: str, body: Mapping[str, Any] | None = None) -> Answer:
-        """Return the answer to a POST of ``body`` as JSON, or to a GET without a body; equal requests are sent once."""
+        """Return the answer to a POST of ``body`` as JSON, or to a GET if it is None; equal requests are sent once."""
         key = f"{path} {json.dumps(body)}"
         if key not in self._asked:
             self._asked[key] = self._read("GET", path, b"", {}) if body is None else self.again(path, body)
         return self._asked[key]
 
     def again(self, path: str, body: Mapping[str, Any]) -> Answer:
-        """POST ``body`` once more, whether or not it was sent before, and return the answer to that."""
+        """POST ``body`` even if it was sent before, and return the new answer."""
         return self.raw(path, json.dumps(body, ensure_ascii=False).encode())
 
     def raw(self, path: str, body: bytes) -> Answer:
-        """POST raw bytes and return the answer."""
+        """POST the bytes ``body``, which need not be valid JSON, and return the answer."""
         return self._read("POST", path, body, {"content-type": "application/json"})
 
     def offers(self, path: str) -> bool:

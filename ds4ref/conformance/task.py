@@ -1,6 +1,6 @@
 """The task of every agent: repeat the secret word in a file.
 
-The word stands in that file alone, so an answer with it proves that a tool call was received, executed and answered.
+The word is nowhere but in that file, so an answer with it proves that a tool call was received, executed and answered.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SECRET = re.compile(r"MAGIC-[0-9a-f]{8}")
 
 @dataclass(frozen=True)
 class Task:
-    """A file with a secret word, and the prompt about it."""
+    """A task: the file ``note``, which holds the secret word ``word``, and the prompt that asks for it."""
 
     note: Path
     word: str

@@ -1,14 +1,15 @@
 """Checks of a server over plain HTTP.
 
-Each module has the checks of one API, at its path. A check is a function of a ``Talk`` that returns (pass), raises
-Wrong with the observed result, or raises Skip with the reason; its docstring is the expectation in the report. A check
-is ``required`` if a client in use today breaks without it. What an API need not have raises NotOffered where a server
-refuses it or shows no sign of it: of any server that is a skip, of ours, which has to have it, a failure. What a server
-does offer has to be right.
+Each module has the checks of one API. A check is a function of a ``Talk`` that returns (pass), raises Wrong with the
+observed result, or raises Skip with the reason; its docstring is the expectation in the report. A check is ``required``
+if a client in use today breaks when it fails. A check of an optional feature raises NotOffered if the server refuses
+the feature or shows no sign of it: that counts as a skip, but for ds4-server, which must have it, as a failure. If a
+server has a feature, it must be right.
 
-said      what an answer says, whichever API and form it came in
-shapes    the documents of the four APIs as types
-shared    what every API has to do, stated once
+said      the content of an answer, whatever its API, streamed or not
+shapes    the JSON documents of the four APIs as types
+shared    the checks that are the same for every API
+general   checks of models, tokens and unknown paths
 """
 
 from __future__ import annotations
@@ -29,12 +30,13 @@ Run = Callable[[Talk], None]
 class Spec:
     """A registered check.
 
-    name       API.function
-    feature    a key of ``results.FEATURES``
+    name       "API.function"
+    feature    the feature that it tests, one of ``results.FEATURES``
     clients    names of the clients that need it, separated by spaces
     expected   the expectation, for the report
-    required   whether a client in use breaks if the check fails
-    how        "forced" if the request demands the form of the answer
+    run        the check's function
+    required   whether a client that is in use breaks if the check fails
+    how        "forced" if the request demands a certain form of the answer, else ""
     """
 
     name: str
@@ -48,14 +50,14 @@ class Spec:
 
 @dataclass(kw_only=True)
 class Checks:
-    """The registry of one API's checks, in order of definition."""
+    """The registry of one API's checks, in order of definition; ``path``: the API's endpoint, "" for none."""
 
     name: str
     path: str = ""
     specs: list[Spec] = field(default_factory=list)
 
     def check(self, feature: str, clients: str, *, required: bool = True, how: str = "") -> Callable[[Run], Run]:
-        """Register the decorated check; its docstring is the expectation. ``clients``: separated by spaces."""
+        """Register the decorated function as a check, with its docstring as the expectation; parameters as in Spec."""
 
         def add(run: Run) -> Run:
             self.add(run.__name__, feature, clients, run.__doc__ or "", run, required, how)
@@ -64,7 +66,7 @@ class Checks:
         return add
 
     def add(self, name: str, feature: str, clients: str, expected: str, run: Run, *more: bool | str) -> None:
-        """Register a check; ``more``: whether it is required, and how."""
+        """Register a check; ``more``: ``required`` and ``how``, the other parameters as in Spec."""
         assert feature in FEATURES and all(spec.name != f"{self.name}.{name}" for spec in self.specs), name
         told = " ".join(expected.split()).removesuffix(".")
         self.specs.append(Spec(f"{self.name}.{name}", feature, clients, told, run, *more))  # type: ignore[arg-type]
@@ -72,7 +74,7 @@ class Checks:
     def client(self, talk: Talk, must: bool = False) -> Client:
         """Run all checks of this API; return their results as one row of the report.
 
-        If the endpoint does not exist they are skipped, unless it ``must`` exist.
+        If the endpoint does not exist they are skipped. ``must``: the server must offer everything, so run them anyway.
         """
         row, begun = Client(f"http {self.name}", "plain"), time.monotonic()
         if not must and self.path and not talk.offers(self.path):
@@ -84,7 +86,7 @@ class Checks:
 
 
 def tried(spec: Spec, talk: Talk, must: bool = False) -> Check:
-    """Run one check and return its result; what is not offered is a failure of a server that ``must`` offer all."""
+    """Run one check and return its result; NotOffered is a skip, or if the server ``must`` offer all, a failure."""
     begun = time.monotonic()
     state: State = "ok"
     got = ""
@@ -97,7 +99,7 @@ def tried(spec: Spec, talk: Talk, must: bool = False) -> Check:
     except Skip as skip:
         state, got = "skip", str(skip)
     except (LookupError, TypeError, AttributeError, ValueError) as error:
-        # the answer has an unexpected shape, which the check did not test for
+        # the answer has a shape that the check did not expect
         state, got = "fail", f"another shape ({type(error).__name__}: {shown(str(error))})"
     expected = f"{spec.expected} (for {spec.clients.replace(' ', ', ')})"
     seconds = round(time.monotonic() - begun, 2)
@@ -105,7 +107,7 @@ def tried(spec: Spec, talk: Talk, must: bool = False) -> Check:
 
 
 def groups(apis: Sequence[str] = ()) -> list[Checks]:
-    """Return the registry of checks of each API, or of those named, and of what belongs to no single one."""
+    """Return the registries of checks: of each API, or of those in ``apis``, and the general one."""
     from . import chat, completions, general, messages, responses
 
     every = [general.api, chat.api, completions.api, responses.api, messages.api]

@@ -1,4 +1,5 @@
-"""Chat completions, as OpenAI's SDK, opencode, pi, Qwen Code, inspect_ai and lm-evaluation-harness need them."""
+"""Checks of OpenAI's chat completions, as its SDK, opencode, pi, Qwen Code, inspect_ai and lm-evaluation-harness need
+them."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ AGENTS = "opencode pi qwen"
 
 
 def read(answer: Answer) -> Said:
-    """Return what an answer says, a document or a stream; raises Wrong for what clients cannot put together."""
+    """Return the content of an answer, a document or a stream; raises Wrong if clients could not assemble it."""
     if answer.kind == "text/event-stream":
         return _read_stream(answer)
     document = typed(answer.document(), ChatCompletion)
@@ -49,13 +50,13 @@ def _read_stream(answer: Answer) -> Said:
 
 
 def _put(piece: ToolCall, calls: list[ToolCall]) -> None:
-    """Add a piece of a call to the calls that were begun, as the SDKs do: by its index, texts one behind the other."""
+    """Add a piece of a call to ``calls`` as the SDKs do: found by its index, with its text appended."""
     at = piece.index
     expect(at is not None and 0 <= at <= len(calls), f"a piece with the index {at}")
     if at == len(calls):
         calls.append(piece)
         return
-    # clients put texts one behind the other, ids and names as well
+    # clients append all texts, so an id or name that is repeated would be doubled
     expect(not piece.id and not piece.function.name, f"id or name in a later piece {shown(str(piece))}")
     whole = calls[at or 0].function
     whole.arguments = (whole.arguments or "") + (piece.function.arguments or "")
@@ -78,7 +79,7 @@ def _said(message: Message, finish: str, scores: Logprobs | None, used: Usage | 
 
 
 def counts_of(used: Usage | None) -> tuple[int | None, int | None]:
-    """Return the tokens of the prompt and of the answer."""
+    """Return the numbers of tokens of the prompt and of the answer, None without usage."""
     return (None, None) if used is None else (used.prompt_tokens, used.completion_tokens)
 
 

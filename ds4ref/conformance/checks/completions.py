@@ -1,4 +1,4 @@
-"""Legacy completions, as lm-evaluation-harness needs them."""
+"""Checks of OpenAI's legacy completions, as lm-evaluation-harness needs them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TEXT = "Once upon a time"
 
 
 def read(answer: Answer) -> Said:
-    """Return what an answer says, a document or a stream; raises Wrong for what clients cannot put together."""
+    """Return the content of an answer, a document or a stream; raises Wrong if clients could not assemble it."""
     if answer.kind == "text/event-stream":
         values = [event.json for event in answer.events() if event.data != "[DONE]"]
     else:
@@ -59,7 +59,7 @@ api = Api(
 
 
 def choices(answer: Answer, count: int) -> list[dict[str, Any]]:
-    """Return the choices of a completion, which have to be ``count``, in order."""
+    """Return the choices of a completion; raises Wrong unless there are ``count`` of them, in order."""
     found = typed(answer.document().get("choices"), list[dict[str, Any]])
     indices = [one.get("index") for one in found]
     expect(indices == list(range(count)), f"indices {shown(indices)}")
@@ -81,7 +81,10 @@ def _score(talk: Talk, prompt: Any, count: int) -> list[dict[str, Any]]:
 
 
 def _scored(one: dict[str, Any], text: str, tokens: int | None = None) -> None:
-    """Wrong unless lm-evaluation-harness can take a score from this choice."""
+    """Raise Wrong unless lm-evaluation-harness can take a score from the choice ``one``.
+
+    text, tokens: the prompt, and its number of tokens, None if unknown.
+    """
     scores = one["logprobs"]
     lengths = {name: len(scores.get(name) or ()) for name in ("tokens", "token_logprobs", "top_logprobs")}
     count = lengths["tokens"]
@@ -95,7 +98,7 @@ def _scored(one: dict[str, Any], text: str, tokens: int | None = None) -> None:
         best = max(top.values())
         expect(best <= 0, f"a log probability of {best} in top_logprobs")
         expect(best >= value - 1e-3, f"top_logprobs {shown(top)} without the most likely token, of {value}")
-    # the last one was generated at temperature 0: it is the most likely one, which is what a harness looks for
+    # the last token was generated at temperature 0, so it is the most likely one, which harnesses look for
     expect(max(tops[-1].values()) - values[-1] < 0.05, f"top_logprobs {shown(tops[-1])} of a token of {values[-1]}")
     expect(str(one.get("text")).startswith(text), f"text {shown(one.get('text'))}")
 

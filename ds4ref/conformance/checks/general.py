@@ -39,9 +39,9 @@ def unknown_path(talk: Talk) -> None:
 
 
 def tokenizer_info(talk: Talk) -> dict[str, Any]:
-    """Return what lm-evaluation-harness asks first of a tokenizer; raises NotOffered where there is none.
+    """Return the answer of /tokenizer_info, which lm-evaluation-harness requests first.
 
-    Other servers have a /tokenize of their own, with other members.
+    Raises NotOffered if the server has no such endpoint; its /tokenize, if it has one, may then have other members.
     """
     answer = talk.ask("/tokenizer_info")
     if answer.status in (404, 405, 501):
@@ -50,7 +50,7 @@ def tokenizer_info(talk: Talk) -> dict[str, Any]:
 
 
 def tokens_of(talk: Talk, text: str) -> list[int]:
-    """Return the token ids of a text."""
+    """Return the token ids of ``text``, as the server's /tokenize reports them."""
     asked = {"prompt": text, "add_special_tokens": False}
     return typed(talk.ask("/tokenize", asked).document().get("tokens"), list[int])
 

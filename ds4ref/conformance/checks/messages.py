@@ -1,4 +1,4 @@
-"""Messages, as Anthropic's SDK, Claude Code, pi and inspect_ai need them."""
+"""Checks of Anthropic's messages API, as Anthropic's SDK, Claude Code, pi and inspect_ai need it."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from .shapes import MessageDocument, TextBlock, ThinkingBlock, ToolUseBlock
 from .shared import OTHER, PARAMETERS, PIXEL, Api
 
 TOO_LONG = re.compile(r"prompt is too long: (\d+) tokens > (\d+) maximum")
-"""The words by which Claude Code knows to compact."""
+"""The wording of an error by which Claude Code knows that it must compact its history."""
 PIECES = {
     "text_delta": ("text", "text"),
     "input_json_delta": ("tool_use", "partial_json"),
     "thinking_delta": ("thinking", "thinking"),
     "signature_delta": ("thinking", "signature"),
 }
-"""Kinds of pieces: the type of the block that they belong to, and the member that has the piece."""
+"""By type of a delta: the type of the block that it belongs to, and the member that holds the text."""
 
 
 def read(answer: Answer) -> Said:
-    """Return what an answer says, a document or a stream; raises Wrong for what clients cannot put together."""
+    """Return the content of an answer, a document or a stream; raises Wrong if clients could not assemble it."""
     message = typed(whole(answer), MessageDocument)
     calls: list[Call] = []
     said, thought = "", ""
@@ -36,7 +36,7 @@ def read(answer: Answer) -> Said:
             case ToolUseBlock(call_id, name, arguments):
                 calls.append(Call(call_id, name, json.dumps(arguments, ensure_ascii=False)))
     reason, used = message.stop_reason, message.usage
-    # an answer may be cut behind a whole call
+    # an answer may reach its limit after a complete call
     ends = (reason == "tool_use") == bool(calls) or (calls and reason == "max_tokens")
     expect(ends, f"stop_reason {reason} with {len(calls)} calls")
     counts: tuple[int | None, int | None] = None, None
@@ -48,8 +48,10 @@ def read(answer: Answer) -> Said:
 
 
 def whole(answer: Answer) -> dict[str, Any]:
-    """Return the message of a document or a stream, whose events are put together as the SDKs do; raises Wrong where
-    they cannot."""
+    """Return the message that a document holds, or that a stream's events make when assembled as the SDKs do.
+
+    Raises Wrong if they cannot be assembled.
+    """
     if answer.kind != "text/event-stream":
         return answer.document()
     first, *stream = [one for event in answer.events() if (one := event.json).get("type") != "ping"]
@@ -86,7 +88,7 @@ def whole(answer: Answer) -> dict[str, Any]:
 
 
 def _too_long(answer: Answer) -> None:
-    """Raise Wrong unless the error, in Anthropic's shape or in OpenAI's, which Claude Code knows, too, says so."""
+    """Raise Wrong unless the error, in Anthropic's or OpenAI's shape (Claude Code reads both), has these words."""
     message = refused(answer, 400, 413).error.message
     expect(TOO_LONG.search(message), shown(message))
 

@@ -1,4 +1,4 @@
-"""Responses, as OpenAI's SDK, Codex, pi and inspect_ai need them."""
+"""Checks of OpenAI's responses API, as OpenAI's SDK, Codex, pi and inspect_ai need it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ PARTS = {
     "response.content_part": ("content", "content_index"),
     "response.reasoning_summary_part": ("summary", "summary_index"),
 }
-"""Events that bring parts: the list of parts of their item, and the member with the index in that."""
+"""By the prefix of events that add a part to an item: the item's list of parts, and the event's member with the index
+in it."""
 PIECES = {
     "response.output_text": ("message", "content", "content_index", "text"),
     "response.reasoning_summary_text": ("reasoning", "summary", "summary_index", "text"),
@@ -22,8 +23,8 @@ PIECES = {
     "response.function_call_arguments": ("function_call", "", "", "arguments"),
     "response.custom_tool_call_input": ("custom_tool_call", "", "", "input"),
 }
-"""Events that bring pieces: the type of their item, its list of parts and the index in that ("": none), the member that
-grows."""
+"""By the prefix of events that bring pieces of text: the type of their item, its list of parts, the event's member with
+the index in it (both "" for items without parts), and the member that the pieces make up."""
 
 
 def events(answer: Answer) -> list[Event]:
@@ -51,7 +52,7 @@ def items(answer: Answer, kind: str) -> list[dict[str, Any]]:
 
 
 def read(answer: Answer) -> Said:
-    """Return what an answer says, a document or a stream; raises Wrong for what clients cannot put together."""
+    """Return the content of an answer, a document or a stream; raises Wrong if clients could not assemble it."""
     if answer.kind == "text/event-stream":
         _assembled(answer)
     response = typed(whole(answer), Response)
@@ -74,9 +75,9 @@ def read(answer: Answer) -> Said:
 
 
 def _assembled(answer: Answer) -> None:
-    """Raise Wrong unless the events of a stream, put together by index and id, make the response that ends it.
+    """Raise Wrong unless the events of a stream make up the response in its last event.
 
-    What SDKs do with a stream: items at their output_index, parts at their content_index, pieces at the end of those.
+    They are assembled as SDKs do: items by output_index, parts within them by content_index, pieces appended to these.
     """
     response = whole(answer)
     items: list[dict[str, Any]] = []
@@ -87,7 +88,7 @@ def _assembled(answer: Answer) -> None:
         expect(event.name in ("", kind), f"an event {shown(event.name)} of type {kind}")
         inner = one.get("response")
         if isinstance(inner, dict):
-            named = (inner.get("id"), inner.get("model") or response.get("model"))  # nobody reads it before the end
+            named = (inner.get("id"), inner.get("model") or response.get("model"))  # clients read it only at the end
             expect(named == (response.get("id"), response.get("model")), f"id and model {shown(named)} in {kind}")
         if kind == "response.output_item.added":
             expect(one.get("output_index") == len(items), f"index {shown(one.get('output_index'))} of an item")
@@ -108,7 +109,10 @@ def _assembled(answer: Answer) -> None:
 
 
 def _add(one: dict[str, Any], kind: str, item: dict[str, Any]) -> None:
-    """Add a part or a piece to its item, or compare the whole with its pieces."""
+    """Add the part or piece of text that an event brings to its item, or compare a complete text with its pieces.
+
+    one: the event; kind: its type; item: the item, changed in place.
+    """
     expect(one.get("item_id") == item.get("id"), f"item_id {shown(one.get('item_id'))} of {shown(item.get('id'))}")
     name, _, step = kind.rpartition(".")
     if name in PARTS and step == "added":
@@ -131,7 +135,7 @@ def _add(one: dict[str, Any], kind: str, item: dict[str, Any]) -> None:
 
 
 def _grown(item: dict[str, Any], done: dict[str, Any]) -> None:
-    """Raise Wrong unless an item that is done has what its pieces made of it."""
+    """Raise Wrong unless a finished item (``done``) equals what its pieces made up (``item``)."""
     members = ["id", "type", "name", "call_id", *(name for name in ("arguments", "input") if item.get(name))]
     pairs = [(name, item.get(name), done.get(name)) for name in members]
     pairs += [(name, _texts(item[name]), _texts(done.get(name))) for name in ("content", "summary") if item.get(name)]

@@ -1,10 +1,10 @@
-"""What an answer says, whichever API and form it came in, and the comparison of two forms of it.
+"""The content of an answer, whatever its API, and the comparison of a streamed answer with the same as a document.
 
-    whole, stream = api.read(answer), api.read(streamed)
-    agree(talk, api, body)
+    whole, streamed = api.read(answer), api.read(other)
+    agree(talk, path, body, api.read, api.stream)
 
-Each API's module reads its documents and its streams as clients do: pieces are put together by their ids and indices,
-and a reader raises Wrong, or msgspec's ValidationError, for what a client would put together wrongly or not at all.
+Each API's module reads documents and streams as its clients do, assembling pieces by their ids and indices. The reader
+raises Wrong, or msgspec's ValidationError, for an answer that a client would assemble wrongly or not at all.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ MARKUP = re.compile(
     rf"|\A\s*{_CONTROL}|{_CONTROL}\s*\Z",
     re.IGNORECASE,
 )
-"""Markup of chat templates, which a server has to take out of what it calls text.
+"""Markup of chat templates, which a server must not leave in an answer's text.
 
-Control tokens count at both ends, where templates have them: random weights write some anywhere.
+Control tokens count only at the beginning and the end, where templates put them: random weights write some anywhere.
 """
 THINK = re.compile(r"</?think(?:ing)?>")
-"""The markup that must not be in reasoning either; there a model may speak of all other."""
+"""Markup that must not be in the reasoning either; other markup may be, since a model may reason about it."""
 REFUSALS = (400, 404, 405, 415, 422, 501)
-"""Statuses by which a server says that it does not offer what was asked."""
+"""HTTP statuses by which a server says that it does not offer what the request asks for."""
 CITIES = ("Oslo", "Paris", "Lima")
 
 
 @dataclass(frozen=True)
 class Call:
-    """A call of a tool; ``arguments``: the JSON text, or the input of a custom tool."""
+    """A call of a tool; ``arguments``: their JSON text, or the input of a custom tool."""
 
     id: str
     name: str
@@ -49,7 +49,7 @@ class Call:
 
     @property
     def value(self) -> Any:
-        """The arguments as a value, or their text if they are no JSON."""
+        """The arguments parsed as JSON, or their text if they are not JSON."""
         try:
             return json.loads(self.arguments)
         except ValueError:
@@ -58,12 +58,12 @@ class Call:
 
 @dataclass(frozen=True)
 class Said:
-    """What an answer says.
+    """The content of an answer.
 
-    finish   the reason of its end, in the words of the API
-    prompt   tokens of the whole prompt, cached or not; None without usage
-    tokens   tokens of the answer; None without usage
-    scores   (token, log probability) of each token, None if there are none
+    finish   the finish reason, in the API's words
+    prompt   number of tokens of the whole prompt, cached or not; None if the answer has no usage
+    tokens   number of tokens of the answer; None if it has no usage
+    scores   (token, log probability) of each token, None without log probabilities
     """
 
     text: str = ""
@@ -76,13 +76,13 @@ class Said:
 
     @property
     def sampled(self) -> dict[str, Any]:
-        """What the model chose."""
+        """What the model generated: text, reasoning and calls, by name."""
         calls = [(call.name, call.value) for call in self.calls]
         return {"calls": calls, "text": self.text, "reasoning": self.reasoning}
 
     @property
     def parts(self) -> dict[str, Any]:
-        """All that documents and streams have to say alike."""
+        """Everything that must be the same in a document and in a stream, by a name for the report."""
         return {**self.sampled, "the end": self.finish, "tokens of the prompt": self.prompt,
                 "tokens of the answer": self.tokens}  # fmt: skip
 
@@ -91,14 +91,15 @@ Read = Callable[[Answer], Said]
 
 
 def typed(value: Any, kind: type[T]) -> T:
-    """Return a parsed JSON value as a type; raises ValidationError, naming the member, if it does not fit."""
+    """Convert a parsed JSON value to the type ``kind``; raises ValidationError, naming the member that does not fit."""
     return msgspec.convert(value, kind)
 
 
 def agree(talk: Talk, path: str, body: dict[str, Any], read: Read, more: dict[str, Any]) -> None:
-    """Raise Wrong unless a stream says what the document of the same request says.
+    """Raise Wrong unless the stream and the document for the same request have the same content.
 
-    ``more``: members of a request for a stream. A server whose documents differ among themselves cannot be compared.
+    path, body: the request; read: returns an answer's content; more: members that ask for a stream. Raises Skip if the
+    server answers the same request differently each time, which makes a comparison impossible.
     """
     streamed = talk.ask(path, {**body, **more})
     whole, stream = read(talk.ask(path, body)), read(streamed)
@@ -112,7 +113,7 @@ def agree(talk: Talk, path: str, body: dict[str, Any], read: Read, more: dict[st
 
 
 def clean(said: Said) -> None:
-    """Raise Wrong if there is markup of a chat template in what was said."""
+    """Raise Wrong if there is markup of a chat template in an answer's text, reasoning or calls."""
     parts = [("text", said.text, MARKUP), ("reasoning", said.reasoning, THINK)]
     parts += [(f"a call of {call.name}", call.arguments, MARKUP) for call in said.calls]
     for name, text, pattern in parts:
@@ -122,17 +123,17 @@ def clean(said: Said) -> None:
 
 
 def offered(answer: Answer, what: str) -> Answer:
-    """Return the answer; raises NotOffered if the server refused the request."""
+    """Return the answer; raises NotOffered if the server refused the request, which asked for the feature ``what``."""
     if answer.status in REFUSALS:
         raise NotOffered(f"{what} (HTTP {answer.status}: {shown(answer.body.decode('utf-8', 'replace'))[:80]})")
     return answer
 
 
 def weather_fits(call: Call, *, strict: bool = False) -> None:
-    """Raise Wrong or ValidationError unless a call's arguments fit the schema of the tool.
+    """Raise Wrong or ValidationError unless the arguments of a call fit the schema of the tool ``weather``.
 
-    Which city it is, is the model's choice unless the request asked for ``strict``: a text that the schema does not
-    list raises NotOffered there.
+    A city that the schema does not list raises Wrong if the server must hold arguments to their schema (``strict``),
+    else NotOffered.
     """
     city = msgspec.json.decode(call.arguments, type=Weather).city
     expect(not strict or city in CITIES, f"arguments that do not fit the schema: {shown(call.arguments)}")
@@ -141,7 +142,7 @@ def weather_fits(call: Call, *, strict: bool = False) -> None:
 
 
 def refused(answer: Answer, *statuses: int) -> Failure:
-    """Return the error of an answer; raises Wrong unless its status is in ``statuses`` (default: any 4xx)."""
+    """Return the error document of an answer; raises Wrong unless its status is in ``statuses`` (default: any 4xx)."""
     expect(answer.status, f"no answer: {answer.cut}")
     known = statuses or range(400, 500)
     expect(answer.status in known, f"HTTP {answer.status}: {shown(answer.body.decode('utf-8', 'replace'))}")
@@ -149,9 +150,9 @@ def refused(answer: Answer, *statuses: int) -> Failure:
 
 
 def scored(said: Said) -> None:
-    """Raise Wrong unless each token of the text has a log probability that can be one.
+    """Raise Wrong unless each token of the answer's text has a plausible log probability.
 
-    The token that ends an answer is no part of its text: servers that count it need not score it.
+    The token that ends an answer is not part of its text: a server that counts it as generated need not score it.
     """
     scores, text, tokens = said.scores or (), said.text, said.tokens
     values = [value for _, value in scores]
@@ -167,7 +168,7 @@ def scored(said: Said) -> None:
 
 
 def stop_string(text: str) -> str:
-    """Return a few characters from the middle of ``text`` that end it well before its end, "" if it is too short."""
+    """Return three letters from ``text`` that would cut it in the middle as a stop string, "" if it is too short."""
     for found in re.finditer(r"(?=([A-Za-z]{3}))", text):
         if found.start() >= 3 and text.find(found[1]) >= 3 and found.start() >= len(text) // 4:
             return found[1]

@@ -1,6 +1,7 @@
-"""The documents of the four APIs as types, as far as clients read them: what does not fit stops one of them.
+"""The JSON documents of the four APIs as types, with the members that clients read.
 
-A stream is put together to a document first (``chat``, ``messages``, ``responses``); what it says is read from that.
+A document that does not fit its type would break one of these clients. A stream is first assembled to a document
+(``chat``, ``messages``, ``responses``), from which its content is read.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class Weather(Struct, forbid_unknown_fields=True):
 
 
 class Form(Struct, forbid_unknown_fields=True):
-    """An answer in JSON."""
+    """An answer that fits the schema ``shared.FORM``."""
 
     answer: Literal["yes", "no"]
     sure: bool
@@ -35,7 +36,7 @@ class Form(Struct, forbid_unknown_fields=True):
 
 
 class Error(Struct):
-    """The error of any API."""
+    """The error object of any API."""
 
     message: Name
     type: str | None = None
@@ -43,14 +44,14 @@ class Error(Struct):
 
 
 class Failure(Struct):
-    """A document with an error."""
+    """A document that reports an error."""
 
     error: Error
     type: str | None = None
 
 
 class Entry(Struct):
-    """A model of a list."""
+    """A model in the list of models."""
 
     id: Name
 
@@ -66,14 +67,14 @@ class Models(Struct):
 
 
 class Details(Struct):
-    """What tokens were."""
+    """How many of the counted tokens were cached, or reasoning."""
 
     cached_tokens: Count | None = None
     reasoning_tokens: Count | None = None
 
 
 class Usage(Struct):
-    """Tokens of a chat completion or a completion."""
+    """The token counts of a chat completion or a completion."""
 
     prompt_tokens: Count
     completion_tokens: Count
@@ -87,7 +88,7 @@ class Usage(Struct):
 
 
 class Head(Struct, kw_only=True):
-    """What documents and chunks begin with."""
+    """The members that all documents and chunks of OpenAI's older APIs have."""
 
     id: Name
     model: Name
@@ -96,7 +97,7 @@ class Head(Struct, kw_only=True):
 
 
 class Top(Struct):
-    """An alternative of a token."""
+    """An alternative to a token."""
 
     logprob: float
 
@@ -111,20 +112,20 @@ class Scored(Struct):
 
 
 class Logprobs(Struct):
-    """Log probabilities of a chat completion."""
+    """The log probabilities of a chat completion."""
 
     content: list[Scored] | None = None
 
 
 class Function(Struct):
-    """A function as it is called, or a piece of that."""
+    """The called function and its arguments, or a piece of them."""
 
     arguments: str | None = None
     name: str | None = None
 
 
 class ToolCall(Struct):
-    """A call of a chat completion, or a piece of one."""
+    """A tool call in a chat completion, or a piece of one."""
 
     function: Function
     id: str | None = None
@@ -133,7 +134,7 @@ class ToolCall(Struct):
 
 
 class Message(Struct):
-    """The message of a chat completion, or a delta of one."""
+    """The message of a chat completion, or the delta of a chunk."""
 
     role: Literal["assistant"] | None = None
     content: str | None = None
@@ -143,12 +144,12 @@ class Message(Struct):
 
     @property
     def thought(self) -> str:
-        """The reasoning, under either of its names."""
+        """The reasoning, whichever of its two names the server uses."""
         return self.reasoning_content or self.reasoning or ""
 
 
 class ChatChoice(Struct):
-    """The choice of a chat completion."""
+    """The only choice of a chat completion."""
 
     index: Literal[0]
     message: Message
@@ -163,7 +164,7 @@ class ChatCompletion(Head, kw_only=True):
 
 
 class ChunkChoice(Struct):
-    """The choice of a chunk."""
+    """The only choice of a chunk of a chat completion."""
 
     index: Literal[0]
     delta: Message
@@ -178,14 +179,14 @@ class Chunk(Head, kw_only=True):
 
 
 class Lists(Struct):
-    """Log probabilities of a completion."""
+    """The log probabilities of a completion, as parallel lists."""
 
     tokens: list[str]
     token_logprobs: list[Score | None]
 
 
 class TextChoice(Struct):
-    """A choice of a completion, or of a chunk of one."""
+    """The only choice of a completion, or of a chunk of one."""
 
     index: Literal[0]
     text: str | None = None
@@ -204,23 +205,23 @@ class Completion(Head, kw_only=True):
 
 
 class TextBlock(Struct, tag="text"):
-    """Text."""
+    """A block of visible text."""
 
     text: str
 
 
 class ThinkingBlock(Struct, tag="thinking"):
-    """Reasoning."""
+    """A block of reasoning."""
 
     thinking: str
 
 
 class RedactedBlock(Struct, tag="redacted_thinking"):
-    """Reasoning that is not shown."""
+    """A block of reasoning that is not shown."""
 
 
 class ToolUseBlock(Struct, tag="tool_use"):
-    """A call."""
+    """A block that calls a tool."""
 
     id: Name
     name: Name
@@ -228,7 +229,7 @@ class ToolUseBlock(Struct, tag="tool_use"):
 
 
 class MessageUsage(Struct):
-    """Tokens of a message."""
+    """The token counts of a message."""
 
     input_tokens: Count
     output_tokens: Count
@@ -237,7 +238,7 @@ class MessageUsage(Struct):
 
 
 class MessageDocument(Struct):
-    """A message."""
+    """A whole message, the answer of Anthropic's API."""
 
     id: Name
     model: Name
@@ -267,27 +268,27 @@ class ThoughtPart(Struct):
 
 
 class Item(Struct, kw_only=True):
-    """An output item."""
+    """An output item of a response."""
 
     id: Name | None = None
 
 
 class MessageItem(Item):
-    """Text."""
+    """An item of visible text."""
 
     role: Literal["assistant"]
     content: list[TextPart]
 
 
 class ReasoningItem(Item):
-    """Reasoning."""
+    """An item of reasoning."""
 
     summary: list[ThoughtPart]
     content: list[ThoughtPart] | None = None
 
 
 class FunctionItem(Item):
-    """A call of a function."""
+    """An item that calls a function."""
 
     call_id: Name
     name: Name
@@ -295,7 +296,7 @@ class FunctionItem(Item):
 
 
 class CustomItem(Item):
-    """A call of a custom tool."""
+    """An item that calls a custom tool."""
 
     call_id: Name
     name: Name
@@ -305,7 +306,7 @@ class CustomItem(Item):
 ITEMS: dict[str, Any] = {
     "message": MessageItem, "reasoning": ReasoningItem, "function_call": FunctionItem, "custom_tool_call": CustomItem,
 }  # fmt: skip
-"""Items that clients of today read; there are others."""
+"""The types of items that today's clients read; others may occur."""
 
 
 class Incomplete(Struct):
@@ -315,7 +316,7 @@ class Incomplete(Struct):
 
 
 class ResponseUsage(Struct):
-    """Tokens of a response."""
+    """The token counts of a response."""
 
     input_tokens: Count
     output_tokens: Count
@@ -329,7 +330,7 @@ class ResponseUsage(Struct):
 
 
 class Response(Struct):
-    """A response."""
+    """A whole response, the answer of OpenAI's responses API."""
 
     id: Name
     model: Name

@@ -1,4 +1,4 @@
-"""What every API has to do, stated once: an ``Api`` has a check of each of it."""
+"""The checks that are the same for every API, written once; an ``Api`` describes how one API spells requests."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ RESULT = "Cloudy, 12 degrees."
 COUNT = "Count from one to a thousand, in words."
 """A prompt whose answer is long."""
 PROMPTS = ("Say hello.", COUNT, "Tell a long story about a ship.", "List ten animals.")
-"""Prompts of which one has an answer of some length, whatever the model."""
+"""Prompts to try in turn until a model gives an answer of some length."""
 SOON = 0.15
-"""Seconds: an answer that is over so soon does not show whether it was sent as it was written."""
+"""Seconds below which an answer is too short to show whether it was streamed while it was generated."""
 SHARE = 0.1
-"""Of the time of an answer, how much has to pass between the first quarter of its text and its end."""
+"""The part of an answer's duration that must pass between the first quarter of its pieces and its end."""
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 LARGEST = 200_000
-"""Largest context in tokens for which the overflow of the context is tested."""
+"""Largest context length in tokens for which a prompt beyond it is tried."""
 OVERFLOWS = (
     "prompt is too long", "context size", "context length", "context window", "maximum context", "too many tokens",
     "exceeds the available context", "context_length_exceeded", "maximum number of tokens", "reduce the length",
 )  # fmt: skip
-"""Wordings by which agents recognise an error as a context overflow (clients.md 8)."""
+"""Wordings by which agents recognise an error as a context overflow (docs/evidence/clients.md)."""
 
 
 def schema(**properties: Body) -> Body:
@@ -45,46 +45,55 @@ def schema(**properties: Body) -> Body:
 
 PARAMETERS = schema(city={"type": "string", "enum": list(CITIES)}, tomorrow={"type": "boolean"})
 OTHER = schema()
-"""Parameter schemas of two tools, ``weather`` and ``clock``; fitting values are short, so that any model ends soon."""
+"""Parameter schemas of the tools ``weather`` and ``clock``; values that fit are short, so that any model ends soon."""
 FORM = schema(answer={"type": "string", "enum": ["yes", "no"]}, sure={"type": "boolean"})
 LONG_FORM = schema(text={"type": "string", "enum": [" ".join(f"{n} ships and {n + 1} boats," for n in range(60))]})
-"""A schema that only a long text fits, for models whose answers are short."""
+"""A schema that only one long text fits, for models whose answers are short."""
 UNICODE = "Zürich – 東京 🚲"
 UNICODE_FORM = schema(place={"type": "string", "enum": [UNICODE]})
-"""A schema that only one text fits, of characters of one to four bytes."""
+"""A schema that only one text fits; its characters have one to four bytes in UTF-8."""
 
 
 def overflow_known(answer: Answer) -> None:
-    """Raise Wrong unless an error has a wording by which agents recognise a context overflow."""
+    """Raise Wrong unless the error in ``answer`` has a wording by which agents recognise a context overflow."""
     expect(any(words in answer.text.lower() for words in OVERFLOWS), shown(answer.text))
 
 
 @dataclass(kw_only=True)
 class Api(Checks):
-    """How one API says what the shared checks ask for and look at; empty: it has none.
+    """How one API spells what the shared checks ask for, and what they find in its answers.
 
-    read       what an answer says
-    clients    who reads its answers, separated by spaces
-    prompt     the member with the conversation
-    length     the member that limits an answer; ``few``: limits that every server takes
+    "Members" are members of a request's JSON object. What an API does not have is empty, and not checked.
+
+    read       function that returns the content of an answer
+    clients    names of the clients that use the API, separated by spaces
+    prompt     name of the member with the conversation or prompt
+    length     name of the member that limits an answer's length; ``few``: two small limits that every server accepts
     always     members of every request
-    quiet      members that switch reasoning off; ``off``: spellings of that; ``thinks``: members that switch it on
-    stream     members of a request for a stream
-    cut        the end of an answer at its limit; ``called``: the ends of one with calls
-    form       members that demand a JSON schema
-    tools      two tools; ``single``: members that allow one call at a time
-    choices    members that demand a call by name, and any call; ``no_choice``: members that forbid calls
-    strict     whether the arguments of a demanded call are held to their schema
-    results    the messages for a call and its result: (its answer, the result in parts or as text)
-    parts      results that are more than text
-    image      content with an image
-    stop       the member with stop strings; ``ends``: the ends of what one of them ended
-    has_text   whether an event of a stream carries text
-    order      names of a stream's events in their order, ``last``: those that end it; ``done``: [DONE] ends a stream
+    quiet      members that switch reasoning off, used in requests if the server accepts them
+    off        several sets of members, each of which means that there is no reasoning
+    thinks     members that switch reasoning on
+    stream     members that ask for a stream
+    cut        finish reason of an answer that reached its limit
+    called     finish reasons of an answer with calls
+    form       function that returns the members that demand a given JSON schema
+    tools      two declared tools; ``single``: members that allow only one call at a time
+    choices    sets of members that demand a call: first of a named tool, then of any tool
+    no_choice  members that forbid calls
+    strict     whether a server must hold the arguments of a demanded call to their schema
+    results    function of an answer with a call and the call's result (text or parts), returning messages for both
+    parts      parts of results that are not text
+    image      message content with an image
+    stop       name of the member with stop strings
+    ends       function of a stop string, returning the possible finish reasons of an answer that it ended
+    has_text   function that returns whether an event of a stream carries text
+    order      types of a stream's events in their order; ``last``: types of the last event
+    done       whether a stream ends with [DONE]
     scores     members that ask for log probabilities
-    wrong      members of a request of the wrong type
-    overflow   raises Wrong unless an error says in the words of the API's clients that a prompt is too long
-    optional   names of the checks without which no client in use breaks
+    wrong      members with a value of the wrong type
+    overflow   function that raises Wrong unless an error says in words that the API's clients know that a prompt is too
+               long
+    optional   names of checks that are not required
     """
 
     read: Callable[[Answer], Said]
@@ -127,11 +136,14 @@ class Api(Checks):
 
     @property
     def forms(self) -> tuple[Body, Body]:
-        """Members of a request for a document, and for a stream."""
+        """The members that ask for a document (none), and those that ask for a stream."""
         return {}, self.stream
 
     def body(self, talk: Talk, content: Any = "Say hello.", **more: Any) -> Body:
-        """Return a request, with reasoning off if the server accepts that."""
+        """Return a request's JSON object, with reasoning off if the server accepts that.
+
+        content: text or parts of the user's message, or whole messages; more: further members, which take precedence.
+        """
         if self.prompt == "messages" and not (isinstance(content, list) and content and "role" in content[0]):
             content = [{"role": "user", "content": content}]
         asked = {"model": talk.model, self.length: talk.tokens, "temperature": 0, **self.always, self.prompt: content}
@@ -141,17 +153,17 @@ class Api(Checks):
         return {**asked, **more}
 
     def ask(self, talk: Talk, content: Any = "Say hello.", **more: Any) -> Answer:
-        """Return the answer to a request."""
+        """Send the request ``body(talk, content, **more)`` and return the answer."""
         return talk.ask(self.path, self.body(talk, content, **more))
 
     def said(self, talk: Talk, content: Any = "Say hello.", **more: Any) -> Said:
-        """Return what the answer to a request says."""
+        """Send the request ``body(talk, content, **more)`` and return the content of the answer."""
         return self.read(self.ask(talk, content, **more))
 
     def forced(self, talk: Talk, first: int = 0) -> Body:
-        """Return a request that demands a call: by name or, where a server refuses that or with ``first``, any call.
+        """Return a request that demands a call: the first of ``choices`` from number ``first`` that the server accepts.
 
-        Raises NotOffered if tools are taken but no demand.
+        Raises NotOffered if the server accepts tools, but none of these demands.
         """
         for choice in self.choices[first:]:
             asked = self.body(talk, ASK, tools=self.tools, **self.single, **choice)
@@ -162,12 +174,15 @@ class Api(Checks):
         return asked
 
     def called_with(self, talk: Talk, result: Any = RESULT) -> list[Body]:
-        """Return a conversation with a call and its result."""
+        """Return a conversation in which the model has called a tool and got ``result``."""
         assert self.results is not None
         return [{"role": "user", "content": ASK}, *self.results(talk.ask(self.path, self.forced(talk)), result)]
 
     def stopped_by(self, talk: Talk) -> tuple[str, Said, str]:
-        """Return (prompt, its answer, a stop string in the middle of that); Skip if all answers are too short."""
+        """Return a prompt, its answer, and a string in the middle of that answer to use as stop string.
+
+        Raises Skip if the answers to all of PROMPTS are too short.
+        """
         for prompt in PROMPTS:
             said = self.said(talk, prompt)
             if word := stop_string(said.text):
@@ -175,7 +190,10 @@ class Api(Checks):
         raise Skip(f"no answer long enough to be stopped: {shown(said.text)[:60]}")
 
     def taken(self, name: str, clients: str, expected: str, content: Any = "Say hello.", **more: Any) -> None:
-        """Add a check that a request is taken, and answered in a way that clients can read."""
+        """Add a check that the request ``body(talk, content, **more)`` is accepted, and the answer readable by clients.
+
+        name, clients, expected: as in Spec.
+        """
 
         def run(talk: Talk) -> None:
             answer = self.ask(talk, content, **more)
@@ -186,11 +204,14 @@ class Api(Checks):
 
 Run = Callable[[Api, Talk], None]
 SHARED: list[tuple[str, str, str, str, Run, str]] = []
-"""Name, feature, what an API needs for it, expectation, check, and "forced" if the request demands the answer."""
+"""The shared checks: name, feature, fields of Api that must not be empty, expectation, function, and "forced" or ""."""
 
 
 def shared(feature: str, needs: str = "", how: str = "") -> Callable[[Run], Run]:
-    """Add the decorated check to those of each API that has what it ``needs``."""
+    """Register the decorated check for each API in which none of the fields ``needs`` of Api is empty.
+
+    ``needs``: names separated by spaces; ``feature`` and ``how`` as in Spec.
+    """
 
     def add(run: Run) -> Run:
         SHARED.append((run.__name__, feature, needs, run.__doc__ or "", run, how))
@@ -278,7 +299,7 @@ def stream_written(api: Api, talk: Talk) -> None:
     told = ""
     for _ in range(3):
         times = _long_enough(api, talk, bodies)
-        early = times[len(times) // 4]  # one piece may come at once, and all others at the end
+        early = times[len(times) // 4]  # not the first piece: it alone may come early, and all others at the end
         if times[-1] - early >= SHARE * times[-1]:
             return
         told = f"{len(times)} pieces, a quarter of them after {early:.2f} s, the last after {times[-1]:.2f} s"
@@ -286,8 +307,11 @@ def stream_written(api: Api, talk: Talk) -> None:
 
 
 def _long_enough(api: Api, talk: Talk, bodies: list[Body]) -> list[float]:
-    """Return when the pieces of an answer came; drops from ``bodies`` those with too short an answer, Skip without
-    any."""
+    """Return the arrival times, in seconds since the request, of the pieces of text of a streamed answer.
+
+    Sends the first of ``bodies``; if its answer is too short or refused, removes it and tries the next one. Raises Skip
+    if none is left.
+    """
     while bodies:
         answer = talk.again(api.path, bodies[0])
         if answer.status not in REFUSALS:
@@ -477,7 +501,7 @@ def logprobs(api: Api, talk: Talk) -> None:
     scored(said)
     scored(stream)
     if stream.text == said.text:
-        # of the end, the one may have a score and the other none
+        # a server may score the end-of-answer token in one form and not in the other
         pairs = list(zip(said.scores or (), stream.scores or (), strict=False))
         same = abs(len(said.scores or ()) - len(stream.scores or ())) <= (said.finish == "stop")
         same = same and all(a == b and abs((x or 0) - (y or 0)) < 0.05 for (a, x), (b, y) in pairs)

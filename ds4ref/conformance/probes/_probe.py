@@ -1,17 +1,18 @@
-"""Parts shared by the probes: running checks, writing their results, one tool, and what every API has to do.
+"""Code shared by the probes: runs checks, writes their results, and holds the checks that are the same for every API.
 
-``scenarios(api)`` runs the checks of an API, which is a class with
+``scenarios(api)`` runs these checks for an API, described by a class with
 
-name         begins the names of its checks
-usual        fields that clients send with every request
-tools        arguments of a request with the tool; ``named`` demands its call, ``none`` forbids one
-thinks       arguments that switch reasoning on, one way each
-bad          the exceptions for a request that is wrong
-ask          the answer to messages, given more arguments; ``helper``: the same by the SDK's helper for streams
-read         what an answer says: text, arguments of its calls, whether it has reasoning
-counts       tokens of the prompt, of the answer, and their total
-back         the messages for an answer, and for the result of its call if there is one
-formed       the value of an answer of two flags, "sure" and "warm", that a format demands
+name         the beginning of its checks' names
+usual        arguments that clients send with every request
+tools        arguments that declare the tool; ``named``: that demand a call of it, ``none``: that forbid calls
+thinks       sets of arguments, each of which switches reasoning on
+bad          the exceptions that the SDK raises for a wrong request
+ask          function that sends messages with further arguments and returns the answer
+helper       the same through the SDK's helper for streams
+read         function that returns an answer's text, the arguments of its calls, and whether it has reasoning
+counts       function that returns the tokens of the prompt, of the answer, and their total
+back         function that returns the messages to send back for an answer, and for a call's result if given
+formed       function that demands an answer with two flags, "sure" and "warm", and returns it as a dictionary
 """
 
 import json
@@ -63,7 +64,10 @@ def expect(true, got):
 
 
 def check(name, feature, expected, required=True, how=""):
-    """Decorate a check: run it at once and append its result to the file OUT."""
+    """Return a decorator that runs a function as a check at once, and appends its result to the file OUT.
+
+    The parameters are fields of the result (``ds4ref.conformance.results.Check``).
+    """
 
     def run(function):
         begun, state, got = time.monotonic(), "ok", ""
@@ -87,12 +91,12 @@ def check(name, feature, expected, required=True, how=""):
 
 
 def where():
-    """Return the source line at which the current exception was raised."""
+    """Return the text of the source line at which the current exception was raised."""
     return shown(traceback.extract_tb(sys.exc_info()[2])[-1].line)
 
 
 def scenarios(api):
-    """Run what every API has to do."""
+    """Run the checks that are the same for every API; ``api``: a class as described above."""
     state = {}
 
     @check(api.name, "turn", "an answer to a request with the usual fields; counts that add up")

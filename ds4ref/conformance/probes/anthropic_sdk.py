@@ -31,12 +31,12 @@ FORM = {
 
 
 def text_of(reply):
-    """Return the text of a message."""
+    """Return the visible text of an answer."""
     return "".join(block.text for block in reply.content if block.type == "text")
 
 
 class Messages:
-    """Messages."""
+    """The messages API, as ``scenarios`` uses it."""
 
     name = "anthropic.messages"
     usual = {"system": "Be brief.", "stop_sequences": ["ZZZZ"], "metadata": {"user_id": "u"},

@@ -18,7 +18,7 @@ class Weather(pydantic.BaseModel):
 
 
 class Chat:
-    """Chat completions."""
+    """The chat completions API, as ``scenarios`` uses it."""
 
     name = "openai.chat"
     usual = {"top_p": 1, "seed": 1, "n": 1, "user": "u", "stop": ["ZZZZ"], "store": False, "metadata": {"a": "b"}}
@@ -60,7 +60,7 @@ class Chat:
 
 
 class Responses:
-    """Responses, which not every server has."""
+    """The responses API, as ``scenarios`` uses it; its checks are skipped if the server does not have it."""
 
     name = "openai.responses"
     usual = {

@@ -1,19 +1,20 @@
-"""Text: between messages and token ids, in both directions.
+"""Converts between chat messages, text and token ids, in both directions.
 
-    byte_level  the printable alphabet that stands for raw bytes in the vocabulary
-    splits      the two pre-tokenizers: the Unicode form (default) and ds4's own rules
+    byte_level  the printable characters that stand for raw bytes in a byte-level vocabulary
+    splits      DeepSeek's two pre-tokenizers: the original Unicode rules (default) and ds4's own
     tokenizer   vocabulary and merges -> encode, decode
     published   tokenizer.json of a checkpoint -> vocabulary and merges
     library     tokenizer.json of other families, through the `tokenizers` library
-    template    chat templates that come with a model, rendered in a process of their own (limited)
+    template    chat templates that come with a model, rendered in a separate process (limited)
     stream      text as it is generated: whole characters only, stop strings
-    protocol    the seven control strings and the DSML tags
-    prompt      rendered text that knows which control strings are real
+    protocol    the control strings of DeepSeek's chat format, and the DSML tags
+    rendered    prompts that record which of their control strings are genuine
     chat        messages -> prompt; thinking modes; the tool prompt
+    official    the same in the chat formats of later DeepSeek checkpoints (parser: official_parser)
     messages    the message lists of three APIs -> messages
-    schemas     the tools of a request -> schema lines
-    dsml        tool calls -> markup
-    dsml_parser markup -> reasoning, text and tool calls, fed in pieces of any size (events: dsml_events)
+    schemas     the tools of a request -> lines of the tool prompt
+    dsml        tool calls -> DSML, the markup that DeepSeek writes tool calls in
+    dsml_parser generated text -> reasoning, visible text and tool calls, while it is streamed (events: dsml_events)
     rawjson     JSON text that keeps its exact bytes
 
 Nothing here imports the model, and nothing is imported until it is used.

@@ -1,6 +1,7 @@
 """The byte-level alphabet (docs/explanation/text.md 2): one printable character for every byte.
 
-Bytes 33-126, 161-172 and 174-255 stand for themselves; the other 68, in increasing order, are U+0100 ... U+0143.
+As in GPT-2, bytes 33-126, 161-172 and 174-255 are the character of the same number; the other 68, in increasing order,
+are U+0100 ... U+0143.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ def _alphabet() -> str:
 
 
 ALPHABET = _alphabet()
-"""Characters of the alphabet by byte: ALPHABET[byte]."""
+"""The character for each byte: ALPHABET[byte]."""
 
 _TO_CHAR = dict(enumerate(ALPHABET))
 _TO_BYTE = {ord(char): byte for byte, char in enumerate(ALPHABET)}

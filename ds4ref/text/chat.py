@@ -1,8 +1,9 @@
-"""Conversations as prompts: thinking modes, the tool prompt, and the rendering of messages (text.md 3).
+"""Renders conversations as prompts: thinking modes, the tool prompt, and messages (docs/explanation/text.md 3).
 
     render(messages, schemas, mode)     the prompt of a chat request
-    ends_in_thinking                    whether an answer to such ids starts inside <think>
+    ends_in_thinking(ids, tokenizer)    whether the answer to a prompt of these tokens starts inside <think>
 
+This is the chat format of the first DeepSeek V4 checkpoints, of May 2026, and of ds4; ``official`` has the later ones.
 An empty list of schemas means no tools. Messages with unknown roles are skipped.
 """
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from .tokenizer import Tokenizer
 
 MODES = ("none", "low", "high", "max")
-"""Thinking modes; "low" is "high" but for checkpoints since July 2026 (``official``)."""
+"""Thinking modes; "low" is the same as "high", except for checkpoints since July 2026 (``official``)."""
 THINK_MAX_MIN_CTX = 384 * 1024
 """Context size in tokens below which "max" becomes "high"."""
 
@@ -80,13 +81,16 @@ ROLES = (*_SYSTEM_ROLES, "assistant", *ASKING)
 class Message:
     """One message of a conversation.
 
+    role         "system", "developer", "user", "assistant", "tool" or "function"
     reasoning    the assistant's reasoning before ``content``
-    calls        tool calls of an assistant
-    raw_dsml     markup of ``calls`` exactly as the model wrote it, with the white space before it; None if unknown
-    result_ids   ids of the calls whose results a user message carries in its content (Anthropic)
-    prefix       an assistant's last message that the answer continues (DeepSeek's ``prefix``, Anthropic's prefill)
-    parts        what ``content`` is joined of, where the API had several parts, each with its role; "image": no text
-    tools        tools that a system message brings (``official.Tool``)
+    calls        tool calls made by the assistant
+    raw_dsml     DSML markup of ``calls`` exactly as the model wrote it, with the white space before it; None if unknown
+    result_ids   ids of the tool calls whose results this message carries
+    prefix       whether this is an assistant's last message, which the answer is to continue (DeepSeek's ``prefix``,
+                 Anthropic's prefill)
+    parts        the pieces that ``content`` was joined from if the API had several, each with its own role ("image" for
+                 an image, which has no text)
+    tools        tools that a system message adds (``official.Tool``)
     """
 
     role: str
@@ -125,9 +129,12 @@ def resolve_mode(
 ) -> str:
     """Return the thinking mode of a request (docs/explanation/text.md 3).
 
-    effort, thinking  fields of the request, None where absent or null
-    explicit          the request controls thinking even if ``thinking`` is None (a null ``thinking``; for Responses a
-                      non-null effort); otherwise the model names deepseek-chat and deepseek-reasoner decide
+    ctx       context size in tokens
+    effort    the request's reasoning effort; None if absent or null
+    thinking  whether the request turns thinking on; None if absent or null
+    model     the model name in the request: deepseek-chat and deepseek-reasoner turn thinking off and on
+    explicit  the request decides about thinking even if ``thinking`` is None (by a null ``thinking``; in the Responses
+              API by any effort), so that the model name is ignored
     """
     mode = "high" if effort is None else effort_mode(effort)
     enabled = thinking is not False
@@ -148,14 +155,18 @@ def render(
     messages: Sequence[Message], schemas: Sequence[str] = (), mode: str = "high", *, in_place: bool = False,
     answer: bool = False,
 ) -> Rendered:  # fmt: skip
-    """Render a conversation as a prompt, with the start of an answer unless the last message is the assistant's.
+    """Render a conversation as a prompt.
 
-    With ``answer``, a prompt to generate from: after an assistant's last message a new answer starts, or that message
-    stays open if it is a ``prefix``.
+    schemas   tool schemas as JSON text; empty: no tools
+    mode      thinking mode
+    in_place  keep later system messages where they are, rendered like user text. The start of the prompt then stays the
+              same from turn to turn, whatever a client inserts later. Otherwise all system messages move to the start,
+              as in ds4
+    answer    start a new answer even after a last message of the assistant, unless it is a ``prefix``; otherwise only
+              after messages of others
 
-    Reasoning of past turns is kept everywhere once tools are involved, else only after the last user message. System
-    messages move to the start, as in ds4. With ``in_place`` only the leading ones do; later ones are rendered like user
-    text: the start of the prompt is then the same in every turn, whatever a client inserts later.
+    A last message that is a ``prefix`` stays open. The assistant's reasoning before the last user message is left out;
+    in conversations with tools all of it is kept.
     """
     count = len(messages)
     head = next((i for i, m in enumerate(messages) if m.role not in _SYSTEM_ROLES), count) if in_place else count
@@ -183,10 +194,11 @@ def render(
 
 
 def _render_turns(prompt: Rendered, messages: Sequence[Message], mode: str, keep_from: int, head: int) -> str:
-    """Append the turns to ``prompt``; return the role of the last one, "" if there is none or it stays open.
+    """Append all messages to ``prompt``; return the role of the last turn, "" if there is none or it stays open.
 
-    Assistant turns from index ``keep_from`` on keep their reasoning; system messages from index ``head`` on join the
-    user's turn before them, or form one of their own.
+    Assistant messages from index ``keep_from`` on keep their reasoning. System messages from index ``head`` on are
+    appended to the user's turn before them, or become a user's turn; earlier ones are skipped, since they are in the
+    prompt already.
     """
     last = ""
     for index, message in enumerate(messages):
@@ -224,7 +236,7 @@ def _render_turns(prompt: Rendered, messages: Sequence[Message], mode: str, keep
 
 
 def _as_json(message: Message) -> dict[str, Any]:
-    """Return a message in the OpenAI protocol's form, as other models' chat templates expect it."""
+    """Return a message as a dict in the OpenAI API's form, which the chat templates of other models expect."""
     fields: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.reasoning:
         fields["reasoning_content"] = message.reasoning
@@ -235,7 +247,7 @@ def _as_json(message: Message) -> dict[str, Any]:
 
 
 def _arguments(call: ToolCall) -> Any:
-    """Return arguments as an object if they are one, else as text."""
+    """Return the arguments of a call as a dict if they are a JSON object, else their text."""
     try:
         value = json.loads(call.arguments)
     except (ValueError, RecursionError):
@@ -243,18 +255,19 @@ def _arguments(call: ToolCall) -> Any:
     return value if isinstance(value, dict) else call.arguments
 
 
-# --- token by token, for a command line
+# --- the same as token ids, for command lines that encode piece by piece
 
 
 def chat_start(tokenizer: Tokenizer) -> list[int]:
-    """Return a list with the BOS token, empty if texts of this model start without it."""
+    """Return the ids that a chat starts with: BOS, or none if texts of this model start without it."""
     return [tokenizer.bos] if tokenizer.adds_bos else []
 
 
 def text_start(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Return the ids before a plain text that is continued or scored: BOS where the model's texts start with it.
+    """Return the ids to put before a plain text that the model is to continue or score: BOS, or none.
 
-    DeepSeek's texts start without, as in ds4; only an empty one needs a token to continue.
+    DeepSeek's plain texts start without BOS, as in ds4; other models' if their tokenizer says so. An empty text always
+    gets BOS, because the model needs one token to continue.
     """
     if not text:
         return [tokenizer.bos] if tokenizer.bos >= 0 else []
@@ -262,14 +275,14 @@ def text_start(tokenizer: Tokenizer, text: str) -> list[int]:
 
 
 def answer_start(tokenizer: Tokenizer, mode: str = "high") -> list[int]:
-    """Return the ids that open the assistant's turn."""
+    """Return the ids that open the assistant's turn in thinking mode ``mode``; none without a chat format."""
     if not tokenizer.chats:
         return []
     return [tokenizer.assistant, tokenizer.think_close if mode == "none" else tokenizer.think_open]
 
 
 def ends_in_thinking(ids: Sequence[int], tokenizer: Tokenizer) -> bool:
-    """Return whether the last control token of ``ids`` is ``<think>``."""
+    """Return whether a prompt ends inside ``<think>``: whether that is its last control token."""
     for token in reversed(ids):
         if token == tokenizer.think_open:
             return True

@@ -1,7 +1,7 @@
-"""Control strings in rendered text, and the chat template that writes them: what tokenizers of foreign models share.
+"""Base class of the tokenizers for models other than DeepSeek: control strings, and prompts from chat templates.
 
-Plain text never yields control tokens: control strings are separated from text before it is encoded, and those that a
-message contains are broken up by a mark while the template handles them.
+Plain text never yields control tokens: rendered text is cut at its control strings before it is encoded, and control
+strings in the messages of a conversation are made unrecognisable, by an inserted mark, while the template renders them.
 """
 
 from __future__ import annotations
@@ -17,20 +17,21 @@ if TYPE_CHECKING:
     from .template import ChatTemplate
 
 _MARK = "\ufdd0"
-"""A noncharacter that keeps a control string in a message from being recognised while a template handles it."""
+"""A noncharacter inserted into control strings of messages, so that they are not recognised in rendered text."""
 FIRST, LATER = 0, -1
-"""Where a text stands: at the start, or behind a control token."""
+"""Position of a text in a prompt: at its start, or after a control token."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 Span = int | tuple[int, str]
-"""A token, or (FIRST or LATER, text)."""
+"""A token id, or a text to encode as (FIRST or LATER, text)."""
 
 
 class ControlStrings:
-    """Base of tokenizers whose control tokens have names of their own.
+    """Base class of tokenizers whose control tokens are not DeepSeek's.
 
-    _control  string -> token id, of all tokens that are recognised in rendered text
-    template  the chat template; None if there is none: a prompt is then text that the model continues
+    _control  string -> token id of all tokens that are recognised in rendered text
+    where     name of the tokenizer's file, for error messages
+    template  the chat template; None if there is none: a prompt is then plain text that the model continues
     """
 
     where: str
@@ -39,7 +40,7 @@ class ControlStrings:
     user = assistant = think_open = think_close = dsml = -1
 
     def _begin_and_end(self, bos: int, eos: int, ends: Iterable[int], adds_bos: bool, count: int) -> None:
-        """Set the tokens that begin and end texts; raise TextError for one that is no token of ``count``."""
+        """Set the tokens that begin and end texts; raise TextError for an id outside a vocabulary of ``count``."""
         ends = list(ends)
         for name, token in (("bos", bos), ("eos", eos), *(("an end", token) for token in ends)):
             if not -1 <= token < count:
@@ -59,8 +60,11 @@ class ControlStrings:
         raise TextError(f"{self.where}: its pre-tokenizer cannot be replaced")
 
     def _recognise(self, control: Mapping[str, int], unguarded: Collection[str] = ()) -> None:
-        """Recognise these strings in rendered text; those that are ``unguarded`` are text: in messages and plain text,
-        too."""
+        """Set the strings that are recognised as tokens in rendered text.
+
+        control    string -> token id
+        unguarded  those of them that are ordinary text (such as runs of spaces) and may also come from messages
+        """
         self._control = dict(control)
         self._pattern, self._texts = longest_first(self._control), longest_first(unguarded)
         guarded = [string for string in self._control if string not in unguarded]
@@ -77,11 +81,11 @@ class ControlStrings:
         return self.template is not None
 
     def _encoded(self, spans: Sequence[Span]) -> list[int]:
-        """Return the tokens of a sequence of tokens and texts."""
+        """Return the token ids of a sequence of tokens and texts."""
         raise NotImplementedError
 
     def _spans(self, text: str, pattern: re.Pattern[str] | None = None) -> list[Span]:
-        """Cut a rendered text at its control strings, or at those of ``pattern``."""
+        """Cut a rendered text at its control strings, or at those that ``pattern`` matches."""
         spans: list[Span] = []
         at = 0
         for match in (pattern or self._pattern).finditer(text):
@@ -93,10 +97,15 @@ class ControlStrings:
         self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Any] | None = None, answer: bool = True,
         thinking: str = "none",
     ) -> list[int]:  # fmt: skip
-        """Encode a conversation by the model's own template; messages cannot inject control tokens.
+        """Encode a conversation with the model's own template; messages cannot inject control tokens.
 
-        messages: dicts with role, content and other keys that the template uses; after a last one with ``prefix`` the
-        prompt ends with its content. Raise TextError if there is no template or it fails.
+        messages  dicts with role, content and other keys that the template uses; if the last one has a true ``prefix``,
+                  the prompt ends with its content, for the model to continue
+        tools     tools as dicts in the OpenAI API's form
+        answer    end with the start of the assistant's turn
+        thinking  thinking mode; the template only learns whether it is "none"
+
+        Raise TextError if there is no template or it fails.
         """
         if self.template is None:
             raise TextError(f"{self.where}: there is no chat template")
@@ -113,7 +122,8 @@ class ControlStrings:
         return self._encoded(spans)
 
     def _guarded(self, value: Any) -> Any:
-        """Break up each control string in text by a mark, which ``chat`` removes."""
+        """Insert a mark into each control string in the text of a message, nested values included; ``chat`` removes
+        the marks after rendering."""
         if isinstance(value, str):
             value = clean(value).replace(_MARK, "\ufffd")
             return self._marked.sub(lambda m: m[0][0] + _MARK + m[0][1:], value) if self._marked else value
@@ -123,7 +133,7 @@ class ControlStrings:
 
 
 def longest_first(strings: Collection[str]) -> re.Pattern[str]:
-    """Return a pattern of these strings that takes the longest where several fit; of none, one that never matches."""
+    """Return a pattern that matches any of the strings, the longest first; without strings it never matches."""
     return re.compile("|".join(map(re.escape, sorted(strings, key=len, reverse=True))) or r"(?!)")
 
 

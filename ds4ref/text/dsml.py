@@ -1,8 +1,8 @@
-"""Tool calls and tool results as DSML markup (docs/explanation/text.md 4). The inverse is dsml_parser.py.
+"""Renders tool calls and results in DSML, the markup that DeepSeek models use for them (docs/explanation/text.md 4).
 
-Inside a string value everything is verbatim but the closing tag of the parameter, whose ``<`` becomes ``&lt;``. So that
-parsing returns exactly the rendered string, text that already looks like such an escape gets one more ``amp;``; ds4
-leaves such text unchanged and loses the difference.
+``dsml_parser`` is the inverse. Inside a string value everything is verbatim, except that the ``<`` of the parameter's
+own closing tag becomes ``&lt;``. Text that already looks like this escape gets one more ``amp;``, so that parsing
+returns exactly the original string; ds4 leaves such text unchanged, so both become the same.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from .rendered import Rendered, TextPart
 class ToolCall:
     """A tool call.
 
+    name       name of the tool
     arguments  JSON text, normally an object
-    id         the client's id of the call
+    id         id by which the client refers to this call
     """
 
     name: str
@@ -30,18 +31,21 @@ class ToolCall:
 
 
 def escape_attribute(text: str) -> str:
-    """Escape text for an attribute value."""
+    """Escape text for the value of a tag's attribute."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")
 
 
 def escape_string(text: str, close: str = CANONICAL.param_close) -> str:
-    """Escape text for the body of a ``string="true"`` parameter, which ends at ``close``."""
+    """Escape text for the body of a ``string="true"`` parameter, which ends at the tag ``close``."""
     text = re.sub(rf"&(?=(?:amp;)*lt;{re.escape(close[1:])})", "&amp;", text)
     return text.replace(close, "&lt;" + close[1:])
 
 
 def parameters(arguments: str) -> list[tuple[str, str, bool]]:
-    """Return (name, body, is_string) of each parameter; arguments that are not a JSON object become one string."""
+    """Return (name, escaped body, is_string) of each argument of a call.
+
+    arguments: JSON text. If it is not an object, it becomes one string parameter named "arguments".
+    """
     try:
         pairs = rawjson.members(arguments)
     except ValueError:
@@ -55,7 +59,7 @@ def parameters(arguments: str) -> list[tuple[str, str, bool]]:
 
 
 def render_calls(calls: Iterable[ToolCall]) -> list[TextPart]:
-    """Render calls as one block in the canonical spelling, with two newlines before it."""
+    """Render calls as one DSML block, after two newlines, with the tags in their usual spelling."""
     return block_of((call.name, parameters(call.arguments)) for call in calls)
 
 
@@ -63,9 +67,12 @@ def block_of(
     calls: Iterable[tuple[str, list[tuple[str, str, bool]]]], tag: Dialect = CANONICAL, bare: str = "",
     escape: Callable[[str], str] = escape_attribute,
 ) -> list[TextPart]:  # fmt: skip
-    """Return a block of calls: (name, parameters) each, names still to be escaped, bodies as they are.
+    """Return a DSML block of calls, after two newlines.
 
-    bare: what stands in a call without parameters
+    calls   (name, parameters) of each call; a parameter is (name, body, is_string), with its body escaped already
+    tag     spelling of the tags
+    bare    text inside a call that has no parameters
+    escape  escapes names
     """
     block = Rendered().protocol(f"\n\n{tag.block_open}\n")
     for call, values in calls:

@@ -1,4 +1,4 @@
-"""Events and result of the DSML parser (docs/explanation/text.md 5)."""
+"""Events and result of the parsers of generated text (docs/explanation/text.md 5)."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from .dsml import ToolCall
 
 @dataclass(frozen=True)
 class ReasoningDelta:
-    """A further piece of reasoning."""
+    """The next piece of the reasoning."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class TextDelta:
-    """A further piece of the visible answer."""
+    """The next piece of the visible answer."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class CallStart:
-    """The start of tool call number ``index``."""
+    """The start of tool call number ``index``, from 0, to the tool ``name``."""
 
     index: int
     name: str
@@ -31,7 +31,7 @@ class CallStart:
 
 @dataclass(frozen=True)
 class ArgumentsDelta:
-    """A fragment of a call's arguments; all fragments of a call concatenate to compact JSON."""
+    """The next fragment of the arguments of call ``index``; together the fragments of a call are compact JSON."""
 
     index: int
     fragment: str
@@ -39,7 +39,8 @@ class ArgumentsDelta:
 
 @dataclass(frozen=True)
 class Failed:
-    """The end of a malformed or unterminated block: its calls are void, and its markup follows as text."""
+    """A block of calls turned out to be malformed or unterminated: its calls do not count, and its markup follows as
+    text."""
 
     reason: str
 
@@ -49,16 +50,16 @@ Event = ReasoningDelta | TextDelta | CallStart | ArgumentsDelta | Failed
 
 @dataclass
 class Generated:
-    """A generated message.
+    """A generated message, as parsed.
 
-    reasoning        concatenated reasoning deltas
-    content          concatenated text deltas
-    calls            tool calls with compact JSON arguments; empty unless the block was closed
-    raw_block        the block exactly as generated, from the white space before it through its end tag
-    complete         a block was closed, perhaps an empty one
-    thinking_closed  False while reasoning is open
-    error            why a block was rejected, None otherwise
-    unterminated     a block was rejected only because its end was missing
+    reasoning        all reasoning
+    content          all visible text
+    calls            tool calls with compact JSON arguments; empty unless their block was closed
+    raw_block        the block of calls exactly as generated, from the white space before it through its end tag
+    complete         whether a block of calls was closed, perhaps an empty one
+    thinking_closed  False while the text is inside the reasoning
+    error            why a block was rejected; None if none was
+    unterminated     whether a block was rejected only because its end was missing
     trailing         text after the block, which is ignored
     """
 
@@ -73,10 +74,11 @@ class Generated:
     trailing: str = ""
 
     def finish_reason(self, engine: str) -> str:
-        """Return the finish reason for a client; ``engine`` says how decoding ended ("stop", "length", ...).
+        """Return the finish reason to report to a client.
 
-        It is "tool_calls" once a block was closed. A malformed block gives "stop", an unterminated one "error", unless
-        decoding hit a limit, which stays "length".
+        engine: why decoding ended ("stop", "length", ...).
+        It is "tool_calls" if a block of calls was closed. A malformed block gives "stop", an unterminated one "error",
+        except that "length" (decoding hit a limit) stays "length".
         """
         if self.complete:
             return "tool_calls"

@@ -1,24 +1,25 @@
-"""Streaming parser of generated text: reasoning, visible text and tool calls (text.md 5).
+"""Streaming parser of generated text: reasoning, visible text and DSML tool calls (docs/explanation/text.md 5).
 
-One parser serves every consumer. Feed it pieces of any size; it returns events, and at the end one result. Neither the
-result nor the events, once neighbouring deltas are joined, depend on how the input was cut. To parse a finished text,
-feed it at once. The parser also tells when to decode greedily (``greedy``) and when to stop (``done``).
+Feed it pieces of any size; it returns events, and at the end one result. Neither the result nor the events, once
+adjacent deltas are joined, depend on how the input was cut. To parse a finished text, feed it at once. The parser also
+reports when the next token should be picked greedily (``greedy``) and when decoding can stop (``done``).
 
-The grammar is written as generators, one a rule: a bare ``yield`` waits for more text.
+Each rule of the grammar is a generator, in which a bare ``yield`` waits for more text. A "block" is a group of tool
+calls between an opening and a closing tag.
 
-Differences from ds4, which parses a second time at the end and by other rules (the last three follow from deciding
-while streaming):
+Differences from ds4, which parses the text a second time at the end, by other rules (the last three follow from
+deciding while streaming):
 
   * Markup inside reasoning is never a call; reasoning that never ends stays reasoning.
-  * In text, ``<think>`` suspends the search for calls until ``</think>``.
-  * A block is searched for only if the request had tools.
+  * In visible text, no calls are recognised between ``<think>`` and ``</think>``.
+  * A block is recognised only if the request had tools.
   * String values are verbatim; only the escape of their own closing tag is undone. A ``string="false"`` value that is
-    not JSON becomes a string instead of spoiling all arguments.
+    not JSON becomes a string instead of making all arguments invalid.
   * Attributes are whole words; a missing ``string`` attribute means "true" everywhere.
   * ``raw_block`` starts with the exact white space between text and block.
-  * The earliest opener counts, whatever its dialect.
-  * An opener followed by anything but markup is a quotation: it is text, and the search continues.
-  * A malformed or unterminated block is text, its leading white space included; reasoning before it stays reasoning.
+  * The earliest opening tag counts, whichever of the spellings it has (``protocol.DIALECTS``).
+  * An opening tag that is followed by anything but markup is a quotation: it is text, and the search continues.
+  * A malformed or unterminated block is text, including the white space before it; reasoning before it stays reasoning.
 """
 
 from __future__ import annotations
@@ -48,15 +49,15 @@ _Wait = Generator[None, None, None]
 
 
 class _Malformed(Exception):
-    """Raised when a block violates the grammar; the message says how."""
+    """Raised when a block of calls violates the grammar; the message says how."""
 
 
 class DsmlParser:
     """Parser of one answer, fed as str, or as UTF-8 bytes cut anywhere (invalid bytes become U+FFFD).
 
-    thinking  the prompt ended in ``<think>``
-    tools     search for tool calls
-    tags      recognise think tags; without it they are plain text
+    thinking  whether the prompt ended with ``<think>``, so that the answer starts with reasoning
+    tools     whether to recognise tool calls
+    tags      whether to recognise think tags; otherwise they are plain text
     """
 
     def __init__(self, thinking: bool, tools: bool = True, tags: bool = True):
@@ -65,11 +66,11 @@ class DsmlParser:
         self._text, self._at = "", 0  # input, and how much of it is consumed
         self._events: list[Event] = []
         self._space: list[str] = []  # white space after text: it may belong to a block
-        self._raw: list[str] | None = None  # of an open block, all that is consumed of it
+        self._raw: list[str] | None = None  # the open block as far as it is consumed; None outside a block
         self._calls: list[ToolCall] = []
         self._fragments: list[str] = []  # arguments of the call being read
-        self._inside = ""  # the value being read: "string", "json", or none
-        self._quoted = False  # inside a string of JSON
+        self._inside = ""  # kind of the parameter value being read: "string", "json", "" outside a value
+        self._quoted = False  # inside a quoted string of a JSON value
         self._thinking = thinking
         self._reasoning: list[str] = []
         self._content: list[str] = []
@@ -78,10 +79,10 @@ class DsmlParser:
         self._rules = self._message()
         next(self._rules)
 
-    # --- outside view
+    # --- public interface
 
     def feed(self, chunk: str | bytes) -> list[Event]:
-        """Feed text and return the events that are now certain."""
+        """Parse the next piece of text; return the events that are certain by now, whatever follows."""
         if isinstance(chunk, bytes):
             return self._run(self._decoder.decode(chunk))
         return self._run(self._decoder.decode(b"", True) + _SURROGATE.sub("\ufffd", chunk))
@@ -98,18 +99,18 @@ class DsmlParser:
 
     @property
     def done(self) -> bool:
-        """Return whether a block is closed: further text is ignored, so decoding can stop."""
+        """Return whether a block of calls was closed: further text is ignored, so decoding can stop."""
         return self._outcome.complete
 
     @property
     def in_block(self) -> bool:
-        """Return whether a block of calls is open."""
+        """Return whether the text is inside a block of calls."""
         return self._raw is not None
 
     @property
     def greedy(self) -> bool:
-        """Return whether the next token is markup of a call, and not of a value: it should be picked at temperature
-        0."""
+        """Return whether the next token belongs to the markup of a call rather than to a text value, and so should be
+        picked at temperature 0."""
         if self.in_block and self._inside == "string":
             rest = self._text[self._at :].lstrip(WHITESPACE)
             return len(rest) >= 2 and rest[0] == "<"
@@ -117,7 +118,7 @@ class DsmlParser:
 
     @property
     def result(self) -> Generated:
-        """Return the parsed answer, which is final after ``finish``."""
+        """Return the answer as far as it is parsed; it is final after ``finish``."""
         out = self._outcome
         out.reasoning, out.content = "".join(self._reasoning), "".join(self._content)
         out.trailing = "".join(self._trailing)
@@ -149,7 +150,7 @@ class DsmlParser:
         return match.end()
 
     def _show(self, text: str) -> None:
-        """Emit text after the white space that was held back."""
+        """Emit visible text, after the white space that was held back before it."""
         text = "".join(self._space) + text
         self._space.clear()
         if text:
@@ -157,7 +158,7 @@ class DsmlParser:
             self._events.append(TextDelta(text))
 
     def _show_but_space(self, text: str) -> None:
-        """Emit text and hold back the white space at its end."""
+        """Emit visible text, but hold back the white space at its end, which may belong to a block."""
         visible = text.rstrip(WHITESPACE)
         if visible:
             self._show(visible)
@@ -175,7 +176,7 @@ class DsmlParser:
             self._events.append(ArgumentsDelta(len(self._calls), fragment))
 
     def _fail(self, reason: str) -> None:
-        """Give up the block: it becomes text, its calls are void, and no further block is looked for."""
+        """Give up the open block: it becomes text, its calls do not count, and no other block is recognised."""
         raw, self._raw, self._tools = "".join(self._raw or ()), None, False
         self._outcome.error = reason
         self._events.append(Failed(reason))
@@ -188,7 +189,7 @@ class DsmlParser:
         if self._tags:
             while THINK_OPEN.startswith(self._text) and self._text != THINK_OPEN:
                 yield
-            if self._text.startswith(THINK_OPEN):  # one leading tag
+            if self._text.startswith(THINK_OPEN):  # the model starts its reasoning, or repeats the tag of the prompt
                 self._take(len(THINK_OPEN))
                 self._thinking, self._outcome.thinking_closed = True, False
         while self._thinking:
@@ -206,7 +207,7 @@ class DsmlParser:
             yield
 
     def _visible(self) -> _Wait:
-        """Read text up to a block or a think tag, and what that opens."""
+        """Read visible text up to a block of calls or a think tag, and then that block or the thinking."""
         match = _TURN[self._tags].search(self._text, self._at) if self._tools else None
         if not self._tools:
             self._show(self._take(len(self._text)))
@@ -227,7 +228,8 @@ class DsmlParser:
         self._show(self._take(end + len(THINK_CLOSE)))
 
     def _block(self, tags: Dialect, tag: str) -> _Wait:
-        """Read a block, which ends closed, as a quotation (an opener in the middle of prose), or malformed."""
+        """Read a block of calls after its opening tag ``tag``. It may be complete, or malformed, or not a block at all
+        but text that quotes the tag."""
         self._raw = ["".join(self._space) + tag]
         self._space.clear()
         try:
@@ -244,8 +246,8 @@ class DsmlParser:
     # --- inside a block
 
     def _next(self, *tags: str) -> Generator[None, None, str]:
-        """Skip white space and return which of ``tags`` follows, "" if none. Tags without ``>`` must end at a word
-        boundary."""
+        """Skip white space and return which of ``tags`` follows, without consuming it; "" if none does. A tag given
+        without ``>`` must be followed by white space or ``>``."""
         longest = max(map(len, tags))
         while True:
             self._take(self._after_spaces())
@@ -258,7 +260,7 @@ class DsmlParser:
             yield
 
     def _attributes(self) -> Generator[None, None, dict[str, str]]:
-        """Consume a tag through its first ``>`` and return its attributes; the first of duplicates wins."""
+        """Consume a tag through its ``>`` and return its attributes; the first of duplicates wins."""
         while True:
             end = self._text.find(">", self._at)
             if (end if end >= 0 else len(self._text)) - self._at > _MAX_TAG:
@@ -270,7 +272,8 @@ class DsmlParser:
         return {name: _ENTITY.sub(lambda match: _ENTITIES[match[1]], value) for name, value in found}
 
     def _invokes(self, tags: Dialect) -> Generator[None, None, bool]:
-        """Read calls to the end of the block; return False if there is neither a call nor an end."""
+        """Read calls up to the end of the block and return True; return False if anything but a call or the end comes
+        first."""
         while True:
             tag = yield from self._next(tags.block_close, tags.invoke_open)
             if tag == tags.block_close:
@@ -303,7 +306,7 @@ class DsmlParser:
             comma = ","
 
     def _leaves(self, tags: Dialect) -> _Wait:
-        """Read the parameters inside another one, whose closing tag is optional."""
+        """Read the parameters nested inside another parameter, whose closing tag is optional."""
         comma = ""
         while (tag := (yield from self._next(tags.param_open, tags.param_close, tags.invoke_close))) == tags.param_open:
             yield from self._parameter(tags, comma, nested=True)
@@ -331,7 +334,7 @@ class DsmlParser:
             self._emit('"')
 
     def _has_leaves(self, tag: str) -> Generator[None, None, bool]:
-        """Return whether a value without ``string`` attribute is an object: it begins with a parameter."""
+        """Return whether a value without ``string`` attribute is an object, that is, begins with a nested parameter."""
         self._inside = "string"
         while True:
             start = self._after_spaces()
@@ -346,7 +349,8 @@ class DsmlParser:
         return True
 
     def _string(self, tags: Dialect) -> _Wait:
-        """Emit text verbatim through the closing tag; only an escaped closing tag is unescaped."""
+        """Emit a string value verbatim up to its closing tag, which is consumed; an escaped closing tag is
+        unescaped."""
         self._inside = "string"
         pattern, partial = _STRING_ENDS[tags]
         while True:
@@ -365,7 +369,10 @@ class DsmlParser:
             self._emit(_inside_quotes(("&" + again[4:] + "lt;" if again else "<") + match["rest"]))
 
     def _json(self, tag: str) -> Generator[None, None, str]:
-        """Return a value once its closing tag is read: only then is it known whether it is JSON."""
+        """Return the text of a ``string="false"`` value up to the closing tag ``tag``, which is consumed.
+
+        Nothing is emitted before: only at the end is it known whether the value is JSON.
+        """
         self._inside, self._quoted = "json", False
         value: list[str] = []
         escape = ""
@@ -382,7 +389,7 @@ class DsmlParser:
 
 
 def parse(text: str | bytes, thinking: bool, tools: bool = True) -> Generated:
-    """Parse a finished text; arguments are those of ``DsmlParser``."""
+    """Parse a finished text; the other parameters are those of ``DsmlParser``."""
     parser = DsmlParser(thinking, tools)
     parser.feed(text)
     parser.finish()
@@ -390,7 +397,8 @@ def parse(text: str | bytes, thinking: bool, tools: bool = True) -> Generated:
 
 
 def _string_ends(tags: Dialect) -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """Return patterns for the end (or escaped end) of a string body, and for a prefix of one at the end of the text."""
+    """Return two patterns: the closing tag of a string value, plain or escaped; and the beginning of one at the end of
+    the text, which may be completed by more text."""
     close = tags.param_close
 
     def prefixes(word: str) -> str:
@@ -421,5 +429,5 @@ def json_value(body: str) -> str:
     except ValueError:
         return rawjson.quote(body)
     if end < len(stripped) and stripped[0] not in "[{":
-        return rawjson.quote(body)  # a date is not a number with something behind it
+        return rawjson.quote(body)  # a date such as 2026-07-31 is not the number 2026 with trailing text
     return rawjson.minify(stripped[:end])

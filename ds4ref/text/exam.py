@@ -1,7 +1,7 @@
-"""Prompts of examination questions, for ds4-eval and for models that are trained to answer it.
+"""Prompts for examination questions, used by ds4-eval and to train models for it.
 
-The required forms of the last line equal those of ds4's own evaluation (docs/reference/eval.md), so that both scores
-can be compared; the words are ours.
+The required forms of the answer's last line are those of ds4's own evaluation (docs/reference/eval.md), so that scores
+can be compared; the wording of the prompts is ours.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FORMS = {
 def exam_text(question: str, choices: Sequence[str], kind: str) -> str:
     """Return the user's message: question, lettered choices if any, and the required form of the last line.
 
-    ``kind`` is a key of FORMS; raise KeyError for any other.
+    kind: key of FORMS, which gives the form; raise KeyError for any other.
     """
     parts = [question, ""]
     if choices:

@@ -1,10 +1,10 @@
-"""The tokenizer of a published model as GGUF metadata, for GGUF files made from the model.
+"""Converts the tokenizer of a published model to GGUF metadata, for GGUF files made from the model.
 
-    entries, why = vocabulary_entries(source)          why: the reason if the tokenizer cannot be expressed, else ""
+    entries, why = vocabulary_entries(source)          why: the reason if it cannot be converted, else ""
 
-Byte-level vocabularies (tokenizer.json) become ggml's "gpt2" with the name of the pre-tokenizer's pattern, the scored
-pieces of llama2.c's tokenizer.bin its "llama". The chat template and all tokens that end an answer are included. Any
-other tokenizer (SentencePiece's) is left out and reported, not approximated.
+Byte-level vocabularies (tokenizer.json) become tokenizer.ggml.model "gpt2" with the name of their pre-tokenizer, and
+llama2.c's tokenizer.bin, whose pieces have scores, becomes "llama". The chat template and all tokens that end an answer
+are included. Any other tokenizer (SentencePiece's) is left out and reported, not approximated.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 MetadataEntry = tuple[str, str, Any]
 LLAMA2C_END = 2
-"""Id of the end token in tokenizer.bin, a control token that llama2.c never uses."""
+"""Id of the end token in tokenizer.bin: a control token, though llama2.c never uses it."""
 
 
 def vocabulary_entries(source: TensorSource) -> tuple[list[MetadataEntry], str]:
-    """Return the metadata entries of the tokenizer of ``source``, and the reason if it cannot be expressed (""
-    otherwise)."""
+    """Return the metadata entries for the tokenizer of ``source``, and the reason if it cannot be converted ("" if it
+    can). There are none if the metadata of ``source`` has a tokenizer already, or if it has no embedding."""
     if MODEL_KEY in source.metadata or EMBEDDING not in source.tensors:
         return [], ""
     checkpoint, beside = getattr(source, "checkpoint", None), getattr(source, "vocabulary", None)
@@ -46,8 +46,10 @@ def vocabulary_entries(source: TensorSource) -> tuple[list[MetadataEntry], str]:
 
 
 def _byte_level(checkpoint: Checkpoint, rows: int) -> list[MetadataEntry]:
-    """Return the entries of a tokenizer.json; ids without a token, up to the rows of the embedding, become unused
-    tokens."""
+    """Return the metadata entries for a tokenizer.json.
+
+    rows: number of rows of the embedding; ids below it that have no token become unused tokens.
+    """
     table, where = definition(checkpoint), checkpoint.folder / TOKENIZER
     tokenizer = of_checkpoint(checkpoint)
     pre = _pattern(table, str(where))
@@ -59,7 +61,7 @@ def _byte_level(checkpoint: Checkpoint, rows: int) -> list[MetadataEntry]:
     tokens += [f"[unused {i}]" for i in range(len(tokens), rows)]
     settings = checkpoint.json(TOKENIZER_CONFIG, MAX_CONFIG_BYTES) if checkpoint.has(TOKENIZER_CONFIG) else {}
     more: list[MetadataEntry] = []
-    if isinstance(settings.get("add_bos_token"), bool):  # else what the reader puts in front
+    if isinstance(settings.get("add_bos_token"), bool):  # else the reader's default for this pre-tokenizer applies
         more.append((GGML + "add_bos_token", "bool", settings["add_bos_token"]))
     if tokenizer.template is not None:
         more.append((TEMPLATE_KEY, "string", tokenizer.template.source))
@@ -71,7 +73,10 @@ def _byte_level(checkpoint: Checkpoint, rows: int) -> list[MetadataEntry]:
 
 
 def _pattern(table: Mapping[str, Any], where: str) -> str:
-    """Return the GGUF name of the pre-tokenizer's pattern; TextError if it has none that is known here."""
+    """Return the name that GGUF files use for the pre-tokenizer of a tokenizer.json; raise TextError if none fits.
+
+    table: the parsed tokenizer.json; where: its path, for the error message.
+    """
     before = table.get("pre_tokenizer")
     steps = (before.get("pretokenizers") if before.get("type") == "Sequence" else [before]) if before else []
     own: list[str] = []
@@ -84,7 +89,7 @@ def _pattern(table: Mapping[str, Any], where: str) -> str:
                     case {"type": "Digits", "individual_digits": True}:
                         own.append(r"\p{N}")
                     case _:
-                        own.append("")  # equal to no rule's
+                        own.append("")  # a pattern that no rule has, so that no name fits
             own += RULES["gpt-2"].patterns if last.get("use_regex", True) else ()
     normalizer = (table.get("normalizer") or {}).get("type")
     whole = bool((table.get("model") or {}).get("ignore_merges"))
@@ -98,7 +103,7 @@ def _pattern(table: Mapping[str, Any], where: str) -> str:
 
 
 def _pieces(tokenizer: PieceTokenizer) -> list[MetadataEntry]:
-    """Return the entries of scored pieces. Byte tokens are spelled as their kind demands."""
+    """Return the metadata entries for a vocabulary of scored pieces; byte tokens get names such as <0x0A>."""
     names, kinds = [], []
     pieces, scores, bytes_at = tokenizer.tables()
     at = {token: byte for byte, token in enumerate(bytes_at) if token >= 0}

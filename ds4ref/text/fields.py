@@ -1,5 +1,5 @@
-"""Access to fields of JSON objects as raw text; each function raises TextError naming the field if it has another
-type."""
+"""Access to fields of JSON objects as raw JSON text; each function raises TextError naming the field if it has the
+wrong type."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from ..errors import TextError
 from . import rawjson
 
 Fields = dict[str, str]
-"""Raw values of an object by name; of duplicate names the last one counts."""
+"""Raw JSON text of an object's values by name; of duplicate names the last one counts."""
 
 
 def array(raw: str, label: str) -> list[str]:
-    """Return the raw items of an array; ``label`` names it in errors."""
+    """Return the items of the JSON array ``raw`` as raw text; ``label`` names it in errors."""
     try:
         return rawjson.items(raw)
     except ValueError as error:
@@ -21,9 +21,10 @@ def array(raw: str, label: str) -> list[str]:
 
 
 def fields(raw: str, label: str, needed: Iterable[str] = ()) -> Fields:
-    """Return the raw members of an object, the last of duplicates, without null values.
+    """Return the members of the JSON object ``raw`` as raw text, without null values; of duplicates the last.
 
-    A null value of a name in ``needed`` is an error.
+    label   names the object in errors
+    needed  names of members that must not be null, though they may be absent
     """
     try:
         values = dict(rawjson.members(raw))
@@ -36,7 +37,7 @@ def fields(raw: str, label: str, needed: Iterable[str] = ()) -> Fields:
 
 
 def text(raw: str | None, label: str, default: str = "") -> str:
-    """Return a string, or ``default`` if it is absent."""
+    """Return the value of the JSON string ``raw``, or ``default`` if it is None; ``label`` names it in errors."""
     if raw is None:
         return default
     if not rawjson.is_string(raw):

@@ -1,4 +1,4 @@
-"""Metadata keys of a GGUF file that describe its vocabulary."""
+"""Reads the metadata keys of a GGUF file that describe its vocabulary."""
 
 from __future__ import annotations
 
@@ -19,25 +19,28 @@ ENDS_KEY = GGML + "eos_token_ids"
 MOST_ENDS = 64
 """Maximum number of tokens that end an answer."""
 NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = range(1, 7)
-"""Token types of GGUF files."""
+"""Token types (tokenizer.ggml.token_type) of GGUF files."""
 _ENDS = """</s> <eos> <end_of_turn> <turn|> <end_of_utterance> <EOT> [EOT] _<EOT> <|eot_id|> <|eom_id|> <|im_end|>
     <|end|> <|return|> <|call|> <|calls|> <|flush|> <|endoftext|> <|end_of_text|> <|tool_response>"""
 _INFILLING = """<|fim_prefix|> <|fim_suffix|> <|fim_middle|> <|fim_pad|> <|fim_repo|> <|repo_name|> <|file_sep|>
     <PRE> <SUF> <MID> <PAD> <REPO>"""
 CONTROL_BY_NAME = frozenset(f"{_ENDS} {_INFILLING}".split())
-"""Tokens that llama.cpp takes for control tokens by their names, whatever their type: plain text never yields them."""
+"""Tokens that llama.cpp treats as control tokens because of their names, whatever their type in the file: plain text
+never yields them."""
 IDS = ("u32", "i32", "u64", "i64")
-"""Types of a token's id."""
+"""GGUF metadata types that a token id may have."""
 NONE = 0xFFFFFFFF
-"""No token, where ids are unsigned, as llama.cpp writes it."""
+"""Value by which llama.cpp writes "no token" where ids are unsigned."""
 
 
 @dataclass(frozen=True)
 class StoredVocabulary:
-    """What a GGUF file says about its tokens.
+    """The vocabulary as a GGUF file stores it.
 
+    tokens    string of each token
     kinds     type of each token; empty if the file does not say
-    ends      tokens besides ``eos`` that end an answer: end of turn, end of message, and a list of others
+    bos, eos  ids of the tokens that begin and end texts
+    ends      ids of tokens besides ``eos`` that end an answer: end of turn, end of message, and others
     adds_bos  whether a text starts with ``bos``; None if the file does not say
     template  the chat template, None if there is none
     """
@@ -52,27 +55,28 @@ class StoredVocabulary:
 
 
 class VocabularyKeys:
-    """Reads values under ``tokenizer.ggml.``; TextError names the key that has another type."""
+    """Reads the values of metadata keys below ``tokenizer.ggml.``; raises TextError for a value of the wrong type."""
 
     def __init__(self, source: TensorSource):
         self._metadata, self._where = source.metadata, source.path
 
     def value(self, key: str, kinds: Sequence[str], default: Any) -> Any:
-        """Return the value of a key of one of these types, ``default`` if there is none."""
+        """Return the value of a key, which must have one of the types ``kinds``; ``default`` if there is no such
+        key."""
         kind = self._metadata.type_of(GGML + key)
         if kind not in (None, *kinds):
             raise TextError(f"{self._where}: {GGML}{key} has type {kind}, wanted {kinds[0]}")
         return default if kind is None else self._metadata[GGML + key]
 
     def items(self, key: str, kinds: Sequence[str], count: int) -> list[Any]:
-        """Return an array with an item for each of ``count`` tokens; empty if there is none."""
+        """Return an array with one item for each of ``count`` tokens; [] if there is no such key."""
         values: list[Any] = self.value(key, kinds, [])
         if len(values) not in (0, count):
             raise TextError(f"{self._where}: {GGML}{key} has {len(values)} entries for {count} tokens")
         return values
 
     def read(self, bos: int = -1, eos: int = -1) -> StoredVocabulary:
-        """Return the vocabulary; ``bos`` and ``eos`` are those of files that name none."""
+        """Return the vocabulary of the file; ``bos`` and ``eos`` are used if the file does not name these tokens."""
         tokens = self.value("tokens", ("string[]",), None)
         if not tokens:
             raise TextError(f"{self._where}: {GGML}tokens is missing: this file has no tokenizer")

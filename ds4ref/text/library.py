@@ -1,8 +1,9 @@
-"""tokenizer.json of any family, through the `tokenizers` library, with the chat template beside it.
+"""Tokenizers of any model family, run by the `tokenizers` library, with the chat template of the model.
 
-``LibraryTokenizer`` has the interface of ``tokenizer.Tokenizer``. Plain text never yields control tokens: control
-strings are separated from text before the library gets either, and text goes to a copy of the tokenizer that has none.
-The library runs in a process with limits (``limited``), because patterns and replacements are part of untrusted files.
+``LibraryTokenizer`` has the interface of ``tokenizer.Tokenizer``. Plain text never yields control tokens: text is first
+cut at control strings, and the library gets only the text between them, with a copy of the tokenizer that has no
+control tokens. The library runs in a process with limits on time and memory (``limited``), because the patterns and
+replacements of an untrusted file can make it arbitrarily slow or large.
 
     tokenizer = of_checkpoint(checkpoint)
     ids = tokenizer.chat([{"role": "user", "content": "Hello"}])
@@ -40,12 +41,14 @@ _STEPS = ("pre_tokenizer", "pretokenizers")
 
 
 class LibraryTokenizer(ControlStrings):
-    """Tokenizer (text <-> token ids) of the parsed tokenizer.json ``table``.
+    """Tokenizer (text <-> token ids) defined by a tokenizer.json.
 
-    bos, eos   token ids, -1 for none
-    ends       ids of tokens that end an answer besides ``eos``
+    table      the parsed tokenizer.json
+    where      its path, for error messages
+    bos, eos   ids of the tokens that begin and end texts, -1 for none
+    ends       ids of other tokens that end an answer
     template   the chat template; None if there is none: a prompt is then text that the model continues
-    adds_bos   a text that the model continues starts with ``bos``
+    adds_bos   whether a text that the model is to continue starts with ``bos``
     """
 
     split = "library"
@@ -57,7 +60,7 @@ class LibraryTokenizer(ControlStrings):
             raise TextError(f"{where}: added_tokens is not a list of tokens")
         self.where, self.template = where, template
         self._recognise({token["content"]: token["id"] for token in added}, _texts(added, template))
-        # The library trims what stands before or after some control tokens and adds others: only text goes there.
+        # The library would trim text next to some control tokens and add others, so it gets text without them only.
         bare = {**table, "added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
         self._library, vocab = _started(bare, where)
         self._strings = _strings({**vocab, **self._control}, where)
@@ -72,12 +75,12 @@ class LibraryTokenizer(ControlStrings):
     # --- text to ids
 
     def encode(self, text: str | bytes) -> list[int]:
-        """Encode plain text: control strings in it are ordinary characters, added tokens that are text (runs of spaces,
-        HTML tags) are matched first. Adds no BOS."""
+        """Encode plain text without BOS. Control strings in it are ordinary characters; added tokens that stand for
+        text (runs of spaces, HTML tags) are matched first."""
         return self._encoded(self._spans(clean(text), self._texts))
 
     def encode_rendered(self, text: str | bytes) -> list[int]:
-        """Encode a rendered chat: each control string becomes its token, the spans between them are plain text."""
+        """Encode a rendered chat: each control string becomes its token, the text between them is plain text."""
         return self._encoded(self._spans(clean(text)))
 
     def _encoded(self, spans: Sequence[Span]) -> list[int]:
@@ -92,11 +95,11 @@ class LibraryTokenizer(ControlStrings):
         ]  # fmt: skip
 
     def text_bytes(self, text: str | bytes) -> bytes:
-        """Return the bytes that ``decode(encode(text))`` gives."""
+        """Return the bytes that ``decode(encode(text))`` returns."""
         return clean(text).encode()
 
     def pieces(self, text: str | bytes) -> list[bytes]:
-        """Return the pieces of a text that are encoded separately: the whole text, since the library splits inside."""
+        """Return the whole text as one piece: the library does not show how its pre-tokenizer cuts it."""
         data = self.text_bytes(text)
         return [data] if data else []
 
@@ -122,8 +125,11 @@ class LibraryTokenizer(ControlStrings):
 
 
 def _texts(added: Sequence[Mapping[str, Any]], template: ChatTemplate | None) -> set[str]:
-    """Return the added tokens that stand for ordinary text: not special, no thinking tag, and unless they are white
-    space not in the chat template."""
+    """Return the strings of the added tokens that stand for ordinary text.
+
+    They are not marked as special and do not depend on the text around them; they are either white space, or neither
+    think tags nor strings that occur in the chat template.
+    """
     written = protocol.THINK_OPEN + protocol.THINK_CLOSE + (template.source if template else "")
     return {
         token["content"] for token in added
@@ -133,8 +139,10 @@ def _texts(added: Sequence[Mapping[str, Any]], template: ChatTemplate | None) ->
 
 
 def of_checkpoint(checkpoint: Checkpoint) -> LibraryTokenizer:
-    """Open the tokenizer of a published model, with the chat template of its folder; raise ModelFileError or
-    TextError."""
+    """Open the tokenizer of a published model, with the chat template in its folder.
+
+    Raise ModelFileError or TextError if a file is missing or unusable.
+    """
     table, where = definition(checkpoint), str(checkpoint.folder / TOKENIZER)
     settings = checkpoint.json(TOKENIZER_CONFIG, MAX_CONFIG_BYTES) if checkpoint.has(TOKENIZER_CONFIG) else {}
     ids = {**_vocab(table), **{t["content"]: t["id"] for t in table.get("added_tokens") or [] if _is_token(t)}}
@@ -151,9 +159,10 @@ def of_checkpoint(checkpoint: Checkpoint) -> LibraryTokenizer:
 
 
 def of_gguf(source: TensorSource) -> LibraryTokenizer:
-    """Open the byte-level tokenizer of a GGUF file, with its template; ``tokenizer.ggml.pre`` names the pre-tokenizer.
+    """Open the byte-level tokenizer of a GGUF file, with its chat template.
 
-    Raise TextError if the file has no usable tokenizer of this kind.
+    ``tokenizer.ggml.pre`` names its pre-tokenizer, one of ``pretokenizers.RULES``. Raise TextError if the file has no
+    usable tokenizer of this kind.
     """
     where, keys = f"{source.path}: its tokenizer", VocabularyKeys(source)
     if keys.value("model", ("string",), "") != "gpt2":
@@ -187,8 +196,8 @@ def of_gguf(source: TensorSource) -> LibraryTokenizer:
 
 
 def _adds_bos(table: Mapping[str, Any], settings: Mapping[str, Any], bos: int) -> bool:
-    """Return whether a text starts with BOS: ``add_bos_token`` of tokenizer_config.json, else what the
-    post-processor of tokenizer.json puts first."""
+    """Return whether texts start with BOS: as ``add_bos_token`` of tokenizer_config.json says, else whether the
+    post-processor of tokenizer.json puts it first."""
     if isinstance(settings.get("add_bos_token"), bool):
         return bool(settings["add_bos_token"])
     after = table.get("post_processor")
@@ -203,9 +212,10 @@ def _adds_bos(table: Mapping[str, Any], settings: Mapping[str, Any], bos: int) -
 
 
 def _configured(checkpoint: Checkpoint, key: str) -> list[int]:
-    """Return the token ids under ``key`` in generation_config.json, else in config.json: one or a list.
+    """Return the token ids under ``key``, one or a list, in generation_config.json or else in config.json; [] if both
+    lack the key.
 
-    Raise TextError for a value that is no token id.
+    Raise TextError for a value that is not a token id.
     """
     for name in (GENERATION, CONFIG):
         if name == GENERATION and not checkpoint.has(name):
@@ -224,8 +234,8 @@ def _configured(checkpoint: Checkpoint, key: str) -> list[int]:
 
 
 def _template(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> str | None:
-    """Return chat_template.jinja, else ``chat_template`` of tokenizer_config.json: a text, or the one named
-    "default"."""
+    """Return the chat template, None if there is none: the file chat_template.jinja, else ``chat_template`` of
+    tokenizer_config.json, which is a text or a list of texts of which one is named "default"."""
     path = Path(checkpoint.folder / TEMPLATE)
     if path.is_file():
         with open(path, "rb") as file:
@@ -238,7 +248,7 @@ def _template(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> str | None
 
 
 def _content(token: Any) -> str | None:
-    """Return the text of a control token, stored as a string or as an object."""
+    """Return the string of a control token, which a config file stores as a string or as an object; None if neither."""
     value = token.get("content") if isinstance(token, dict) else token
     return value if isinstance(value, str) and value else None
 
@@ -257,8 +267,11 @@ def _vocab(table: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _started(table: Mapping[str, Any], where: str) -> tuple[LimitedProcess, dict[str, int]]:
-    """Return the process in which the library encodes texts by ``table`` (FIRST) and behind a control token (LATER),
-    and the vocabulary; raise TextError if the library refuses the table."""
+    """Start the process in which the library encodes texts; return it and the vocabulary (token -> id).
+
+    It loads two variants of ``table``: the tokenizer for a text at the start of a prompt (FIRST), and that for a text
+    after a control token (LATER). Raise TextError if the library refuses the table.
+    """
     tables = list(dict.fromkeys(json.dumps(variant) for variant in (table, _continued(table))))
     opening = {"do": "tokenizers", "tables": tables}
     process = LimitedProcess(f"{where}: the tokenizers library", opening, size=sum(map(len, tables)))
@@ -266,8 +279,8 @@ def _started(table: Mapping[str, Any], where: str) -> tuple[LimitedProcess, dict
 
 
 def _continued(value: Any) -> Any:
-    """Return a definition whose texts do not start with a space of their own where they continue others: of
-    ``Metaspace`` with ``prepend_scheme`` "first"."""
+    """Return the tokenizer definition for texts that follow a control token: without the space that ``Metaspace`` with
+    ``prepend_scheme`` "first" puts before the first text of a prompt."""
     if isinstance(value, dict) and value.get("type") == "Metaspace" and value.get("prepend_scheme") == "first":
         return {**value, "prepend_scheme": "never"}
     if isinstance(value, dict):
@@ -276,7 +289,7 @@ def _continued(value: Any) -> Any:
 
 
 def _strings(ids: Mapping[str, int], where: str) -> list[str]:
-    """Return the token strings by id; empty for unused ids."""
+    """Return the string of each token id; "" for unused ids."""
     if not ids or max(ids.values()) >= MAX_TOKENS:
         raise TextError(f"{where}: no tokens, or one whose id is {MAX_TOKENS} or more")
     strings = [""] * (max(ids.values()) + 1)

@@ -1,11 +1,12 @@
-"""A process of its own for what untrusted model files and requests define: templates, tokenizers, grammars.
+"""Runs templates, tokenizers and grammars from untrusted files and requests in a separate process with limits.
 
-    process = LimitedProcess("the chat template", {"do": "render", "template": source})
-    process.ask({"variables": {...}}, size=1000)["text"]
+    opening = {"do": "template", "template": source, "limit": 10000}
+    process = LimitedProcess("the chat template", opening, size=len(source))
+    process.ask({"do": "render", "variables": {...}}, size=1000)["text"]
 
-Jinja and regular expressions can loop for ever, and a definition of a hundred bytes can make gigabytes. The process
-(``limited_worker``) has limits of processor time and memory for every request, in proportion to its size; one that
-exceeds them is a ``TextError`` in one line, and the next request starts a new process.
+Jinja and regular expressions can loop for ever, and a definition of a hundred bytes can need gigabytes. The process
+(``limited_worker``) has limits on processor time and memory for every request, in proportion to the request's size. A
+request that exceeds them raises a one-line ``TextError``, and the next request starts a new process.
 """
 
 from __future__ import annotations
@@ -27,25 +28,27 @@ from ..errors import TextError
 
 SECONDS = 3.0
 SECONDS_PER_MB = 5.0
-"""Processor time of a request, and more for its size: the library loads and encodes 1 to 10 MB a second."""
+"""Processor time for a request in seconds, and additional seconds per MB: the `tokenizers` library handles 1 to 10 MB a
+second."""
 MEMORY = 256 << 20
 MEMORY_PER_BYTE = 320
-"""Memory of the process, and more for the size of a request: a byte of text takes the library up to 200."""
+"""Memory of the process in bytes, and additional bytes per byte of a request: the library needs up to 200."""
 MEMORY_PER_DEFINED = 12
-"""Memory that a byte of the opening may take: the library makes 290 MB of a tokenizer.json of 34 MB."""
+"""Additional memory per byte of the opening request: the library needs 290 MB for a tokenizer.json of 34 MB."""
 _PATIENCE = 10.0
-"""Elapsed time allowed per second of processor time: on a busy machine a process waits."""
+"""Seconds of elapsed time allowed per second of processor time, since a process has to wait on a busy machine."""
 _WORKER = Path(__file__).with_name("limited_worker.py")
 _ENVIRONMENT = {"MALLOC_ARENA_MAX": "1", "TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"}
-"""One thread and one heap, since every further one reserves address space, which is what is limited."""
+"""One thread and one heap: each additional one reserves address space, which counts against the memory limit."""
 
 
 class LimitedProcess:
-    """A worker process, started by the first request; safe for several threads, which wait for each other.
+    """A worker process, started by the first request. Several threads may use it; they wait for each other.
 
-    name     of what runs in it, for error messages
-    opening  the request that every new process gets first
-    size     bytes that the opening defines, for its limits and those of all later requests
+    name     what runs in it, for error messages: "the chat template"
+    opening  the request that every new process gets first, which defines the template or tokenizer
+    size     size of that definition in bytes, from which its limits and those of all later requests are computed
+    seconds  processor time for a request, before the additional time for its size
     """
 
     def __init__(self, name: str, opening: Mapping[str, Any], *, size: int, seconds: float = SECONDS):
@@ -55,13 +58,15 @@ class LimitedProcess:
         self._lock = threading.Lock()
 
     def open(self) -> dict[str, Any]:
-        """Start a process and return its answer to the opening, which is not kept."""
+        """Start a new process and return its answer to the opening request."""
         with self._lock:
             return self._start()[1]
 
     def ask(self, request: Mapping[str, Any], size: int) -> dict[str, Any]:
-        """Return the answer to a request about ``size`` > 0 bytes; raise TextError for a failure or an exceeded
-        limit."""
+        """Return the worker's answer to a request; raise TextError if it fails or exceeds a limit.
+
+        size: number of bytes to be processed, more than 0, from which the limits are computed.
+        """
         with self._lock:
             return self._ask(self._started(), request, size)
 

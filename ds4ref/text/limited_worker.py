@@ -1,5 +1,5 @@
-"""Runs templates and tokenizers of model files, and grammars of requests, within limits: a JSON line in, one out, until
-stdin ends.
+"""Worker process that runs chat templates and tokenizers of model files, and grammars of requests, within limits. For
+each line of JSON on standard input it writes one to standard output:
 
     {"do": "template", "template": "...", "limit": N}   ->   {}
     {"do": "render", "variables": {...}}                ->   {"text": "..."}
@@ -7,10 +7,11 @@ stdin ends.
     {"do": "encode", "texts": [[table, "..."], ...]}    ->   {"ids": [[...], ...]}
     {"do": "grammar", "grammar": "...", "tokens": {}}   ->   {"refused": "..."}
 
-Every request names its ``seconds`` of processor time and the ``memory`` that the process may have; whatever fails is
-{"error": "..."}. What a model file defines may do anything, such as loop for ever: Jinja's sandbox keeps templates from
-files and attributes, the kernel ends a process that exceeds its limits, and the parent (``limited``) says so. Run as a
-script: nothing of ds4ref is imported, nothing but Jinja, `tokenizers`, llguidance and the standard library.
+Every request also has its limits: ``seconds`` of processor time and bytes of ``memory`` for the process. A request that
+fails is answered by {"error": "..."}. A template may try anything, such as to loop for ever: Jinja's sandbox denies it
+files and Python's internals, the kernel kills a process that exceeds its limits, and the parent process (``limited``)
+reports that. This file is run as a script and imports only Jinja, `tokenizers`, llguidance and the standard library,
+nothing of ds4ref.
 """
 
 from __future__ import annotations
@@ -31,20 +32,20 @@ _tokenizers: list[Any] = []
 
 
 def set_template(asked: dict[str, Any]) -> dict[str, Any]:
-    """Compile a template, for later requests to render."""
+    """Compile a chat template, for later "render" requests."""
     global _template, _limit
     _template, _limit = environment().from_string(asked["template"]), asked["limit"]
     return {}
 
 
 def environment() -> Any:
-    """Return the Jinja environment that chat templates of Hugging Face models expect."""
+    """Return a Jinja environment with the filters and functions that chat templates of Hugging Face models expect."""
     from jinja2 import TemplateError, nodes
     from jinja2.ext import Extension
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class Generation(Extension):
-        """``{% generation %}``, which marks the assistant's text for training; rendered as its body."""
+        """The tag ``{% generation %}``, which marks the assistant's text for training; it renders just its body."""
 
         tags = {"generation"}
 
@@ -66,7 +67,7 @@ def environment() -> Any:
 
 
 def render(asked: dict[str, Any]) -> dict[str, Any]:
-    """Render the template; an error if the text is longer than the limit."""
+    """Render the template; answer an error if the text is longer than the template's limit of characters."""
     pieces, size = [], 0
     for piece in _template.generate(**asked["variables"]):
         size += len(piece)
@@ -77,7 +78,7 @@ def render(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def set_tokenizers(asked: dict[str, Any]) -> dict[str, Any]:
-    """Load variants of a tokenizer, for later requests to encode; answer the vocabulary that they share."""
+    """Load variants of a tokenizer, for later "encode" requests; answer their common vocabulary."""
     from tokenizers import Tokenizer
 
     _tokenizers[:] = [Tokenizer.from_str(table) for table in asked["tables"]]
@@ -85,20 +86,20 @@ def set_tokenizers(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def encode(asked: dict[str, Any]) -> dict[str, Any]:
-    """Encode texts, each by the variant that it names: 0 is the first, -1 the last."""
+    """Encode texts, each with the tokenizer variant whose index it gives: 0 is the first, -1 the last."""
     return {"ids": [_tokenizers[which].encode(text, add_special_tokens=False).ids for which, text in asked["texts"]]}
 
 
 def nothing(asked: dict[str, Any]) -> dict[str, Any]:
-    """Begin without a definition: every grammar comes with all it needs."""
+    """Do nothing: the opening request of a process for grammars, which need no preparation."""
     return {}
 
 
 def try_grammar(asked: dict[str, Any]) -> dict[str, Any]:
-    """Answer why llguidance rejects a grammar, "" if it does not.
+    """Answer why llguidance rejects a grammar; "" if it accepts it.
 
-    With ``tokens`` (size, control tokens, limits) it is compiled and its first mask computed; otherwise its syntax and
-    keywords are validated.
+    If the request has ``tokens`` (size, control tokens, limits), the grammar is compiled and its first token mask
+    computed; otherwise only its syntax and keywords are checked.
     """
     from llguidance import LLMatcher, LLParserLimits
 
@@ -114,7 +115,10 @@ def try_grammar(asked: dict[str, Any]) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=4)
 def _byte_tokens(size: int, control: tuple[tuple[str, str], ...]) -> Any:
-    """Return a tokenizer of at least ``size`` tokens: ``control`` tokens at their ids, all text as single bytes."""
+    """Return an llguidance tokenizer with at least ``size`` tokens, which encodes text byte by byte.
+
+    control: (id, name) of control tokens, which keep their ids; the 256 bytes take the lowest others.
+    """
     from llguidance import LLTokenizer, TokenizerWrapper
 
     names = {int(i): name.encode("latin-1") for i, name in control}
@@ -138,20 +142,20 @@ REQUESTS = {
 
 
 def answer(asked: dict[str, Any]) -> dict[str, Any]:
-    """Return the answer to one request, {"error": reason} for whatever went wrong."""
+    """Return the answer to one request; {"error": reason} if anything goes wrong."""
     try:
         return REQUESTS[asked["do"]](asked)
     except MemoryError:
         return {"error": "it takes too much memory"}
     except RecursionError:
         return {"error": "it recurses too deeply"}
-    except BaseException as error:  # whatever a definition does wrong is its own fault; Rust's panics are no Exception
+    except BaseException as error:  # any mistake of a definition is reported; Rust's panics are not Exceptions
         return {"error": f"{type(error).__name__}: {error}"[:1000]}
 
 
 @contextlib.contextmanager
 def _limits(seconds: float, memory: int) -> Iterator[None]:
-    """Hold the process to its limits, but not where it reads and writes, which is its parent's."""
+    """Apply the limits of a request while it is being processed, but not while lines are read or written."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     _set_limit(resource.RLIMIT_CPU, math.ceil(used.ru_utime + used.ru_stime + seconds))
     with contextlib.suppress(ValueError, OSError):  # macOS reserves more address space than this for every process

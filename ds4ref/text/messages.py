@@ -1,10 +1,10 @@
-"""The message lists of three chat APIs in one form (docs/explanation/text.md 3).
+"""Converts the message lists of three chat APIs to ``chat.Message`` objects (docs/explanation/text.md 3).
 
-Input is raw JSON text, because arguments are kept as the client wrote them. TextError says which field is wrong and
-how; whether the request as a whole makes sense is for the server to decide.
+Input is raw JSON text, because arguments of tool calls are kept exactly as the client wrote them. TextError says which
+field is wrong and how; whether the request as a whole makes sense is for the server to decide.
 
-A non-text part (an image, a document) becomes a few words: histories are sent again and again, and one error would end
-the conversation.
+A part of a message that is not text (an image, a document) becomes a short placeholder such as "[image]", not an error:
+clients send the whole history with every request, so an error would make it impossible to continue the conversation.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _OUTPUT_ITEMS = tuple(f"{name}_output" for name in _CALL_ITEMS) + tuple(f"{n}_ou
 
 
 def _parts(raw: str | None, label: str) -> Iterable[tuple[Fields, str]]:
-    """Yield (members, text) of each part of a content field; a bare string is a text part."""
+    """Yield (members, text) of each part of the content field ``raw``; a plain string counts as one text part."""
     if raw is None or raw == "null":
         return
     if rawjson.is_string(raw):
@@ -50,13 +50,13 @@ def _texts(raw: str | None, label: str) -> list[str]:
 
 
 def _content(raw: str | None, role: str) -> dict[str, Any]:
-    """Return ``content`` and ``parts`` of a message."""
+    """Return the fields ``content`` and ``parts`` of a ``Message`` of this role."""
     parts = [_part(role, part, content) for part, content in _parts(raw, "content")]
     return {"content": "".join(part.content for part in parts), "parts": _several(role, parts)}
 
 
 def _several(role: str, parts: Sequence[Message]) -> tuple[Message, ...]:
-    """Return parts that are not simply the content of a message of this role, else none."""
+    """Return the parts; () if there is at most one, of the message's own role, so that ``content`` says everything."""
     return () if [part.role for part in parts] in ([], [role]) else tuple(parts)
 
 
@@ -66,8 +66,8 @@ def _part(role: str, part: Fields, content: str) -> Message:
 
 
 def _placeholder(part: Fields) -> str:
-    """Return a short placeholder for a part without text, its text if it stands elsewhere, "" for an empty text
-    part."""
+    """Return the text of a content part whose ``text`` is empty: that of a refusal or text document, "" for an empty
+    text part, and else a placeholder such as "[image]"."""
     kind = text(part.get("type"), "type of a content part").removeprefix("input_").removesuffix("_url")
     if kind == "refusal" and "refusal" in part:
         return text(part["refusal"], "refusal")
@@ -83,7 +83,7 @@ def _arguments(raw: str) -> str:
 
 
 def _input(raw: str) -> str:
-    """Wrap the text of a custom tool's call as the parameter that the model sees."""
+    """Return the arguments of a custom tool's call, whose input is plain text: an object with one member "input"."""
     return f'{{"input":{raw}}}' if rawjson.is_string(raw) else raw
 
 
@@ -91,7 +91,7 @@ def _input(raw: str) -> str:
 
 
 def from_openai(raw: str) -> list[Message]:
-    """Parse ``messages`` of a chat completions request; calls without name or arguments are dropped."""
+    """Parse ``messages`` of a chat completions request; tool calls without name or arguments are dropped."""
     return [_openai_message(fields(item, "a message", ("role",))) for item in array(raw, "messages")]
 
 
@@ -124,9 +124,12 @@ def _openai_message(message: Fields) -> Message:
 
 
 def from_anthropic(raw: str, system: str | None = None, references: Mapping[str, str] | None = None) -> list[Message]:
-    """Parse ``messages`` and the raw ``system`` of a messages request (Anthropic); the system text comes first.
+    """Parse ``messages`` and ``system`` of a request to Anthropic's messages API; the system text comes first.
 
-    references: name of a deferred tool in a search result -> its schema line, shown in place (``schemas``).
+    raw         JSON text of ``messages``
+    system      JSON text of ``system``
+    references  name of a tool -> its schema line, which replaces references to the tool in tool search results
+                (``schemas``)
     """
     messages = [_anthropic_message(fields(item, "a message"), references or {}) for item in array(raw, "messages")]
     parts = [part for _, part in _parts(system, "system") if part and not part.startswith("x-anthropic-")]
@@ -160,20 +163,20 @@ def _anthropic_message(message: Fields, references: Mapping[str, str]) -> Messag
             calls.append(ToolCall(name, block.get("input", "{}"), call_id))
         elif kind == "tool_result":
             parts.append(_anthropic_result(block, references))
-        elif kind != "redacted_thinking":  # that one nobody can read
+        elif kind != "redacted_thinking":  # encrypted by the provider, so there is nothing to show
             parts.append(_part(role, block, block_text))
     content = "".join(
         "".join(span.text for span in render_result(part.content)) if part.role == "tool" else part.content
         for part in parts
     )
     results = tuple(result for part in parts for result in part.result_ids)
-    if role == "system":  # amid the conversation: since July a reminder in the user's turn
+    if role == "system":  # within the conversation: later checkpoints get it as a reminder in the user's turn
         parts = [Message("user", f"<system-reminder>\n{content}\n</system-reminder>")]
     return Message(role, content, reasoning, tuple(calls), result_ids=results, parts=_several(role, parts))
 
 
 def _anthropic_result(block: Fields, references: Mapping[str, str]) -> Message:
-    """Return a tool's result; a reference to a tool becomes that tool's schema line."""
+    """Return a tool's result as a message; a reference to a tool becomes that tool's schema line."""
     content, parts = "", []
     for part, part_text in _parts(block.get("content"), "content of a tool_result"):
         if "tool_name" in part:
@@ -191,9 +194,10 @@ def _anthropic_result(block: Fields, references: Mapping[str, str]) -> Message:
 
 
 def from_responses(raw: str, instructions: str = "") -> tuple[list[Message], list[str]]:
-    """Parse ``input`` of a responses request; return the messages and the raw tools of its tool_search outputs.
+    """Parse ``input`` of a request to OpenAI's Responses API.
 
-    These outputs show the schema lines of their tools, so the tool prompt need not (``schemas.brought``).
+    Return the messages, and the JSON text of the tools in its tool_search outputs. The schema lines of these tools are
+    part of the messages, so the tool prompt does not repeat them (``schemas.brought``).
     """
     conversation = _Responses(instructions)
     if rawjson.is_string(raw):
@@ -206,8 +210,10 @@ def from_responses(raw: str, instructions: str = "") -> tuple[list[Message], lis
 
 
 class _Responses:
-    """Converts input items to messages: reasoning joins the assistant's next item, calls join the message before
-    them."""
+    """Converts input items of the Responses API to messages, one by one.
+
+    Reasoning is added to the assistant's message that follows it, tool calls to the assistant's message before them.
+    """
 
     def __init__(self, instructions: str):
         self.messages = [Message("system", instructions)] if instructions else []
@@ -217,7 +223,7 @@ class _Responses:
     def add(self, item: Fields) -> None:
         kind = text(item.get("type"), "type of an input item", "message")
         status = text(item.get("status"), "status", "completed")
-        # Text that its limit cut is text, and comes back for ever; half a call is nothing.
+        # Text that was cut off by a token limit is still usable, and clients keep sending it; a partial call is not.
         known = ("completed", "incomplete") if kind in ("message", "reasoning") else ("completed",)
         if status not in known:
             raise TextError(f"an input item of type {kind} has status {status!r}: only completed items can be replayed")

@@ -1,8 +1,8 @@
 """All columns of a result: name, unit, type, how repetitions are combined, and how tables show them.
 
-A new column is one entry here. In local runs it is filled by the property of ``sweep.SweepRow`` of the same name; other
-sources put the value into their samples under that name. CSV, SQL, summaries, tables (of
-terminals and of reports) and docs/reference/bench.md follow from the entry: one run has one number under one name.
+A new column needs one entry here. In local runs its value is the property of ``sweep.SweepRow`` with the same name;
+other sources put the value into their samples under that name. CSV files, SQL, summaries, tables (in the terminal and
+in reports) and docs/reference/bench.md are generated from the entries, so that they agree on names and numbers.
 
     python -m ds4ref.runs.columns        prints the table of docs/reference/bench.md
 """
@@ -17,8 +17,11 @@ from typing import Any
 from . import warnings
 
 Row = dict[str, Any]
-"""A measured row, or a summary of its repetitions: values by the names of columns, and ``rep``, ``at``, and lists of
-seconds (``*_s``). What is measured, stored, combined and shown has this one shape."""
+"""A measured row, or a summary of its repetitions; all modules that store, combine or show results use this format.
+
+It maps names of columns to values. A measured row also has ``rep`` (number of the repetition), ``at`` (when it was
+measured) and lists of single times in seconds (names that end in ``_s``).
+"""
 Combine = Callable[[str, Sequence[Row]], Any]
 P95_FROM, P99_FROM = 20, 100
 """Minimum number of values for which the 95th and the 99th percentile are reported."""
@@ -35,7 +38,7 @@ def median(name: str, group: Sequence[Row]) -> Any:
 
 
 def last(name: str, group: Sequence[Row]) -> Any:
-    """Return the last repetition's value of column ``name``; for columns equal in all repetitions."""
+    """Return the last repetition's value of column ``name``; for columns that are the same in all repetitions."""
     return group[-1].get(name)
 
 
@@ -45,7 +48,7 @@ def largest(name: str, group: Sequence[Row]) -> Any:
 
 
 def typical(name: str, group: Sequence[Row]) -> int | None:
-    """Return the median of column ``name``, a count, over the repetitions; None if no repetition has it."""
+    """Return the median of column ``name``, rounded to a whole number; None if no repetition has a value."""
     value = median(name, group)
     return None if value is None else round(value)
 
@@ -68,7 +71,7 @@ def all_warnings(name: str, group: Sequence[Row]) -> str | None:
 def band(source: str, end: int) -> Combine:
     """Return a function that combines repetitions to the lower (``end`` 1) or upper (2) quartile of column ``source``.
 
-    With fewer than five repetitions it returns the minimum or maximum.
+    With two to four repetitions it returns the minimum or maximum, with a single one None.
     """
 
     def combine(name: str, group: Sequence[Row]) -> float | None:
@@ -82,9 +85,13 @@ def band(source: str, end: int) -> Combine:
 
 
 def percentile(source: str, q: float) -> Combine:
-    """Return a function that combines repetitions to the percentile ``q`` of all single times in column ``source``.
+    """Return a function that combines repetitions to a percentile of the single times of all of them, in milliseconds.
 
-    The column holds lists of seconds; the result is in milliseconds. Rows without such times have it already.
+    source   name of the field with the times, a list of seconds in each row
+    q        the percentile as a share: 0.95 for the 95th
+
+    Of too few times the function returns None; of rows without times, which were read from a CSV, the median of the
+    percentiles that they state.
     """
     least = 1 if q <= 0.5 else P95_FROM if q <= 0.95 else P99_FROM
 
@@ -101,14 +108,16 @@ def percentile(source: str, q: float) -> Combine:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of CSVs, and of tables if it has a ``heading``.
+    """A column of result CSVs; one with a ``heading`` is also shown in tables.
 
     name, meaning, unit, type   as documented for users
-    form, display_form          formats of a CSV cell and of a table cell
-    combine                     how the values of repetitions become one
-    rank                        in a narrow table, columns of the highest rank are omitted first
-    factor                      a table shows the value times this number; 0 is then shown as not measured
-    unlike, slack               tables show the column only if it differs from this other one, by more than this share
+    form, display_form          format specifications of a CSV cell and of a table cell
+    combine                     function that combines the values of repetitions into one
+    heading                     heading in tables, "" to leave the column out of them
+    rank                        in a narrow terminal, columns of the highest rank are omitted first
+    factor                      a table shows the value times this number, to convert units
+    unlike, slack               name of another column: tables show this column only if their values differ by more
+                                than this share
     """
 
     name: str
@@ -132,7 +141,10 @@ class Column:
         return format(int(value) if self.type is int else value, self.form)
 
     def display(self, entry: Mapping[str, Any]) -> str:
-        """Return the table cell for a summary: its CSV cell with fewer digits, so that both round to the same."""
+        """Return the table cell for a summary, "" if the value is 0 or was not measured.
+
+        It is rounded from the CSV cell, so that a table never contradicts the CSV.
+        """
         value = entry.get(self.name)
         if isinstance(value, dict):
             return " ".join(value)
@@ -161,7 +173,7 @@ def _ms(name: str, meaning: str, combine: Combine = median, heading: str = "", r
 
 
 COLUMNS = (
-    # ds4's, byte for byte
+    # the columns of ds4's own ds4-bench, in the same format
     Column("ctx_tokens", "the depth: tokens in the context after prefill", "tokens", int, "d", last, "context",
            ",.0f", 1),
     Column("prefill_tokens", "tokens prefilled: those since the depth before", "tokens", int, "d", last),
@@ -171,7 +183,7 @@ COLUMNS = (
     _speed("gen_tps", "decode, the first step included", "decode t/s", 2),
     Column("kvcache_bytes", "size of the saved session at this depth (computed from the depth, not measured)",
            "bytes", int, "d", last, "session MiB", ",.2f", 9, 2.0**-20),
-    # ours
+    # our additions
     _ms("gen_first_ms", "the first decode step, and what a new session prepares for it",
         heading="first step ms", rank=6),
     _speed("gen_steady_tps", "decode without the first step"),
@@ -246,11 +258,14 @@ NAMES = tuple(column.name for column in COLUMNS)
 BY_NAME = dict(zip(NAMES, COLUMNS, strict=True))
 HEADER = ",".join(NAMES)
 _MOMENT = ("rep", "at")
-"""Fields of a sample that its summary over repetitions lacks."""
+"""Fields of a measured row that concern one repetition and are left out of a summary."""
 
 
 def summary(group: Sequence[Row]) -> Row:
-    """Combine the repetitions of one depth or test into one row; columns unknown to this module become medians."""
+    """Combine the repetitions of one depth or test into one row.
+
+    Of values that are in no column of this module, the summary has the median.
+    """
     entry: Row = {}
     for column in COLUMNS:
         value = column.combine(column.name, group)
@@ -263,12 +278,12 @@ def summary(group: Sequence[Row]) -> Row:
 
 
 def place(entry: Mapping[str, Any]) -> tuple[int, str]:
-    """Return (depth, name of the test or ""), which is the same for all repetitions of a row."""
+    """Return what was measured in a row: (depth in tokens, name of the test or ""); repetitions have it in common."""
     return int(entry["ctx_tokens"]), str(entry.get("test") or "")
 
 
 def grouped(rows: Sequence[Row]) -> dict[tuple[int, str], list[Row]]:
-    """Group rows by their place, in order of first appearance."""
+    """Group the rows that are repetitions of each other, by (depth, test), in order of first appearance."""
     groups: dict[tuple[int, str], list[Row]] = {}
     for row in rows:
         groups.setdefault(place(row), []).append(row)
@@ -276,9 +291,9 @@ def grouped(rows: Sequence[Row]) -> dict[tuple[int, str], list[Row]]:
 
 
 def summaries(samples: Sequence[Row]) -> list[Row]:
-    """Return one summary per depth in order of depth, or per test in order of the samples.
+    """Combine the repetitions among measured rows; return one summary per depth, by depth, or per test, in their order.
 
-    Rows that are summaries already stay as they are.
+    Rows that are already summaries, as those of a CSV are, stay unchanged.
     """
     groups = grouped(samples)
     ordered = sorted(groups, key=lambda key: 0 if key[1] else key[0])
@@ -287,7 +302,7 @@ def summaries(samples: Sequence[Row]) -> list[Row]:
 
 
 def shown(entries: Sequence[Mapping[str, Any]]) -> list[Column]:
-    """Return the columns that tables of these summaries show."""
+    """Return the columns that a table of these summaries needs: those with a heading and something to show."""
     return [
         column
         for column in COLUMNS
@@ -303,12 +318,12 @@ def format_row(entry: Mapping[str, Any]) -> str:
 
 
 def csv_text(samples: Sequence[Row]) -> str:
-    """Return the summaries of the samples as the text of a CSV with header."""
+    """Combine the repetitions among measured rows and return the summaries as the text of a CSV with header."""
     return "\n".join([HEADER, *map(format_row, summaries(samples))]) + "\n"
 
 
 def documentation() -> str:
-    """Return the columns as the Markdown table of docs/reference/bench.md."""
+    """Return the Markdown table of all columns that docs/reference/bench.md contains."""
     lines = ["| column | unit | meaning |", "|---|---|---|"]
     lines += [f"| `{column.name}` | {column.unit} | {column.meaning} |" for column in COLUMNS]
     return "\n".join(lines) + "\n"

@@ -1,8 +1,9 @@
 """Compare two runs: B is better than A, worse, the same within a margin, or not comparable.
 
-Speeds are compared as ``speeds`` says. Graded runs are paired by question (``pairs``); they may differ in engine, model
-and settings: these are what is compared. Vectors are paired by text. All statements of a comparison share one error
-rate (Bonferroni).
+How benchmark runs are compared is described in ``speeds``. Graded runs (of ds4-eval) are paired by question
+(``pairs``); they may differ in engine, model and settings, which are the things to compare. Checks of test vectors are
+paired by text. If a comparison makes several statements, their confidence level applies to all of them together
+(Bonferroni correction).
 """
 
 from __future__ import annotations
@@ -21,11 +22,15 @@ from .stats import judge, per_cent
 from .store import Measured
 
 VOLATILE = ("name", "url", "file", "served")
-"""Fields of an engine's identity that say where it ran, ignored when comparing which engine it was."""
+"""Fields of a target's identity that depend on where it ran: ignored when looking for differences between engines."""
 
 
 def compare(a: Measured, b: Measured, limits: Limits | None = None, differ: Sequence[str] = ()) -> Comparison:
-    """Compare run B with run A; ``differ``: names of facts (``IDENTITY``) that may differ."""
+    """Compare run B with run A, and return whether B is better.
+
+    limits   what counts as a difference; None: the default for the kind of run
+    differ   names of those metadata (keys of ``IDENTITY``) that may differ, although they normally must not
+    """
     obstacles = mismatches(a, b, differ)
     if obstacles:
         return incomparable(a, b, obstacles)
@@ -36,7 +41,10 @@ def compare(a: Measured, b: Measured, limits: Limits | None = None, differ: Sequ
 
 
 def mismatches(a: Measured, b: Measured, differ: Sequence[str] = ()) -> list[str]:
-    """Return the reasons why A and B cannot be compared; a fact that one run lacks is none."""
+    """Return the reasons why runs A and B cannot be compared, [] if they can.
+
+    Metadata that only one run recorded are not taken for a difference. ``differ`` as for ``compare``.
+    """
     if a.run.kind != b.run.kind:
         return [f"{a.name} is a {a.run.kind} run, {b.name} a {b.run.kind} run"]
     reasons = [f"{one.name} has no rows" for one in (a, b) if not one.rows]
@@ -75,14 +83,17 @@ def _graded(a: Measured, b: Measured, limits: Limits) -> Comparison:
 
 
 def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """Return (name, value in A, value in B) of facts that differ: pack, model, settings, epochs, engine, machine."""
+    """Return (name, value in A, value in B) of each difference in the metadata of two graded runs.
+
+    Compared are question pack, model, settings, epochs, engine, processor and commit.
+    """
     one, other = _facts(a), _facts(b)
     names = [name for name in {**one, **other} if one.get(name) != other.get(name)]
     return [(name, words.shortened(one.get(name)), words.shortened(other.get(name))) for name in names]
 
 
 def _facts(run: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facts that give a score its meaning, by their names for people."""
+    """Return the metadata of a graded run that may influence its score, under names for users."""
     pack, target = run.get("pack") or {}, run.get("target") or {}
     return {
         "pack": f"{pack.get('pack', '')} {pack.get('version', '')}".strip() or None,

@@ -1,7 +1,7 @@
-"""Detects drift of the machine's speed during a measurement: Cox and Stuart's sign test over the repetitions of a run.
+"""Detects whether the machine's speed drifted while a run was measured, with Cox and Stuart's sign test.
 
-Each speed is divided by the mean at its depth, so that only the machine's changes over time remain. A single walk over
-the depths cannot show drift, because there depth and time increase together.
+Each speed is divided by the mean at its depth, so that only the machine's changes over time remain. This needs
+repetitions: in a single pass over the depths, depth and time increase together and cannot be told apart.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from .columns import place
 SPEEDS = (("prefill", "prefill_tps"), ("decode", "gen_tps"))
 DRIFT_P = 0.01
 TIE = 1e-12
-"""Differences of log speeds below this are rounding and count as ties."""
+"""Differences of log speeds below this are rounding errors and count as ties."""
 
 
 def notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return one sentence per speed column that drifted."""
+    """Return one sentence for the user per speed (prefill, decode) that drifted."""
     sentences = []
     for name, column in SPEEDS:
         p, change = drift(rows, column)
@@ -30,8 +30,9 @@ def notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def drift(rows: Sequence[Mapping[str, Any]], column: str) -> tuple[float, float]:
-    """Return the p-value of "no trend over time" of a speed column, and the change from the first half to the second in
-    per cent.
+    """Return the p-value of "no trend over time" for the speeds in ``column``, and how much they changed.
+
+    The change is from the first half of the run to the second, in per cent.
     """
     measured = [row for row in rows if isinstance(row.get(column), (int, float)) and row[column] > 0]
     if len({int(row.get("rep") or 0) for row in measured}) < 2:
@@ -48,7 +49,7 @@ def drift(rows: Sequence[Mapping[str, Any]], column: str) -> tuple[float, float]
 
 def trend(series: Sequence[float]) -> float:
     """Return the two-sided p-value of the sign test between the first and the second half of a time series."""
-    from .stats import sign_test  # scipy takes its time to load
+    from .stats import sign_test  # imported here because scipy is slow to load
 
     half = len(series) // 2
     return sign_test([late - early for early, late in zip(series, series[len(series) - half :], strict=False)], TIE)

@@ -1,4 +1,4 @@
-"""Logs of ds4-eval as runs: facts, status, and which run of a store a log is (``eval.log`` reads them)."""
+"""Turns logs of ds4-eval, which ``eval.log`` reads, into runs: their metadata, their status, their run in a store."""
 
 from __future__ import annotations
 
@@ -10,9 +10,13 @@ from .store import Run, Store
 
 
 def eval_facts(header: Mapping[str, Any], path: str, line: bytes) -> dict[str, Any]:
-    """Return the facts in a log's header, in the form that all runs have; raise KeyError if it is malformed.
+    """Return the metadata of a run from its log's header, in the form that all runs have.
 
-    ``line`` is the header's raw bytes, whose digest still identifies the log after it has grown.
+    header   the parsed header, the first line of the log
+    path     the log's path, as recorded in the metadata
+    line     the header's raw bytes; their digest identifies the log, even after samples were appended to it
+
+    Raise KeyError if the header is malformed.
     """
     target = header["target"]
     digest = str(target.get("digest") or "")
@@ -38,10 +42,13 @@ def eval_facts(header: Mapping[str, Any], path: str, line: bytes) -> dict[str, A
 
 
 def status_of(facts: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return "complete" if the log has every sample that the run was to produce, else "stopped".
+    """Return "complete" if the log has every sample that the run should produce, else "stopped".
 
-    Stopped: a sample was stopped, an epoch is incomplete, or questions of a pack that was to be asked whole are
-    missing.
+    facts   metadata of the run (``eval_facts``)
+    rows    its samples
+
+    A run is stopped if a sample was stopped, if a question was not asked in every epoch, or if questions are missing
+    although the whole pack should be asked.
     """
     chosen = facts.get("selection") or {}
     asked = {row["id"] for row in rows}
@@ -51,7 +58,9 @@ def status_of(facts: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> st
 
 
 def same_log(store: Store, facts: Mapping[str, Any]) -> Run | None:
-    """Return the run in ``store`` that was imported from the same log, perhaps when it was shorter; None if there is
-    none."""
+    """Return the run in ``store`` that was imported from the same log, perhaps when it was shorter.
+
+    ``facts`` is the metadata read from the log. Return None if there is no such run.
+    """
     runs = store.runs(kind="eval")
     return next((run for run in runs if facts.get("log_id") and run.fact("log_id") == facts["log_id"]), None)

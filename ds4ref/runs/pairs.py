@@ -1,7 +1,7 @@
-"""Questions that two graded runs were both asked: scores, what changed, and what answers cost.
+"""Compares two graded runs on the questions that both were asked: scores, changes, and what answers cost.
 
-Questions are paired by digest or else by id: epochs are averaged first, and samples without a grade (failed, stopped)
-are left out on both sides and counted.
+Questions are paired by digest, or by id if a row has no digest. The samples of a question (one per epoch) are averaged
+first. Samples without a grade (failed, stopped) are left out and counted.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Contrast:
 
     a, b        score of each run, as a share from 0 to 1
     difference  B - A as a share; its interval is unknown for fewer than ``stats.LEAST_GRADED`` questions
-    p           p-value of "no difference", for any number of questions
-    averaged    some questions have scores between right and wrong
+    p           two-sided p-value of "no difference", known for any number of questions
+    averaged    whether some questions have scores between right and wrong, for example averages of epochs
     """
 
     name: str
@@ -43,7 +43,11 @@ class Contrast:
         return self.difference.scaled(100)
 
     def cells(self) -> list[str]:
-        """Return the row of a table: name, n, A and B with intervals, their difference with its own, p, detectable."""
+        """Return the cells of a table row.
+
+        They are: name, number of questions, score and interval of A, the same of B, difference, its interval, p-value,
+        smallest difference that could be detected.
+        """
         i = self.points
         a, b = (
             (f"{100 * side.estimate:.1f}", f"{100 * side.low:.0f} to {100 * side.high:.0f}")
@@ -68,7 +72,12 @@ class Contrast:
 
 @dataclass(frozen=True)
 class Change:
-    """A question that run B answered better or worse than run A: its ids and scores in both, and its source."""
+    """A question that run B answered better or worse than run A.
+
+    id, id_b   the question's id in A and in B
+    source     where the question comes from, such as the name of a benchmark
+    a, b       its scores in A and in B, 0 to 1
+    """
 
     id: str
     id_b: str
@@ -84,7 +93,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Cost:
-    """Tokens or seconds per question: the means of runs A and B, and the change from A to B in per cent."""
+    """Tokens or seconds per question: the means ``a`` and ``b`` of runs A and B, and the typical change in per cent."""
 
     a: float
     b: float
@@ -98,17 +107,17 @@ class Cost:
 
 @dataclass(frozen=True)
 class Pairing:
-    """The questions that both runs were asked.
+    """The result of comparing two graded runs question by question.
 
-    whole     all questions; None if no question was graded in both
-    sources   one contrast per source of questions
-    changes   questions whose scores differ, losses first
+    whole     scores over all questions; None if no question was graded in both runs
+    sources   scores over the questions of each source
+    changes   questions whose scores differ, those that B answered worse first
     tokens    tokens per question, None if unknown
     seconds   seconds per question, None if unknown
-    alone     number of questions that only A, and that only B was asked
-    ungraded  number of shared questions without a grade in A or B
-    samples   number of graded samples of A and of B, over questions graded in both
-    failed    number of samples of A and of B without a grade, over the shared questions
+    alone     (number of questions that only A was asked, number that only B was asked)
+    ungraded  number of questions that both were asked and that have no grade in A or B
+    samples   (number of graded samples of A, of B), over the questions graded in both
+    failed    (number of samples without a grade of A, of B), over the questions that both were asked
     """
 
     whole: Contrast | None
@@ -138,11 +147,11 @@ class Pairing:
 
     @property
     def repeated(self) -> bool:
-        """Whether a question was asked more than once."""
+        """Return whether a question was asked more than once, in several epochs."""
         return self.whole is not None and max(self.samples) > self.whole.difference.n
 
     def contrasts(self) -> list[Contrast]:
-        """Return the contrast of all questions, and those of the sources if there are several."""
+        """Return the scores over all questions and, if there are several sources, over the questions of each."""
         return [*([self.whole] if self.whole else []), *(self.sources if len(self.sources) > 1 else ())]
 
     def tally(self) -> str:
@@ -156,7 +165,7 @@ class Pairing:
         return f"right in both: {right}, only in A: {lost}, only in B: {gained}, in neither: {same - right}"
 
     def costs(self) -> list[str]:
-        """Return what questions cost in both runs as sentences."""
+        """Return sentences that compare the tokens and the seconds per question."""
         known = {"tokens": self.tokens, "seconds": self.seconds}
         lines = [words.cost(name, cost.a, cost.b, cost.change) for name, cost in known.items() if cost is not None]
         if self.seconds is not None and self.seconds.change.known:
@@ -181,7 +190,7 @@ class Pairing:
 
 
 def pair(a: Rows, b: Rows, confidence: float = 0.95) -> Pairing:
-    """Pair the questions that runs A and B were both asked."""
+    """Compare the rows ``a`` and ``b`` of two graded runs on the questions that both were asked."""
     by = "question" if all(row.get("question") for row in (*a, *b)) else "id"
     one, other = answered(a, by), answered(b, by)
     both = [(one[key], other[key]) for key in one if key in other]
@@ -222,7 +231,7 @@ def _cost(pairs: Iterable[tuple[Answered, Answered]], of: Callable[[Answered], f
 
 
 def remarks(pairs: Pairing, a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
-    """Return sentences on what the pairing of runs with facts ``a`` and ``b`` left out."""
+    """Return sentences on what was left out of the comparison of two runs, whose metadata are ``a`` and ``b``."""
     sentences = []
     if (a.get("pack") or {}).get("digest") != (b.get("pack") or {}).get("digest"):
         sentences.append(f"different packs: {words.counted(pairs.shared, 'question')} in both")

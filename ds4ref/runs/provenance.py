@@ -1,8 +1,8 @@
-"""Where a figure comes from, in the same terms everywhere: command, commit, machine, versions, engine, model.
+"""Metadata that say where a result comes from: command, commit, machine, versions, engine, model.
 
     facts = {**engine_facts(engine, store, progress), **stamp(["ds4-bench", *argv])}
 
-``environment`` describes the machine; this module adds the code and the model that produced a result.
+All tools record them in this form. ``environment`` describes the machine; this module adds the code and the model.
 """
 
 from __future__ import annotations
@@ -31,11 +31,14 @@ if TYPE_CHECKING:
 PACKAGES = ("numpy", "numba", "llvmlite", "tokenizers", "scipy")
 FORM = "%Y-%m-%dT%H:%M:%SZ"
 HASH_LIMIT = 2 << 30
-"""Size in bytes above which a model file is identified by size and header only, unless a store caches its digest."""
+"""Size in bytes above which a model file is not hashed, only its header, unless a run store caches the hash."""
 
 
 def stamp(command: Sequence[str] | None = None) -> dict[str, Any]:
-    """Return time (UTC), command (default: that of this process), commit, machine and versions."""
+    """Return metadata on this process: time (UTC), command, commit, machine and versions.
+
+    ``command`` is the command line to record; None: that of this process.
+    """
     return {
         "created": now(),
         "command": list(own_command() if command is None else command),
@@ -59,7 +62,7 @@ def age(then: str | None, now: str) -> float | None:
 
 
 def own_command() -> list[str]:
-    """Return the command line of this process, with the program's name in place of its path."""
+    """Return the command line of this process, with the program's name ("python -m MODULE") instead of its path."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     if spec is not None:
         return ["python", "-m", spec.name.removesuffix(".__main__"), *sys.argv[1:]]
@@ -78,8 +81,10 @@ def versions() -> dict[str, str]:
 
 
 def commit() -> str | None:
-    """Return the git commit of this source tree, with ``+`` if there are uncommitted changes; None for an installed
-    copy."""
+    """Return the git commit of this source tree, with ``+`` appended if there are uncommitted changes.
+
+    None if it is unknown, as in an installed copy.
+    """
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return None
@@ -96,9 +101,10 @@ def commit() -> str | None:
 
 
 def identity(engine: Engine) -> dict[str, Any]:
-    """Return a dict with engine, model file, backend and numerics, and what else changes results (``Engine.also``).
+    """Return a dict with engine, model file, backend, numerics, and all other settings that change results.
 
-    The model's digest covers the file's header, not the weights: hashing 80 GB would take longer than most uses.
+    The latter are in ``Engine.also``. The model's digest covers the file's header, not the weights: hashing 80 GB would
+    take longer than most uses.
     """
     from ..archs.deepseek4.checkpoint import release_of
     from ..version import __version__
@@ -122,10 +128,10 @@ def identity(engine: Engine) -> dict[str, Any]:
 def engine_facts(
     engine: Engine, store: Store | None = None, progress: Callable[[int, int], None] | None = None
 ) -> dict[str, Any]:
-    """Return ``identity``, the number of threads, the workers of a cluster, and the digest of the weights.
+    """Return the metadata of an engine: ``identity``, number of threads, workers of a cluster, hash of the model file.
 
-    With a store, which caches the digest, a model of any size is hashed, once; ``progress`` is called with (bytes read,
-    bytes in all).
+    A file above ``HASH_LIMIT`` is hashed only if ``store`` is given, which caches the hash. ``progress`` is called with
+    (bytes read, bytes in all) while hashing.
     """
     facts = {**identity(engine), "threads": engine.threads}
     if (places := engine.cluster) is not None:
@@ -134,7 +140,7 @@ def engine_facts(
     known = [_weights_digest(path, store, progress) for path in paths]
     if None not in known:
         digests = [str(digest) for digest in known]
-        split = hashlib.sha256("\n".join(digests).encode()).hexdigest()  # of a split model, a digest of digests
+        split = hashlib.sha256("\n".join(digests).encode()).hexdigest()  # of a split model: from its files' digests
         facts["model"]["sha256"] = digests[0] if len(digests) == 1 else split
     return facts
 
@@ -142,11 +148,11 @@ def engine_facts(
 def _weights_digest(
     path: Path, store: Store | None, progress: Callable[[int, int], None] | None
 ) -> str | None:  # fmt: skip
-    """Return the digest of a file or folder; None for a large file that no store remembers."""
+    """Return the SHA-256 of a model file or folder; None for a file above ``HASH_LIMIT`` if no store is given."""
     if store is not None:
         return store.sha256(path, progress)
     if path.is_dir():
-        return file_digest(path).partition(":")[2]  # of a folder, a digest of digests
+        return file_digest(path).partition(":")[2]  # of a folder: from its files' digests
     if path.stat().st_size > HASH_LIMIT:
         return None
     with open(path, "rb") as file:
@@ -154,8 +160,10 @@ def _weights_digest(
 
 
 def header_digest(source: TensorSource) -> str:
-    """Return the SHA-256 of everything before the first tensor's data, in all files of a split model, or of a folder's
-    config.json."""
+    """Return the SHA-256 of a model's header, which is everything before the first tensor's data.
+
+    Of a split model the headers of all files are hashed, of a safetensors folder only its config.json.
+    """
     path = Path(source.path)
     digest = hashlib.sha256()
     for part, file in enumerate([str(path / "config.json")] if path.is_dir() else files_of(source)):

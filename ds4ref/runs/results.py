@@ -1,4 +1,4 @@
-"""Reads results CSVs of ds4-bench, ours and ds4's own, as rows.
+"""Reads the CSV files that ds4-bench writes, both ours and ds4's own.
 
 It tolerates changes made by spreadsheets (byte order mark, CRLF, dropped zeros, other columns in between) and refuses
 ambiguous files.
@@ -15,18 +15,18 @@ from typing import Any
 from ..errors import DataError
 
 COLUMNS = ("ctx_tokens", "prefill_tokens", "prefill_tps", "gen_tokens", "gen_tps", "kvcache_bytes")
-"""Columns that every ds4-bench writes, before any others."""
+"""Columns that both programs write, before any others."""
 _NEEDED = ("ctx_tokens", "prefill_tps", "gen_tps")
 _MOST = 1e18
-"""Largest value of a known column; no plot or mean overflows below."""
+"""Largest accepted value of a known column: small enough that no plot or mean overflows."""
 _COUNTS = ("ctx_tokens", "prefill_tokens", "gen_tokens", "kvcache_bytes")
 
 
 def read_rows(path: str | os.PathLike[str], least: int = 1) -> list[dict[str, Any]]:
     """Read the rows of a CSV, sorted by depth; cells are numbers where possible, else text, None if empty.
 
-    Raise DataError for an unreadable file, missing columns, torn lines, a known column's cell that is not a number,
-    fewer than ``least`` rows, or the same depth twice.
+    Raise DataError for an unreadable file, missing columns, incomplete lines, a known column's cell that is not a
+    number, fewer than ``least`` rows, or two rows of the same depth and test.
     """
     try:
         with open(path, newline="", encoding="utf-8-sig") as file:
@@ -43,7 +43,7 @@ def read_rows(path: str | os.PathLike[str], least: int = 1) -> list[dict[str, An
 
 
 def parse_rows(lines: Iterable[str], path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a results CSV while reading its lines; ``path`` names the file in a DataError."""
+    """Yield the rows of a results CSV as its ``lines`` are read; ``path`` is the file's name in error messages."""
     try:
         reader = csv.DictReader(lines, strict=True)
         names = reader.fieldnames or []
@@ -61,7 +61,10 @@ def parse_rows(lines: Iterable[str], path: str | os.PathLike[str]) -> Iterator[d
 
 
 def _row(path: str | os.PathLike[str], line: int, cells: dict[Any, Any], width: int) -> dict[str, Any]:
-    """Parse one line; decimal commas of a spreadsheet show as too many cells, a torn line as too few."""
+    """Parse the ``cells`` of one line of a file with ``width`` columns; raise DataError if one is wrong.
+
+    Numbers with decimal commas, as spreadsheets write them, give too many cells; an incomplete line has too few.
+    """
     count = width + len(cells.get(None) or ()) - sum(value is None for value in cells.values())
     if count != width:
         raise DataError(f"{path}:{line}: {count} cells instead of {width}: a torn line, or decimal commas")

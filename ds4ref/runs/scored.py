@@ -1,8 +1,9 @@
-"""Graded runs, question by question: the score of a run (``compare`` pairs two).
+"""Scores of a graded run, that is, of a run of ds4-eval (``pairs`` compares two of them).
 
-Rows are of kind "eval" (docs/reference/reports.md), of the store or of a log. The question is the independent unit, not
-the sample: the epochs of a question are averaged first. Samples without a grade (failed, stopped) say nothing about the
-model and count nowhere.
+Rows have the format of kind "eval" (docs/reference/reports.md), whether from the run store or from a log; each is one
+sample, an answer to a question in one epoch. Statistically the questions are independent, not the samples, so the
+samples of a question are averaged first. Samples without a grade (failed, stopped) say nothing about the model and are
+not counted.
 """
 
 from __future__ import annotations
@@ -22,16 +23,19 @@ Rows = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Answered:
-    """One question in one run.
+    """One question of a run, with its samples combined.
 
-    score     mean over its graded samples, None if none is graded
-    graded    number of graded samples
-    ungraded  number of samples without a grade
-    tokens    mean number of generated tokens, None if unknown
-    seconds   mean duration, None if unknown
-    guess     probability of a right answer by guessing, None if not stated
-    depth     number of tokens between what is asked for and the answer, None if not stated
-    difficulty  as the pack states it, "" if it does not
+    name        the question's id
+    source      where the question comes from, such as the name of a benchmark
+    domain      subject of the question, "" if not stated
+    score       mean over its graded samples, 0 to 1; None if none is graded
+    graded      number of graded samples
+    ungraded    number of samples without a grade
+    tokens      mean number of generated tokens, None if unknown
+    seconds     mean duration, None if unknown
+    guess       probability of a right answer by guessing, None if not stated
+    depth       number of tokens between the information asked for and the answer, None if not stated
+    difficulty  as the question pack states it, "" if it does not
     """
 
     name: str
@@ -58,7 +62,10 @@ def score_of(row: Mapping[str, Any]) -> float | None:
 
 
 def answered(rows: Rows, by: str = "id") -> dict[str, Answered]:
-    """Group the rows of a run into questions by ``by`` ("id" or "question"), in order of first appearance."""
+    """Group the rows of a run into questions, in order of first appearance.
+
+    ``by`` is the field that identifies a question and becomes the key: "id", or "question" (the digest of its text).
+    """
     groups: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for row in rows:
         groups[str(row.get(by))].append(row)
@@ -89,7 +96,10 @@ def share(questions: Iterable[Answered]) -> Interval | None:
 
 
 def shares(questions: Iterable[Answered], name: Callable[[Answered], str]) -> dict[str, Interval]:
-    """Return the mean score of each group of questions, grouped by ``name``, in order of first appearance."""
+    """Return the mean score of each group of questions with its 95 % interval, in order of first appearance.
+
+    ``name`` returns the group of a question. Groups without a graded question are left out.
+    """
     groups: dict[str, list[Answered]] = defaultdict(list)
     for question in questions:
         groups[name(question)].append(question)
@@ -97,23 +107,24 @@ def shares(questions: Iterable[Answered], name: Callable[[Answered], str]) -> di
 
 
 def guessed(questions: Iterable[Answered]) -> float | None:
-    """Return the mean score of guessing over graded ``questions``, None unless all of them state it."""
+    """Return the mean score that guessing would reach on the graded ``questions``, None unless all of them state it."""
     guesses = [q.guess for q in questions if q.score is not None]
     known = [guess for guess in guesses if guess is not None]
     return fmean(known) if known and len(known) == len(guesses) else None
 
 
 def rate(rows: Rows) -> float | None:
-    """Return the decode rate of a run's graded samples in tokens per second (``rate_of``)."""
+    """Return the decode rate over a run's graded samples, in tokens per second; None if unknown."""
     return rate_of(
         (row.get("tokens"), row.get("ttft"), row.get("seconds")) for row in rows if score_of(row) is not None
     )
 
 
 def rate_of(samples: Iterable[tuple[float | None, float | None, float | None]]) -> float | None:
-    """Return the decode rate in tokens per second, from (tokens, seconds to first, seconds to last) of each sample.
+    """Return the decode rate in tokens per second; None if unknown.
 
-    It is the number of tokens after the first over the time after the first, both summed over samples; None if unknown.
+    ``samples`` are (number of tokens, seconds to the first token, seconds to the last). The rate is the number of
+    tokens after the first divided by the time after the first, both summed over the samples.
     """
     tokens = seconds = 0.0
     for count, first, last in samples:

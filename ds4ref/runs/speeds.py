@@ -1,12 +1,15 @@
-"""Speeds of two runs, compared by log ratios at equal depths. The statistics depend on how the runs were made:
+"""Compares the speeds of two benchmark runs, A and B, by the logarithms of their ratios at equal depths.
 
-    in turn     both targets of one ``ds4-bench`` run: A and B alternate; the ratios of rounds are independent samples
-    separate    two runs with repetitions: the rounds of each are independent samples; drift between the runs looks
-                like a difference, so one below ``SEPARATE`` per cent gives no verdict
-    single      fewer than three repetitions of one of the runs: the spread is unknown, so there is no interval; a
-                verdict needs 80 % of the depths beyond ``SINGLE`` per cent on one side
+A round is one repetition of all depths. The statistics depend on how the runs were made:
 
-Rows with a warning that concerns a speed (``warnings``) are left out; with many of them the speed is refused.
+    in turn     one run of ``ds4-bench`` measured both targets, in turn at every depth; the ratios B / A of each round
+                are an independent sample
+    separate    two runs with repetitions: the rounds of each are independent samples. The machine may have changed
+                between the runs, which looks like a difference, so one below ``SEPARATE`` per cent gives no verdict
+    single      one run has fewer than three repetitions: the spread is unknown, so there is no interval. For a verdict,
+                80 % of the depths must differ by more than ``SINGLE`` per cent in the same direction
+
+Rows with a warning that concerns a speed (``warnings``) are left out; if there are many, that speed is not compared.
 """
 
 from __future__ import annotations
@@ -28,16 +31,21 @@ from .words import SPEEDS
 
 SEPARATE, SINGLE = 3.0, 5.0
 IDENTICAL = 1e-12
-"""Largest difference of the logarithms of two values that count as equal, as in a file and its copy."""
+"""Largest difference of the logarithms of two speeds that count as identical, as those of a file and its copy are."""
 
 Place = tuple[int, str]
 Cells = dict[Place, dict[int, float]]
-"""Depth and test -> repetition -> speed in tokens per second."""
+"""Maps (depth, test) to the speeds there: number of the repetition -> tokens per second."""
 
 
 @dataclass(frozen=True)
 class Speeds:
-    """Speeds of two runs compared: ``cells`` are the compared ones of A and B, by metric."""
+    """The result of comparing the speeds of runs A and B.
+
+    findings   one per metric (prefill, decode)
+    design     how the runs were made: "in turn", "separate" or "single"
+    cells      by metric, the speeds that were compared: those of A, and those of B
+    """
 
     findings: tuple[Finding, ...]
     design: str
@@ -47,10 +55,14 @@ class Speeds:
 def speeds(
     a: Rows, b: Rows, in_turn: bool, limits: Limits = LIMITS["bench"], names: tuple[str, str] = ("A", "B")
 ) -> Speeds:
-    """Compare the speeds of two runs' rows at places where both did the same amount of work.
+    """Compare the speeds in the rows ``a`` and ``b`` of two runs.
 
-    ``in_turn``: whether repetitions were measured in turn. A metric that neither measured is left out; one with many
-    warnings is refused.
+    in_turn   whether one run of ``ds4-bench`` measured both, in turn at every depth
+    limits    what counts as a difference
+    names     the runs' names, for messages
+
+    Compared are depths and tests at which both runs processed the same number of tokens. A metric that they do not
+    have in common is left out; one with many warnings gets the verdict "refused".
     """
     findings, pairs, design = {}, {}, ""
     for metric, column, work in SPEEDS:
@@ -70,7 +82,11 @@ def speeds(
 
 
 def cells(rows: Rows, column: str, work: str) -> dict[Place, tuple[Any, dict[int, float]]]:
-    """Return place -> (amount of work, speeds by repetition) for the given columns, without rows that have warnings."""
+    """Return a dict from (depth, test) to (amount of work, {repetition: speed in tokens per second}).
+
+    ``column`` has the speeds and ``work`` the number of tokens processed. Rows with warnings on this speed are left
+    out.
+    """
     by_place: dict[Place, tuple[Any, dict[int, float]]] = {}
     for row in warnings.without(rows, column):
         value = row.get(column)
@@ -81,24 +97,30 @@ def cells(rows: Rows, column: str, work: str) -> dict[Place, tuple[Any, dict[int
 
 
 def common(a: Rows, b: Rows, column: str, work: str) -> tuple[Cells, Cells]:
-    """Return the speeds at places that both runs measured with the same amount of work."""
+    """Return the speeds of each run at the depths and tests that both measured with the same amount of work.
+
+    ``column`` has the speeds and ``work`` the number of tokens processed.
+    """
     one, other = cells(a, column, work), cells(b, column, work)
     places = [at for at in sorted(one.keys() & other.keys()) if one[at][0] == other[at][0]]
     return {at: one[at][1] for at in places}, {at: other[at][1] for at in places}
 
 
 def repetitions(side: Cells) -> list[int]:
-    """Return all repetition numbers in order."""
+    """Return the numbers of all repetitions of a run's speeds, in order."""
     return sorted({rep for values in side.values() for rep in values})
 
 
 def matrix(side: Cells, places: Sequence[Place], reps: Sequence[int]) -> np.ndarray:
-    """Return log speeds (repetitions, places), NaN for a missing cell."""
+    """Return the logarithms of a run's speeds, (repetitions, places), NaN where one is missing.
+
+    A place is a depth and a test.
+    """
     return np.array([[math.log(side[at][rep]) if rep in side[at] else math.nan for at in places] for rep in reps])
 
 
 def _judged(one: Cells, other: Cells, in_turn: bool, confidence: float, margin: float) -> tuple[Interval, str, str]:
-    """Return (change from A to B in per cent, design, verdict)."""
+    """Judge the change from the speeds ``one`` to ``other``; return (change in per cent, design, verdict)."""
     depths, reps = list(one), (repetitions(one), repetitions(other))
     enough = min(map(len, reps)) >= stats.LEAST
     if enough and in_turn:
@@ -130,7 +152,7 @@ def _log_mean(values: Iterable[float]) -> float:
 
 
 def _median(values: dict[int, float]) -> float:
-    """Return the speed at a place as every table has it: the median over repetitions."""
+    """Return the median over repetitions, which is also the speed that tables show."""
     return float(np.median(list(values.values())))
 
 

@@ -1,4 +1,4 @@
-"""What a comparison states: findings with their verdicts, the limits that judge them, and all of them together."""
+"""The results of comparing two runs: findings with their verdicts, and the limits by which they are judged."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ from .store import Measured
 
 MIXED, INCOMPARABLE = "mixed", "incomparable"
 IDENTITY = {"model": ("model", "sha256"), "prompt": ("prompt_sha256",), "numerics": ("numerics",)}
-"""Facts that must be the same in runs whose speeds or likelihoods are compared."""
+"""Metadata that must be equal in runs whose speeds or likelihoods are compared: name -> keys for ``Run.fact``."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What counts, in per cent or percentage points: differences from ``margin`` on; the gate fails from ``fail`` on.
+    """Limits by which differences between two runs are judged, in per cent (of scores: in percentage points).
 
-    confidence   of all statements of one comparison together
+    margin       smaller differences do not count
+    fail         if B is worse by at least this much, the comparison as a whole fails (for use in CI)
+    confidence   confidence level, of all statements of one comparison together
     """
 
     margin: float = 1.0
@@ -34,15 +36,16 @@ LIMITS = {"bench": Limits(), "eval": Limits(fail=2.0, confidence=0.95), "vectors
 
 @dataclass(frozen=True)
 class Finding:
-    """One statement of a comparison: how much B differs from A.
+    """One statement of a comparison: how much run B differs from run A in one quantity.
 
     metric     the compared quantity
     unit       unit of ``interval`` and ``margin``
     interval   the difference, positive if B is better
-    verdict    "better", "worse", "same", "unclear", or "refused", whose interval says why and has no estimate
+    verdict    "better", "worse", "same", "unclear" or "refused"; if refused, there is no estimate and
+               ``interval.method`` says why
     margin     differences below it count as "same"
     a, b       the values of both runs, if known; of a speed the median over repetitions (geometric mean over depths)
-    averaged   of scores: some questions have scores between right and wrong
+    averaged   of scores: whether some questions have scores between right and wrong
     """
 
     metric: str
@@ -55,7 +58,7 @@ class Finding:
     averaged: bool = False
 
     def sentence(self, a: str = "A", b: str = "B") -> str:
-        """Return the finding as a sentence for users; ``a``, ``b``: names of the runs."""
+        """Return the finding as a sentence for users; ``a`` and ``b`` name the runs in it."""
         if self.unit == "points":
             return words.score(self.interval, self.verdict, self.margin, b, self.averaged)
         if self.metric in {name for name, _, _ in words.SPEEDS}:
@@ -63,7 +66,11 @@ class Finding:
         return words.other(self.metric, self.unit, self.interval, self.verdict, self.margin)
 
     def cells(self) -> list[str]:
-        """Return the row of a table: metric, A, B, difference, interval, verdict, n, method, detectable."""
+        """Return the cells of a table row.
+
+        They are: metric, value of A, value of B, difference, interval, verdict, number of independent values, method,
+        smallest difference that could be detected.
+        """
         i = self.interval
         return [
             self.metric, *("" if value is None else f"{value:.4g}" for value in (self.a, self.b)),
@@ -84,17 +91,17 @@ class Finding:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The result of ``compare``.
+    """The result of comparing run B with run A (``compare.compare``).
 
     a, b      names of the runs
-    kind      kind of the runs
-    verdict   the findings' verdicts combined
-    design    how the runs were made
+    kind      kind of the runs: "bench", "eval" or "vectors"
+    verdict   the findings' verdicts combined; "incomparable" if there are none
+    design    how the values are paired, for example "in turn" (``speeds``) or "paired by question"
     notes     what was left out, and other reasons for caution; if not comparable, why
-    depths    (depth, metric, ratio B/A of medians) of speed comparisons
-    fails     reasons why the gate fails, empty if it passes
-    pairs     paired questions of graded runs
-    differs   (name, value in A, value in B) of facts in which graded runs differ
+    depths    of speeds: (depth, metric, ratio B / A of medians)
+    fails     reasons why the comparison fails by ``Limits.fail``, empty if it passes
+    pairs     of graded runs: the comparison question by question
+    differs   of graded runs: (name, value in A, value in B) of each difference in their metadata
     """
 
     a: str
@@ -111,11 +118,11 @@ class Comparison:
 
     @property
     def passes(self) -> bool:
-        """Whether the gate passes, that is ``fails`` is empty."""
+        """Return whether B is not worse than A by ``Limits.fail`` or more, that is, ``fails`` is empty."""
         return not self.fails
 
     def says(self, a: str = "A", b: str = "B") -> list[str]:
-        """Return the verdict as sentences, one a finding; ``a``, ``b``: names of the runs."""
+        """Return the verdict as sentences, one for each finding; ``a`` and ``b`` name the runs in them."""
         return [finding.sentence(a, b) for finding in self.findings] or [f"not comparable: {'; '.join(self.notes)}"]
 
     def ratios(self) -> tuple[list[str], list[list[str]]]:
@@ -139,20 +146,20 @@ class Comparison:
 
 
 def overall(verdicts: Sequence[str]) -> str:
-    """Combine the verdicts of several findings to one."""
+    """Combine the verdicts of several findings into one; "mixed" if some are better and some worse."""
     if WORSE in verdicts and BETTER in verdicts:
         return MIXED
     return next((verdict for verdict in (WORSE, REFUSED, BETTER, UNCLEAR) if verdict in verdicts), SAME)
 
 
 def unrecorded(a: Measured, b: Measured) -> list[str]:
-    """Return a note on facts that must be the same, and that a run lacks."""
+    """Return a note on metadata that must be equal (``IDENTITY``) but are missing in a run; [] if none are missing."""
     names = [n for n, keys in IDENTITY.items() if a.run.fact(*keys) is None or b.run.fact(*keys) is None]
     return [f"not recorded whether both used the same {', '.join(names)}"] if names else []
 
 
 def incomparable(a: Measured, b: Measured, why: list[str]) -> Comparison:
-    """Return a comparison that could not be made; ``why``: the reasons."""
+    """Return a comparison without findings, for runs that cannot be compared for the reasons ``why``."""
     return Comparison(a.name, b.name, a.run.kind, INCOMPARABLE, notes=tuple(why), fails=tuple(why))
 
 
@@ -165,7 +172,10 @@ def conclude(
     notes: Sequence[str],
     **more: Any,
 ) -> Comparison:
-    """Return the comparison with these findings; ``more``: other fields of it."""
+    """Return the comparison of runs A and B that has these findings, with the combined verdict.
+
+    ``more`` sets further fields of the comparison.
+    """
     fails = [
         f"{f.metric} is worse by {-f.interval.estimate:.2f} {f.unit} (limit {limits.fail:g})"
         for f in findings
@@ -179,5 +189,5 @@ def conclude(
 
 
 def finite(value: float | None) -> float | None:
-    """Return a number as JSON has it: None where it is infinite or none."""
+    """Return ``value``, or None if it is infinite or NaN, which JSON cannot express."""
     return value if value is not None and math.isfinite(value) else None

@@ -1,10 +1,11 @@
 """Confidence intervals and tests on plain numbers.
 
-Coverage of every interval was simulated on the kind of data it is used for, at 3 to 100 values: ``python -m
-benchmarks.coverage`` prints the table, reports.md discusses it. Where an interval would not cover as claimed,
-``unknown`` is returned: for fewer than ``LEAST`` values (``LEAST_GRADED`` questions), and for values without spread,
-which tell the resolution of a clock and not the uncertainty. There is no bootstrap: at 20 to 50 values percentile and
-BCa cover 87 to 94 % where 95 % are claimed. Distributions are scipy's.
+The coverage of every interval (how often it contains the true value) was simulated on the kind of data it is used for,
+at 3 to 100 values: ``python -m benchmarks.coverage`` prints the table, docs/reference/reports.md discusses it. Where an
+interval would not cover as claimed, ``unknown`` is returned: for fewer than ``LEAST`` values (``LEAST_GRADED``
+questions), and for values without spread, which show the resolution of a clock and not the uncertainty. Bootstrap
+intervals are not used: of 20 to 50 values, those of the percentile and BCa methods cover 87 to 94 % where 95 % are
+claimed. Distribution functions come from scipy.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ EXACT_TO = 100
 RESAMPLES = 4999
 FLIPS = 1000
 LEAST_P = 2 / (RESAMPLES + 1)
-"""p-value of a permutation test in which no redrawing came near."""
+"""Smallest possible p-value of a permutation test: no random permutation was as extreme as the data."""
 SEED = 20261121
 POWER = 0.8
 TRIM = 0.2
@@ -36,7 +37,7 @@ class Interval:
     n           number of independent values
     method      name of the method, or why the interval is unknown
     p           two-sided p-value of "no difference" (None: not computed)
-    detectable  the smallest difference that 80 % of such experiments would detect (None: unknown)
+    detectable  the smallest true difference that 80 % of such experiments would detect (None: unknown)
     """
 
     estimate: float
@@ -49,21 +50,26 @@ class Interval:
 
     @property
     def known(self) -> bool:
-        """Return whether the interval is known (see ``unknown``)."""
+        """Return whether there is an interval, and not only an estimate (see ``unknown``)."""
         return math.isfinite(self.low) and math.isfinite(self.high)
 
     def scaled(self, factor: float) -> Interval:
-        """Return the interval with all its values multiplied by ``factor``, for other units."""
+        """Return the interval with all its values multiplied by ``factor``, to convert units."""
         detectable = None if self.detectable is None else self.detectable * factor
         values = (self.estimate * factor, self.low * factor, self.high * factor)
         return Interval(*values, self.n, self.method, self.p, detectable)
 
 
 def judge(i: Interval, margin: float = 1.0, floor: float = 0.0) -> str:
-    """Return "better", "worse", "same", "unclear" or "refused" for a difference, in the units of ``margin``.
+    """Return the verdict on a difference: "better", "worse", "same", "unclear" or "refused".
 
-    Better or worse: the interval lies on one side of zero, by at least ``floor``, and the estimate is at least
-    ``margin``; same: the whole interval lies within the margin; refused: there is no estimate.
+    better, worse   the whole interval is above ``floor``, or below -``floor``, and the estimate is at least ``margin``
+                    in size
+    same            the whole interval is within plus or minus ``margin``
+    refused         there is no estimate (NaN)
+    unclear         all other cases
+
+    ``i``, ``margin`` and ``floor`` have the same unit; a positive difference is an improvement.
     """
     if math.isnan(i.estimate):
         return REFUSED
@@ -78,7 +84,7 @@ def judge(i: Interval, margin: float = 1.0, floor: float = 0.0) -> str:
 
 
 def per_cent(i: Interval) -> Interval:
-    """Convert the interval of a log ratio to per cent of change."""
+    """Convert an interval of the logarithm of a ratio to one of the change in per cent."""
 
     def change(x: float) -> float:
         return math.expm1(min(x, 700.0)) * 100
@@ -89,17 +95,18 @@ def per_cent(i: Interval) -> Interval:
 
 
 def unknown(estimate: float, n: int, why: str = "too few values") -> Interval:
-    """Return an estimate without an interval; ``why`` is the reason."""
+    """Return an estimate from ``n`` values without an interval; ``why`` is the reason."""
     return Interval(estimate, -math.inf, math.inf, n, why)
 
 
 def centre_interval(values: ArrayLike, confidence: float = 0.95) -> Interval:
-    """Return the interval of the centre of independent values (n,).
+    """Return the confidence interval of the centre of independent values (n,).
 
-    Few values: their mean, with Student's t. From 6 values (at 95 %; 8 at 99 %): the Hodges-Lehmann centre, the median
-    of all pairwise means, with Wilcoxon's exact interval: as narrow as t where errors are normal, narrower where some
-    values are outliers, and correct for skewed values, where t is not. If more than half of the values are repeated,
-    they were rounded, and t is used, because ties harm ranks.
+    Of few values, the centre is their mean, with Student's t interval. From 6 values (at 95 %; 8 at 99 %), it is the
+    Hodges-Lehmann estimate (the median of all pairwise means) with Wilcoxon's exact interval. That is as narrow as
+    Student's for normal errors, narrower if there are outliers, and correct for skewed values, where Student's is not.
+    If fewer than half of the values are distinct, they were rounded, and Student's t is used, because methods based on
+    ranks suffer from ties.
     """
     d = np.asarray(values, np.float64)
     n, mean = len(d), float(d.mean()) if len(d) else math.nan
@@ -122,14 +129,21 @@ def centre_interval(values: ArrayLike, confidence: float = 0.95) -> Interval:
 
 
 def _rank_at(n: int, a: float) -> float:
-    """Return the (fractional) rank of the sorted pairwise means that is below the centre with probability 1 - ``a``."""
+    """Return the (fractional) rank below which a share ``a`` of Wilcoxon's distribution for ``n`` values lies.
+
+    The pairwise mean of this rank, in sorted order, is the lower end of the interval; it is below the true centre with
+    probability 1 - ``a``.
+    """
     below = _signed_ranks(n)
     return float(np.interp(a, below, np.arange(len(below))))
 
 
 @cache
 def _signed_ranks(n: int) -> np.ndarray:
-    """Return the distribution function of Wilcoxon's rank sum: exact up to ``EXACT_TO`` values, normal above."""
+    """Return the cumulative distribution of Wilcoxon's signed-rank statistic for ``n`` values, (n(n+1)/2 + 1,).
+
+    It is exact up to ``EXACT_TO`` values, a normal approximation above.
+    """
     size = n * (n + 1) // 2 + 1
     if n > EXACT_TO:
         return special.ndtr((np.arange(size) + 0.5 - n * (n + 1) / 4) / math.sqrt(n * (n + 1) * (2 * n + 1) / 24))
@@ -140,23 +154,23 @@ def _signed_ranks(n: int) -> np.ndarray:
 
 
 def rounds_interval(ratios: np.ndarray, confidence: float = 0.95) -> Interval:
-    """Return the interval of the centre of ``ratios`` (rounds, depths), NaN where a cell is missing.
+    """Return the confidence interval of the centre of log ratios (rounds, depths), NaN where one is missing.
 
-    Rounds are the independent values. Each round is reduced to its mean over depths without the 20 % farthest out on
-    either side, so that a busy moment of the machine spoils a cell and not the comparison.
+    Rounds, the repetitions of the measurement, are the independent values. Each is reduced to its trimmed mean over
+    depths (``trimmed``), so that a moment in which the machine was busy spoils one value and not the comparison.
     """
     centres = [trimmed(row[np.isfinite(row)]) for row in ratios if np.isfinite(row).any()]
     return centre_interval(centres, confidence)
 
 
 def trimmed(values: np.ndarray) -> float:
-    """Return the mean without the 20 % of values farthest out on either side."""
+    """Return the mean of ``values`` (n,) without the largest and the smallest 20 % of them."""
     cut = int(TRIM * len(values))
     return float(np.sort(values)[cut : len(values) - cut].mean())
 
 
 def welch_interval(a: ArrayLike, b: ArrayLike, confidence: float = 0.95) -> Interval:
-    """Return the interval of mean(b) - mean(a) of two independent samples with unequal variances."""
+    """Return Welch's confidence interval of mean(b) - mean(a), for independent samples with unequal variances."""
     a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
     difference, n = float(b.mean() - a.mean()), min(len(a), len(b))
     if n < LEAST:
@@ -170,11 +184,14 @@ def welch_interval(a: ArrayLike, b: ArrayLike, confidence: float = 0.95) -> Inte
 
 
 def weighted_interval(totals: ArrayLike, weights: ArrayLike, confidence: float = 0.95) -> Interval:
-    """Return the interval of sum(totals) / sum(weights) over independent clusters, such as NLL per token over texts.
+    """Return the confidence interval of sum(totals) / sum(weights) over independent clusters.
+
+    An example is the negative log-likelihood per token over texts: ``totals`` has the sum over each text, ``weights``
+    its number of tokens.
 
     The standard error is the jackknife's, leaving out each cluster once. Clusters of unequal weight carry less
-    information: n counts as the mean of n and of sum(w)^2 / sum(w^2). If every total is zero, ``low`` and ``high`` are
-    the estimate: engines that agree to the last bit do not do so by chance.
+    information, so the degrees of freedom are computed as if n were the mean of n and of sum(w)^2 / sum(w^2). If every
+    total is zero, the interval is zero, too: engines that agree to the last bit do not do so by chance.
     """
     totals, weights = np.asarray(totals, np.float64), np.asarray(weights, np.float64)
     n, whole = len(totals), float(weights.sum())
@@ -192,21 +209,21 @@ def weighted_interval(totals: ArrayLike, weights: ArrayLike, confidence: float =
 
 
 def graded_interval(a: ArrayLike, b: ArrayLike, confidence: float = 0.95) -> Interval:
-    """Return the interval of mean(b) - mean(a) for the same questions (n,), each with a score from 0 to 1.
+    """Return the confidence interval of mean(b) - mean(a), for scores (n,) from 0 to 1 on the same questions.
 
-    The interval is ``change_interval``'s; the p-value is McNemar's exact one for right-or-wrong scores, that of a
-    sign-flip permutation test for others.
+    The interval is that of ``change_interval``, the p-value that of ``graded_p``.
     """
     interval = change_interval(np.asarray(b, np.float64) - np.asarray(a, np.float64), confidence)
     return replace(interval, p=graded_p(a, b)) if interval.known else interval
 
 
 def change_interval(d: ArrayLike, confidence: float = 0.95) -> Interval:
-    """Return the interval of the mean of score changes d (n,), one per question, each from -1 to 1.
+    """Return the confidence interval of the mean of the score changes ``d`` (n,), one per question, each from -1 to 1.
 
-    Agresti and Min's interval (2005): Wald with half a question added to each cell of the table, to allow for changes
-    that were not observed. Two of the added halves changed, by as much as the largest observed change, or by 1 if there
-    was none: where few questions change much and many a little, the mean change would hide rare large ones.
+    It is Agresti and Min's interval (2005): Wald's, after adding half a question to each of the four cells (right or
+    wrong before, right or wrong after), to allow for changes that were not observed. In two of these cells the score
+    changes. Such a half question counts with the largest observed change, or with 1 if there was none; the mean change
+    would be too small if a few questions change much and many a little.
     """
     d = np.asarray(d, np.float64)
     n = len(d)
@@ -222,17 +239,21 @@ def change_interval(d: ArrayLike, confidence: float = 0.95) -> Interval:
 
 
 def graded_p(a: ArrayLike, b: ArrayLike) -> float:
-    """Return the two-sided p-value of "no difference" between the paired scores a and b (n,), for any n."""
+    """Return the two-sided p-value of "no difference" between the scores ``a`` and ``b`` (n,) on the same questions.
+
+    For right-or-wrong scores it is McNemar's exact one, for others that of a permutation test (``sign_flip``).
+    """
     a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
     binary = bool(np.isin(a, (0, 1)).all() and np.isin(b, (0, 1)).all())
     return mcnemar(a, b) if binary else sign_flip(b - a)
 
 
 def share_interval(scores: ArrayLike, confidence: float = 0.95) -> Interval:
-    """Return Wilson's interval of the mean of scores (n,) from 0 to 1.
+    """Return Wilson's confidence interval of the mean of scores (n,) from 0 to 1.
 
-    Scores between right and wrong vary less than right-or-wrong ones, so they count as correspondingly more questions
-    (one full-variance question is added as a safeguard).
+    Scores between right and wrong vary less than right-or-wrong ones, so they count as correspondingly more questions.
+    The variance is computed as if there were one more question with the variance of a right-or-wrong score, so that it
+    is never zero.
     """
     d = np.asarray(scores, np.float64)
     n, share = len(d), float(d.mean())
@@ -242,7 +263,7 @@ def share_interval(scores: ArrayLike, confidence: float = 0.95) -> Interval:
 
 
 def wilson(right: float, n: float, confidence: float = 0.95) -> Interval:
-    """Return Wilson's interval of the share ``right / n``."""
+    """Return Wilson's confidence interval of the share ``right / n``; neither needs to be a whole number."""
     z = float(special.ndtri((1 + confidence) / 2))
     share = right / n
     centre, spread = share + z * z / (2 * n), z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
@@ -251,26 +272,28 @@ def wilson(right: float, n: float, confidence: float = 0.95) -> Interval:
 
 
 def mcnemar(a: ArrayLike, b: ArrayLike) -> float:
-    """Return McNemar's exact two-sided p-value for paired right-or-wrong scores (binomial with 1/2 over the
-    changes)."""
+    """Return McNemar's exact two-sided p-value for right-or-wrong scores ``a`` and ``b`` (n,) on the same questions.
+
+    It is that of a sign test over the questions that changed.
+    """
     return sign_test(np.asarray(b, np.float64) - np.asarray(a, np.float64))
 
 
 def sign_test(differences: ArrayLike, tie: float = 0.0) -> float:
-    """Return the exact two-sided p-value of the sign test over differences larger than ``tie``."""
+    """Return the exact two-sided p-value of the sign test; differences of at most ``tie`` in size are left out."""
     d = np.asarray(differences, np.float64)
     ups, downs = int(np.count_nonzero(d > tie)), int(np.count_nonzero(d < -tie))
     if not ups + downs:
         return 1.0
-    from scipy.stats import binomtest  # loads for longer than most of our commands run
+    from scipy.stats import binomtest  # imported here because it loads slowly
 
     return float(binomtest(ups, ups + downs, 0.5).pvalue)
 
 
 def sign_flip(differences: ArrayLike) -> float:
-    """Return the permutation p-value of the mean under random signs.
+    """Return the two-sided p-value of "the mean difference is zero": a permutation test that flips signs at random.
 
-    For more than ``FLIPS`` differences the normal approximation is used.
+    For more than ``FLIPS`` differences a normal approximation is used.
     """
     d = np.asarray(differences, np.float64)
     d = d[d != 0]
@@ -287,7 +310,7 @@ def sign_flip(differences: ArrayLike) -> float:
 
 
 def p_is_bound(p: float) -> bool:
-    """Return whether a p-value is the floor of its resampling, so that all that is known is that p is smaller."""
+    """Return whether a p-value is the smallest that a permutation test can give: the true one may be smaller."""
     return math.isclose(p, LEAST_P)
 
 
@@ -303,16 +326,19 @@ def _flat(values: np.ndarray) -> bool:
 
 
 def _detectable(error: float, freedom: float, confidence: float) -> float:
-    """Return the difference detected with probability ``POWER``, given the standard error."""
+    """Return the true difference that a test would detect with probability ``POWER``.
+
+    ``error`` is the standard error of the difference, ``freedom`` its degrees of freedom.
+    """
     return error * sum(float(special.stdtrit(freedom, q)) for q in ((1 + confidence) / 2, POWER))
 
 
 def _detectable_change(d: np.ndarray, confidence: float) -> float:
-    """Return the difference x of scores detected with probability ``POWER``: n x^2 = z^2 (v + w x - x^2).
+    """Return the true mean change x of scores that is detected with probability ``POWER``.
 
-    v is the variance of the changes that cancel each other out, which are there without a difference. A difference is
-    made of changes, too, and has to be seen through those that it brings itself; they are taken to be as large as the
-    ones that were seen (w), and whole questions if none was.
+    x solves n x^2 = z^2 (v + w x - x^2), where the right side is the variance of the changes: v comes from observed
+    changes ``d`` that cancel each other out and are there even without a difference. The difference itself consists of
+    changes as well, and adds w x; they are assumed to be as large as the observed ones (w), or 1 if none was observed.
     """
     n, sizes = len(d), float(np.abs(d).sum())
     square = float(d @ d)

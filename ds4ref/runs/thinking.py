@@ -1,8 +1,8 @@
-"""Whether answers show thinking, against whether it was asked for.
+"""Checks whether the answers of a run show thinking if, and only if, it was asked for.
 
-Servers take the wish to think in different fields and pass over those that they do not know, so that a run may measure
-another mode than its settings say. What an answer cannot show (it is cut off, empty, or has more tokens than its text
-can hold, because the server hides some) counts on neither side.
+Servers expect the thinking mode in different request fields and ignore fields that they do not know, so that a run may
+measure another mode than its settings say. Answers that cannot tell are not counted: those that are cut off, empty, or
+have more tokens than their text can account for, because the server hides some.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 FEW = 4
-"""Reasoning tokens that are no thinking when no text comes with them: a pair of empty tags."""
+"""Number of reasoning tokens up to which an answer without reasoning text does not show thinking: empty think tags."""
 SLACK = 16
-"""Generated tokens that text need not account for."""
+"""Number of generated tokens that may be missing from the text without suspecting hidden ones."""
 REMEDIES = ("vllm", "openai", "deepseek")
-"""Dialects to try where the log does not say which the server may be."""
+"""Values of --dialect to suggest if the log does not say which ones may fit the server."""
 _OPEN = re.compile(
     r"\s*(?:<(?:think(?:ing)?|thought|reasoning|seed:think)>|\[THINK\]|\u25c1think\u25b7|<\|START_THINKING\|>"
     r"|<\|channel\|?>(?:analysis|thought))"
@@ -27,7 +27,7 @@ _CLOSE = re.compile(
 
 
 def seen(sample: Mapping[str, Any]) -> bool | None:
-    """Return whether a sample of a log shows thinking; None if it cannot tell."""
+    """Return whether the answer in a sample of a log shows thinking; None if it cannot tell."""
     output, reasoning = sample.get("output") or "", sample.get("reasoning") or ""
     tokens, counted = sample.get("tokens"), sample.get("reasoning_tokens") or 0
     if reasoning.strip() or _inline(output) or counted > FEW:
@@ -38,7 +38,10 @@ def seen(sample: Mapping[str, Any]) -> bool | None:
 
 
 def _inline(output: str) -> bool:
-    """Return whether a text begins with thinking between tags; chat templates may have written the opening one."""
+    """Return whether a text begins with thinking between tags, such as <think> and </think>.
+
+    The opening tag may be missing, because some chat templates put it into the prompt.
+    """
     begin = _OPEN.match(output)
     end = _CLOSE.search(output, begin.end() if begin else 0)
     if begin is None and (end is None or end[0] != "</think>"):
@@ -47,7 +50,11 @@ def _inline(output: str) -> bool:
 
 
 def notes(rows: Iterable[Mapping[str, Any]], facts: Mapping[str, Any]) -> list[str]:
-    """Return a sentence for each way in which the rows of a run (``store.rows.eval_row``) contradict its settings."""
+    """Return a sentence for each way in which the answers of a run contradict the thinking mode that was asked for.
+
+    rows    the samples of the run (``store.rows.eval_row``)
+    facts   its metadata
+    """
     mode = (facts.get("settings") or {}).get("think")
     sides: dict[bool, list[bool | None]] = {True: [], False: []}
     for row in rows:

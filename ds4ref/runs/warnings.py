@@ -1,10 +1,9 @@
-"""Warnings on measured rows: reasons why a figure is not to be relied on.
+"""Warnings on measured rows: reasons not to rely on a figure.
 
-A row is judged where it is measured, by what the client's own clock saw: ``of_counts`` and ``of_first`` judge one
-answer, ``of_times`` a whole row. They are the row's field ``warnings``, a dict from a code of ``MEANINGS`` to a
-sentence with figures; a CSV has the codes alone. Tables, plots and reports
-show them. A comparison of a speed leaves out rows with a warning that concerns it, and is refused if there are many
-(``refusal``).
+They are found while measuring, from the times that the client saw: ``of_counts`` and ``of_first`` examine one answer,
+``of_times`` a whole row. The row's field ``warnings`` holds them, as a dict from a code (a key of ``MEANINGS``) to a
+sentence with figures; a CSV has only the codes. Tables, plots and reports show them. A comparison of a speed leaves out
+rows with a warning that concerns it, and is refused if there are many (``refusal``).
 """
 
 from __future__ import annotations
@@ -31,34 +30,37 @@ CONCERNS: dict[str, tuple[str, ...]] = {
     "count": ("gen_tps",), "short": ("gen_tps",), "burst": ("gen_tps",), "split": (), "prompt": ("prefill_tps",),
     "prefill": ("prefill_tps",),
 }  # fmt: skip
-"""Columns of the speeds that a warning concerns; all of them if its code is not here."""
+"""The columns in ``SPEEDS`` that each warning concerns; a code that is missing here concerns all of them."""
 SHORT = 0.5
-"""Share of the requested tokens below which an answer is too short."""
+"""Share of the requested tokens below which an answer is too short to measure."""
 SLACK = 0.02
-"""Share by which a count of tokens may differ from what was seen."""
+"""Share by which a server's token count may differ from the number of streamed events."""
 FAST, IMPOSSIBLE = 2e4, 2e6
-"""Tokens/s of prefill from which it must show in the time to first token, and which no machine reaches."""
+"""Prefill speeds in tokens/s: above the first, it is checked whether prefill shows in the time to first token; the
+second is one that no machine reaches."""
 SHOWS, UNLIKE = 0.25, 1.5
-"""Share by which a longer prompt must delay the first token for its prefill to show; ratio of lengths compared."""
+"""Share by which a longer prompt must delay the first token, for its prefill to show; and the ratio of lengths from
+which two prompts are compared in this way."""
 STALL = 10
-"""Ratio of the first gap to the median one from which the first event was not the first token."""
+"""Ratio of the first gap between events to the median gap, above which the first event was not the first token."""
 RESOLUTION = 1e-4
-"""Mean gap in seconds below which the client's own work on an event is what is measured."""
+"""Mean gap between events, in seconds, below which the client measures its own work on an event."""
 LATE_GAP, LATE_FIRST = 0.25, 0.1
-"""Lag of the client as a share of the mean gap, and of the time to first token, from which it rivals them."""
+"""Lateness of the client (``lag_ms``), as a share of the mean gap and of the time to first token, that is too large."""
 WAITING = 0.1
-"""Share of the timed windows spent waiting for a processor from which a local row gets a warning."""
+"""Share of the measured time spent waiting for a CPU, from which a local row gets a warning."""
 MOST = 0.25
-"""Share of rows with warnings above which a speed is not compared."""
+"""Share of rows with warnings on a speed, above which this speed is not compared."""
 
 
 def of_counts(count: int | None, events: int, asked: int, limit: bool, reasoning: int | None = None) -> Warnings:
-    """Return the warnings that a server's ``count`` of generated tokens deserves, None if it does not count.
+    """Return warnings if a server's token count is implausible.
 
-    events      number of events that were streamed; a token brings at most one
+    count       number of generated tokens as the server counts them, None if it does not
+    events      number of events that were streamed; a token should cause at most one
     asked       number of tokens asked for, 0 if unknown
-    limit       the finish reason says that the answer stopped at that number
-    reasoning   number of tokens that the server counts as reasoning
+    limit       whether the finish reason says that the answer stopped at that number
+    reasoning   number of tokens that the server counts as reasoning, None if it does not
     """
     more = max(1, SLACK * events)
     if count is None:
@@ -79,11 +81,11 @@ def of_counts(count: int | None, events: int, asked: int, limit: bool, reasoning
 
 
 def of_first(arrivals: Sequence[float], prompt: int, short: Sequence[tuple[int, float]] = ()) -> str:
-    """Return why the first event of an answer cannot have followed the prefill of its prompt, "" if it can.
+    """Return why the first event of an answer came too early to be a token after the prefill, "" if it is plausible.
 
     arrivals   seconds from the request to each event
     prompt     number of prompt tokens
-    short      numbers of tokens of short prompts, and seconds to the first token after each
+    short      (number of tokens, seconds to the first token) of other, short prompts
     """
     first, gaps = arrivals[0], [b - a for a, b in zip(arrivals, arrivals[1:], strict=False)]
     usual = statistics.median(gaps[1:]) if len(gaps) > 1 else 0.0
@@ -97,13 +99,16 @@ def of_first(arrivals: Sequence[float], prompt: int, short: Sequence[tuple[int, 
 
 
 def _shows(pair: Sequence[tuple[float, float]]) -> bool:
-    """Return whether the longer of two prompts (tokens, seconds to the first token) shows its longer prefill."""
+    """Return whether the longer of two prompts delayed the first token enough for a prefill.
+
+    ``pair`` has (number of tokens, seconds to the first token) of both, the shorter first.
+    """
     (few, soon), (many, late) = pair
     return late - soon >= max(SHOWS * soon, (many - few) / IMPOSSIBLE)
 
 
 def of_times(row: Row) -> Warnings:
-    """Return the warnings that follow from the lengths and times of a measured row."""
+    """Return the warnings that follow from the answer lengths and the times of a measured row."""
     warnings: Warnings = {}
     asked = row.get("asked_tokens") or 0
     if (row.get("gen_tokens") or 0) < SHORT * asked:
@@ -128,7 +133,7 @@ def of_times(row: Row) -> Warnings:
 
 
 def of(row: Row) -> Warnings:
-    """Return the warnings of a row, whether measured or read from a CSV, which has codes alone."""
+    """Return the warnings of a row as a dict; of a row from a CSV, which has only codes, with their general meaning."""
     warnings = row.get("warnings")
     if isinstance(warnings, dict):
         return warnings
@@ -136,7 +141,7 @@ def of(row: Row) -> Warnings:
 
 
 def merged(several: Iterable[Warnings]) -> Warnings:
-    """Return all warnings, in the order of ``MEANINGS``; of equal codes the first sentence."""
+    """Combine several sets of warnings, in the order of ``MEANINGS``; of equal codes, keep the first sentence."""
     together: Warnings = {}
     for warnings in several:
         together = {**warnings, **together}
@@ -150,7 +155,10 @@ def codes(rows: Iterable[Row]) -> str:
 
 
 def concerning(row: Row, column: str) -> str:
-    """Return the codes of a row's warnings that concern ``column``, separated by blanks; not a speed: all of them."""
+    """Return the codes of a row's warnings that concern ``column``, separated by blanks.
+
+    If the column is not a speed, these are all its warnings.
+    """
     return " ".join(code for code in of(row) if column not in SPEEDS or column in CONCERNS.get(code, SPEEDS))
 
 
@@ -160,7 +168,10 @@ def without(rows: Iterable[Row], column: str) -> list[Any]:
 
 
 def notes(rows: Sequence[Row]) -> list[str]:
-    """Return one line per code: how many rows have it, and the first reason; then how many answers ended early."""
+    """Return lines for the user: for each warning code, the number of rows that have it and the first sentence.
+
+    A last line counts rows whose answers ended early, if there are any.
+    """
     lines = []
     for code, reason in merged(map(of, rows)).items():
         count = sum(code in of(row) for row in rows)

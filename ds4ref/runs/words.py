@@ -1,4 +1,4 @@
-"""What comparisons say: figures and verdicts as words, the same in every tool and on every page."""
+"""Puts the figures and verdicts of comparisons into words, the same in every tool and in every report."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ _FASTER = {BETTER: "faster", WORSE: "slower", SAME: "the same", UNCLEAR: "unclea
 def speed(metric: str, i: Interval, verdict: str, margin: float = 1.0, a: str = "A", b: str = "B") -> str:
     """Return the comparison of a speed as a sentence: "decode: B is 1.23 x (1.20 to 1.26) as fast as A: faster".
 
-    i   change from ``a`` to ``b`` in per cent
+    metric    name of the speed: "prefill" or "decode"
+    i         change of the speed from A to B, in per cent
+    verdict   as of ``stats.judge``
+    margin    smaller changes, in per cent, count as the same
+    a, b      names of the runs
     """
     if verdict == REFUSED:
         return f"{metric}: {b} is not compared with {a}: {i.method}"
@@ -33,8 +37,11 @@ def speed(metric: str, i: Interval, verdict: str, margin: float = 1.0, a: str = 
 def score(i: Interval, verdict: str, margin: float = 1.0, b: str = "B", averaged: bool = False) -> str:
     """Return the comparison of a score as a sentence: "B is worse by 11 points (3.4 to 19)".
 
-    i          change in percentage points
-    averaged   some questions have scores between right and wrong
+    i          change from A to B in percentage points
+    verdict    as of ``stats.judge``
+    margin     smaller changes, in percentage points, count as the same
+    b          name of run B
+    averaged   whether some questions have scores between right and wrong
     """
     if not i.known:
         return f"no verdict: {counted(i.n, 'question')}, and an interval needs {LEAST_GRADED}"
@@ -52,14 +59,17 @@ def score(i: Interval, verdict: str, margin: float = 1.0, b: str = "B", averaged
 
 
 def other(metric: str, unit: str, i: Interval, verdict: str, margin: float) -> str:
-    """Return the comparison of any other quantity as a sentence."""
+    """Return the comparison of any other quantity as a sentence; ``i`` and ``margin`` are in ``unit``."""
     word = f"same within {margin:g} {unit}" if verdict == SAME else verdict
     span = f"interval {spanned(i)}" if i.known else f"no interval: {i.method}"
     return f"{metric}: {word} ({signed(i.estimate)} {unit}, {span})"
 
 
 def cost(name: str, a: float, b: float, change: Interval) -> str:
-    """Return what a question costs in both runs: "tokens per question: 210 in A, 420 in B"; ``change`` in per cent."""
+    """Return a sentence on what a question costs in both runs: "tokens per question: 210 in A, 420 in B".
+
+    ``a`` and ``b`` are the means, ``change`` is the typical change in per cent.
+    """
     figures = (f"{value:,.0f}" if value >= 100 else f"{value:.3g}" for value in (a, b))
     sentence = f"{name} per question: {' in A, '.join(figures)} in B"
     if not change.known:
@@ -82,14 +92,14 @@ def spanned(i: Interval) -> str:
 
 
 def brief(points: float) -> str:
-    """Format percentage points with one decimal below ten and none above."""
+    """Format percentage points with one decimal below ten, none above, and one significant digit below 0.1."""
     if abs(points) < 0.095:
         return f"{points:.1g}"
     return f"{points:.0f}" if abs(points) >= 9.95 else f"{points:.1f}".removesuffix(".0")
 
 
 def probability(p: float) -> str:
-    """Format a p-value; a bound as one."""
+    """Format a p-value; the smallest one of a permutation test as a bound ("< 0.0004")."""
     return f"< {LEAST_P:g}" if p_is_bound(p) else f"{p:.2g}"
 
 
@@ -99,7 +109,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def shortened(value: Any) -> str:
-    """Format a fact for a table: digests by their beginning, long texts cut, "-" if it is unknown."""
+    """Format a value of a run's metadata for a table: digests and long texts are cut, None becomes "-"."""
     if value is None:
         return "-"
     text = " ".join(str(value).split())

@@ -17,11 +17,14 @@ BLOCK = 8 << 20
 def cached_sha256(
     db: sqlite3.Connection, path: str | os.PathLike[str], progress: Callable[[int, int], None] | None = None
 ) -> str:
-    """Return the digest of a file, from the cache if size and modification time are unchanged.
+    """Return the SHA-256 of a file in hexadecimal, from the cache if size and modification time are unchanged.
 
-    A folder gives the digest of its files' digests, computed each time (large files by size and both ends).
-    ``progress`` is called with (bytes read, bytes in all). Raise DataError if the file cannot be read or changes while
-    it is read.
+    db         the run store's database, which holds the cache
+    path       the file. Of a folder, the digest of its files' digests is returned, which is not cached; its large
+               files are then identified by their size, beginning and end
+    progress   called with (bytes read, bytes in all)
+
+    Raise DataError if the file cannot be read or changes while it is read.
     """
     where = os.path.realpath(path)
     try:

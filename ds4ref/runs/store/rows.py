@@ -1,4 +1,4 @@
-"""Rows of runs: the one place that defines their fields for each tool (docs/reference/reports.md)."""
+"""Defines the fields of rows in the run store, for test vectors and graded questions (docs/reference/reports.md)."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ from .. import thinking
 
 
 def vector_row(case: Mapping[str, Any], failed: Collection[str]) -> dict[str, Any]:
-    """Return the row of one checked case, as ``ds4-vectors check --out`` writes it.
+    """Return the run store's row for one checked test vector.
 
-    ``nll`` (nats over all steps) is set only if the log probability of every step is known. Raise KeyError or TypeError
-    for a malformed ``case``.
+    case     the result of its check, as ``ds4-vectors check --out`` writes it
+    failed   ids of the vectors that failed
+
+    ``nll``, the negative log-likelihood in nats over all steps, is set only if the log probability of every step is
+    known. Raise KeyError or TypeError for a malformed ``case``.
     """
     steps = case["steps"]
     deltas = [abs(step["delta"]) for step in steps if step["delta"] is not None]
@@ -37,19 +40,20 @@ def vector_row(case: Mapping[str, Any], failed: Collection[str]) -> dict[str, An
 def question_digest(
     kind: str, question: str, choices: Sequence[str], answer: str, shown: Sequence[str] = ()
 ) -> str:  # fmt: skip
-    """Return the SHA-256 of question and right answer in hexadecimal, which identifies a question across packs.
+    """Return the SHA-256 of a question and its right answer in hexadecimal, to recognize it in different packs.
 
-    ``shown``: what else the prompt shows; strings that are all empty count for nothing.
+    ``shown`` are other texts of the prompt, such as tools; if all of them are empty, they do not change the digest.
     """
     text = json.dumps([kind, question, list(choices), answer, *(shown if any(shown) else ())], ensure_ascii=False)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def eval_row(sample: Mapping[str, Any], question: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the row of one sample of ``ds4-eval`` from two lines of its log, without prompt and answer texts.
+    """Return the run store's row for one sample (one answer) of ``ds4-eval``, without prompt and answer texts.
 
-    ``outcome`` is None if nothing was graded. Raise KeyError for malformed lines. ``thought``: whether the answer shows
-    thinking (``thinking.seen``); ``think``: the question's own thinking mode, if it has one.
+    ``sample`` and ``question`` are objects from the run's log. In the row, ``outcome`` is None if the sample was not
+    graded, ``thought`` says whether the answer shows thinking (``thinking.seen``), and ``think`` is the question's own
+    thinking mode, if it has one. Raise KeyError for malformed objects.
     """
     grade = sample.get("grade") or {}
     kind, text, choices, answer = (question[name] for name in ("kind", "question", "choices", "answer"))
@@ -77,6 +81,6 @@ def eval_row(sample: Mapping[str, Any], question: Mapping[str, Any]) -> dict[str
 
 
 def in_order(rows: Iterable[dict[str, Any]], questions: Iterable[str]) -> list[dict[str, Any]]:
-    """Return the rows of samples by epoch and in the order of the pack, whose ``questions`` are given by id."""
+    """Return the rows of samples sorted by epoch, then in the order of ``questions``, the ids in the question pack."""
     places = {name: place for place, name in enumerate(questions)}
     return sorted(rows, key=lambda row: (row["epoch"], places[row["id"]]))

@@ -1,8 +1,9 @@
-"""Runs, their rows and their tags.
+"""Reads and writes runs, their rows and their tags.
 
-A run is a kind ("bench", "vectors", "eval", "peaks"), facts (where it came from, JSON) and rows (the measured values,
-JSON objects in order). ``add`` writes all of it in one transaction. A long run may instead ``begin``, ``append`` rows
-as they arrive and ``finish``; until then its status is "open", and appended rows survive a crash.
+A run has a kind ("bench", "vectors", "eval", "peaks"), metadata called facts (a JSON object: command, machine, model,
+...) and rows (JSON objects in order, the results). ``Store.add`` writes a complete run in one transaction. A long run
+may instead ``begin``, ``append`` rows as they arrive and ``finish``; until then its status is "open", and rows already
+appended survive a crash.
 """
 
 from __future__ import annotations
@@ -41,12 +42,16 @@ def default_path() -> Path:
 
 @dataclass(frozen=True)
 class Run:
-    """One run, without its rows.
+    """A run in the store, without its rows.
 
+    id       number in this store
     uid      globally unique id, hexadecimal
+    kind     "bench", "vectors", "eval" or "peaks"
     created  UTC time
+    label    name given by the user, "" if none
     status   "open", "complete", "stopped" or "failed"
-    facts    where the run came from
+    facts    metadata: command, commit, machine, versions, engine, model (``provenance``)
+    tags     words by which the user can find runs
     rows     number of rows
     """
 
@@ -66,7 +71,7 @@ class Run:
         return self.label or f"run {self.id}"
 
     def fact(self, *keys: str) -> Any:
-        """Return the nested fact at ``keys``, None if it is missing."""
+        """Return a value of the metadata by its path of keys, such as ``fact("model", "sha256")``; None if missing."""
         value: Any = self.facts
         for key in keys:
             value = value.get(key) if isinstance(value, dict) else None
@@ -110,7 +115,7 @@ class Store:
         status: str = "complete",
         tags: Sequence[str] = (),
     ) -> int:
-        """Add a complete run in one transaction and return its id."""
+        """Add a run with its rows and tags in one transaction, and return its id."""
         with self._writing():
             run = self._insert(kind, facts, label, status)
             self._append(run, rows)
@@ -128,14 +133,17 @@ class Store:
             self._append(run, rows)
 
     def finish(self, run: int, status: str = "complete", facts: Mapping[str, Any] | None = None) -> None:
-        """End a run started by ``begin``; ``facts``, if not None, replaces its facts."""
+        """End a run started by ``begin``; ``facts``, if given, replaces its metadata."""
         with self._writing():
             self._set(run, "status", _one_of(STATUSES, "status", status))
             if facts is not None:
                 self._set(run, "facts", _dump(facts))
 
     def replace(self, run: int, facts: Mapping[str, Any], rows: Iterable[Mapping[str, Any]], status: str) -> None:
-        """Replace facts, rows and status of a run that has continued outside the store; id, label and tags stay."""
+        """Replace metadata, rows and status of a run that has continued outside the store, in a log that has grown.
+
+        Its id, label and tags stay.
+        """
         with self._writing():
             self._set(run, "status", _one_of(STATUSES, "status", status))
             self._set(run, "facts", _dump(facts))
@@ -171,7 +179,7 @@ class Store:
     # --- reading
 
     def runs(self, kind: str | None = None, tag: str | None = None, limit: int | None = None) -> list[Run]:
-        """Return runs, newest first, optionally of one kind, with one tag, and at most ``limit``."""
+        """Return the runs, newest first; optionally only those of one kind or with a tag, and at most ``limit``."""
         conditions = {
             "kind = ?": None if kind is None else _one_of(KINDS, "kind of run", kind),
             "id IN (SELECT run FROM tags WHERE tag = ?)": tag,
@@ -188,10 +196,10 @@ class Store:
         return runs[0]
 
     def find(self, name: str) -> Run:
-        """Return the run identified by ``name``: id, start of a uid (6 or more digits), label, tag, ``latest`` or
-        ``latest:KIND``.
+        """Return the run that a user means by ``name``; raise DataError if there is none.
 
-        If several have the tag or label, the newest counts; raise DataError if none matches.
+        A name may be an id, a tag, a label, the beginning of a uid (6 or more digits), ``latest`` or ``latest:KIND``.
+        If several runs have the tag or label, the newest is returned.
         """
         if re.fullmatch(r"[0-9]{1,18}", name):
             return self.run(int(name))
@@ -225,19 +233,22 @@ class Store:
     # --- files
 
     def sha256(self, path: str | os.PathLike[str], progress: Callable[[int, int], None] | None = None) -> str:
-        """Return the SHA-256 of a file, read once for each (path, size, modification time)."""
+        """Return the SHA-256 of a file or folder, from the store's cache if the file has not changed.
+
+        ``progress`` is called with (bytes read, bytes in all).
+        """
         from .digests import cached_sha256
 
         with explained(self.path):
             return cached_sha256(self._db, path, progress)
 
     def show(self, run: int) -> str:
-        """Return the command that shows a run, with the store's path unless it is the user's own store."""
+        """Return the command that shows a run to the user; it has an option with the store's path if it needs one."""
         own = self.path.resolve() == default_path().resolve()
         return f"ds4-report show {run}" + ("" if own else f" --store {shlex.quote(str(self.path))}")
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the database file."""
         self._db.close()
 
     def __enter__(self) -> Store:
@@ -292,7 +303,10 @@ class Store:
             raise DataError(f"run store {self.path} has no run {run}")
 
     def _select(self, condition: str, *values: Any, limit: int = -1) -> list[Run]:
-        """Return the runs that meet a condition, newest first; all if ``limit`` is negative."""
+        """Return the runs that meet an SQL condition with the parameters ``values``, newest first.
+
+        There are at most ``limit`` of them; a negative one is no limit.
+        """
         sql = f"SELECT {_COLUMNS} FROM runs WHERE {condition} ORDER BY id DESC LIMIT {limit:d}"
         with explained(self.path):
             lines = self._db.execute(sql, values).fetchall()
@@ -318,7 +332,7 @@ def _dump(value: Mapping[str, Any]) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Return plain JSON data: NaN and infinity become null, NumPy scalars numbers."""
+    """Return ``value`` in types that JSON can express: NaN and infinity become None, NumPy scalars numbers."""
     if isinstance(value, Mapping):
         return {str(key): plain(entry) for key, entry in value.items()}
     if isinstance(value, (list, tuple)):

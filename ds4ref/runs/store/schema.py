@@ -1,8 +1,8 @@
-"""The tables of the run store, and the checks on opening a file.
+"""The database tables of the run store, and the checks on opening a file.
 
-A store is an SQLite database in WAL mode with our application id and a schema version. Opening refuses, in one line,
-anything else: another program's database, any other file, a file cut short, a version from the future. Older versions
-are migrated in one transaction, each step once, by the process that opens the file first.
+A store is an SQLite database in WAL mode with our application id and a schema version. Opening anything else raises a
+one-line error: another program's database, a file of another format, a truncated file, a store written by a later
+version of ds4ref. Stores of older versions are migrated in one transaction, by the process that opens the file first.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def connect(path: str | os.PathLike[str], create: bool = True) -> sqlite3.Connec
                 _use_wal(db)
                 _migrate(db)
             _check_owner(db, path)
-            # A commit reaches the disk before it is reported: a run may be hours of work.
+            # Wait at each commit until it is on disk: a run may be hours of work.
             db.execute("PRAGMA synchronous = FULL")
         except BaseException:
             db.close()
@@ -89,7 +89,7 @@ def connect(path: str | os.PathLike[str], create: bool = True) -> sqlite3.Connec
 
 @contextmanager
 def explained(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Turn SQLite's errors into DataError, one line each."""
+    """Turn SQLite's errors in the block into DataError, with one line that names the store at ``path``."""
     try:
         yield
     except sqlite3.OperationalError as error:
@@ -103,7 +103,7 @@ def explained(path: str | os.PathLike[str]) -> Iterator[None]:
 
 @contextmanager
 def transaction(db: sqlite3.Connection) -> Iterator[None]:
-    """Run the block in a transaction, as the only writer."""
+    """Run the block in a transaction, as the only writer; roll it back if the block raises an exception."""
     db.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -115,7 +115,10 @@ def transaction(db: sqlite3.Connection) -> Iterator[None]:
 
 
 def _inspect(path: Path, create: bool) -> bool:
-    """Return whether a new database must be created; DataError for a file that cannot be a store."""
+    """Return whether a new database must be created at ``path``, because there is no file or an empty one.
+
+    Raise DataError for a file that cannot be a store, and for a missing one unless ``create``.
+    """
     try:
         with open(path, "rb") as file:
             header = file.read(100)
@@ -136,7 +139,7 @@ def _inspect(path: Path, create: bool) -> bool:
         raise DataError(f"{path} is not a run store: no SQLite database")
     page_size, pages = int.from_bytes(header[16:18]), int.from_bytes(header[28:32])
     log = path.with_name(path.name + "-wal")
-    # A log beside it may hold pages that the file lacks, after a crash or just now: then SQLite judges.
+    # A short file is valid if SQLite's log beside it has the missing pages, which SQLite then checks itself.
     if size < (65536 if page_size == 1 else page_size) * pages and not (log.exists() and log.stat().st_size):
         raise DataError(f"run store {path} is damaged: cut short at {size} bytes")
     return False
@@ -147,8 +150,8 @@ def _version(db: sqlite3.Connection) -> int:
 
 
 def _check_owner(db: sqlite3.Connection, path: Path) -> None:
-    """Raise DataError unless the database is ours, or empty."""
-    db.execute("BEGIN")  # one state of the file, although another process may be migrating it
+    """Raise DataError unless the database at ``path`` is a run store of a known version, or empty."""
+    db.execute("BEGIN")  # read one consistent state of the file, although another process may be migrating it
     try:
         empty = not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
         application, version = db.execute("PRAGMA application_id").fetchone()[0], _version(db)
@@ -162,7 +165,7 @@ def _check_owner(db: sqlite3.Connection, path: Path) -> None:
 
 
 def _use_wal(db: sqlite3.Connection) -> None:
-    """Switch to WAL, retrying: unlike other statements this one does not wait for a lock."""
+    """Switch the database to WAL mode, retrying while it is locked: this statement does not itself wait for a lock."""
     deadline = time.monotonic() + BUSY_SECONDS
     while True:
         try:
@@ -179,7 +182,7 @@ def _use_wal(db: sqlite3.Connection) -> None:
 
 def _migrate(db: sqlite3.Connection) -> None:
     with transaction(db):
-        for step in MIGRATIONS[_version(db) :]:  # asked again under the lock: another process may have been faster
+        for step in MIGRATIONS[_version(db) :]:  # read again under the lock: another process may have migrated
             for statement in step:
                 db.execute(statement)
         db.execute(f"PRAGMA application_id = {APPLICATION_ID}")

@@ -6,7 +6,7 @@ listen      the process: sockets, signals, graceful shutdown
 protocol    an HTTP connection: deadlines, size limits, closing so that the client still receives its response
 app         routes, access control (in auth), the wording of errors (in refusals)
 endpoint    the handler of endpoints that generate text: receives the body (limits), submits the turn, sends the answer
-            from the worker's events (mailbox), and gives up on clients that are slow or gone
+            from the worker's events (mailbox)
 plain       endpoints that generate nothing: models, tokens, health, metrics, the chat page (chat.html)
 apis/       one module per API: converts JSON requests to turns, and events to JSON answers (interface: api)
 worker      the inference thread: computes several answers at once, handles cancellation, reports events (turn);
@@ -17,6 +17,5 @@ exchange    the record of one request, and what observes it: logs, metrics, trac
 service     the state that all routes share
 
 constrain   answers constrained to a JSON schema, a grammar, or chosen tools
-tools       the model's own text of its tool calls, by call id, in memory and on disk; with it a conversation's history
-            is rendered exactly as the model wrote it
+tools       the model's own text of its tool calls, by call id, so that a history is rendered as the model wrote it
 """

@@ -56,7 +56,7 @@ def guide_of(turn: Turn, tokenizer: Tokenizer, max_reasoning: int | None = None)
         tools = [tool for tool in tools if choice.kind == "required" or tool.name == choice.name]
         if not tools:
             raise TextError(f"tool_choice asks for a tool that is not there: {choice.name or 'there are none'}")
-    if tokenizer.dsml < 0:  # a call of such a model is plain text
+    if tokenizer.dsml < 0:  # without a DSML token, the model writes calls as plain text
         if forced:
             raise TextError(
                 "tool_choice cannot demand a call: this model has no tokens for tool calls; use auto or none"
@@ -110,7 +110,7 @@ class Guide:
         self._tag = False  # whether the last DSML marker came after "<"
 
     def fresh(self) -> Guide:
-        """Return a copy of the constraint for another answer; only before this one has constrained a token."""
+        """Return a copy of the constraint for another answer; call it before this one has constrained a token."""
         return Guide(self._words, self._matcher.deep_copy(), self._demanded, self._max_reasoning, self._profile)
 
     def __call__(self, generation: Generation, logits: np.ndarray) -> int | np.ndarray | None:

@@ -43,8 +43,6 @@ class Exchange:
     id              the client's x-request-id, or a new one
     api             name of the API
     client          name of the client, for the fair queue
-    turn, job       what was submitted to the worker, None before
-    prefill         the newest prefill progress
     first           when the client could first see something of the answer
     source          where cached prompt tokens came from (``sequences.Start``)
     tokens, cached  number of generated tokens, and of prompt tokens that were cached

@@ -307,7 +307,7 @@ class CallGrammar:
     def __init__(self, marker: str, profile: Profile | None):
         self.marker = marker
         self.names = Dialect(*map(after_marker, CANONICAL if profile is None else profile.tags))
-        self.escape = escape_attribute if profile is None else str  # only May's parser undoes it
+        self.escape = escape_attribute if profile is None else str  # only the parser of the format of May undoes it
         self.rules: list[str] = []
         self.custom: dict[str, str] = {}
 

@@ -86,7 +86,7 @@ def listen(stream: TextIO, form: str, colour: bool) -> logging.Handler:
         own.propagate = False
     web = logging.getLogger("uvicorn")
     web.addHandler(handler)
-    web.setLevel(logging.ERROR)  # bad requests are logged here, with more detail
+    web.setLevel(logging.ERROR)  # this server logs bad requests itself, with more detail
     web.propagate = False
     return handler
 

@@ -87,7 +87,7 @@ class Connection(h11.Connection):
 
 
 class Link:
-    """What the application may know of its connection and do to it, where ASGI offers nothing.
+    """The application's handle on its connection, for what ASGI lacks: noticing a disconnect, waiting, aborting.
 
     gone  whether the client disconnected, or closed its sending side
     lost  set once the connection is closed
@@ -209,7 +209,7 @@ class Protocol(H11Protocol):
         super().data_received(data)
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """Handle the client's half-close; return True if the connection stays open for a pending answer."""
+        """Handle that the client closed its sending side; return True to keep the connection for a pending answer."""
         self._ended = True
         self.link.leave()
         if self.lingering:

@@ -2,9 +2,9 @@
 
 Start-time fair queueing, measured in engine seconds: the client that has used the least comes next, and among its
 answers the one that has used the least. A new client does not start at zero, which would give it the engine until it
-has caught up, but at the count that the client scheduled last had before it computed; so it comes next, without a debt
-or a credit. A client that returns keeps its own count if that is higher. So a client with many answers gets no more of
-the engine than a client with one. Not thread-safe: used by the inference thread only.
+has caught up, but at the count that the client scheduled last had before it computed; so it comes next. A client that
+returns keeps its own count if that is higher. So a client with many answers gets no more of the engine than a client
+with one. Not thread-safe: used by the inference thread only.
 """
 
 from __future__ import annotations

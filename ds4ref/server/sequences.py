@@ -70,9 +70,8 @@ class Sequences:
 
     Snapshots of one conversation share the rows of its KV cache.
 
-    tokenizer  the engine's
-    budget     maximum size in memory, in bytes
-    disk       the checkpoints on disk, None for none
+    budget  maximum size in memory, in bytes
+    disk    the checkpoints on disk, None for none
     """
 
     tokenizer: Tokenizer
@@ -248,7 +247,7 @@ class Sequences:
     def _may_be(self, prompt: Rendered, known: int, tokens: Sequence[int]) -> bool:
         """Return whether ``tokens`` may represent the first ``known`` bytes of ``prompt``.
 
-        They must hold as many control tokens of each kind: a marker that a user typed as text is not that token.
+        Both must have equally many control tokens of each kind: a marker that a user typed as text is not a token.
         """
         names = protocol.BOS, protocol.EOS, protocol.USER, protocol.ASSISTANT
         counts, at = Counter[str](), 0
@@ -279,7 +278,7 @@ class Sequences:
         return tail.encode(self.tokenizer)
 
     def _write(self, kept: Kept, reason: str) -> None:
-        """Save a sequence to disk unless a longer one in memory extends it."""
+        """Save a sequence to disk unless a longer one in memory extends it; ``reason``: "evict" or "shutdown"."""
         if self.disk is None or len(kept.tokens) < self.disk.policy.min_tokens:
             return
         if any(len(one.tokens) > len(kept.tokens) and begins(one.tokens, kept.tokens) for one in self._kept):

@@ -372,7 +372,7 @@ class Worker:
 
     @cached_property
     def _longest(self) -> int:
-        """Bytes of the longest token."""
+        """Length of the vocabulary's longest token in bytes."""
         tokenizer = self.engine.tokenizer
         return max(len(tokenizer.token_bytes(i)) for i in range(len(tokenizer)))
 

@@ -27,9 +27,6 @@ def turn_of(
 ) -> Turn:
     """Return the turn for a conversation, in which known tool calls keep the text that the model wrote.
 
-    api        name of the API
-    request    its parsed request
-    messages   the conversation
     chosen     tool choice and tools (``choose``)
     lengths    names of the request's fields that limit the answer's length
     more       further fields of the turn

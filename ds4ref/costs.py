@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 PREFILL_CHUNK = 512
-"""Default tokens per prefill chunk of a backend that names none; boundaries fall on absolute multiples of it."""
+"""Default number of tokens per prefill chunk, for backends that set none; chunks end at absolute multiples of it."""
 
 
 def prefill_chunk(ops: Any) -> int:
-    """Return the default tokens per prefill chunk of a backend."""
+    """Return the default number of tokens per prefill chunk of the backend ``ops``."""
     return int(getattr(ops, "prefill_chunk", PREFILL_CHUNK))
 
 
 LIMBS = 3
-"""Number of int8 passes that emulate one product with float activations."""
+"""Number of int8 passes that emulate one product of quantized weights with float activations."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Work:
 
 
 class Costs(Protocol):
-    """Interface of an architecture's cost model."""
+    """Interface of an architecture's cost model: how many bytes and operations its tokens take."""
 
     shape: Any
     chunk: int

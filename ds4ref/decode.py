@@ -42,7 +42,7 @@ _templates: weakref.WeakKeyDictionary[Any, dict[Hashable, tuple[Any, Inputs]]] =
 RANKS, MOST_RANKS = 2, 64
 """Number of top-ranked tokens that a replay copies to the host: the default (best and runner-up), and the maximum.
 
-Beyond ``MOST_RANKS`` a CPU is quicker to copy the logits and partition them.
+For more than ``MOST_RANKS`` it is quicker to copy all logits and partition them on the CPU.
 """
 
 
@@ -50,7 +50,7 @@ class TokenOutputs(NamedTuple):
     """Outputs of one row of a replayed pass.
 
     streams   final residual streams (hyper-connections), (1, ...), an array of the backend
-    logits    (1, V) float32, an array of the backend; both hold until the recording is replayed again
+    logits    (1, V) float32, an array of the backend; both arrays are valid until the recording is replayed again
     best      ids of the most likely next tokens, in the order of the op ``top``
     values    their logits
     """
@@ -62,7 +62,8 @@ class TokenOutputs(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Outputs of the T consecutive rows of one sequence in a replayed pass, as in ``TokenOutputs`` with T for 1."""
+    """Outputs of a replayed pass for one sequence: those of its T consecutive rows, as in ``TokenOutputs`` with T
+    instead of 1."""
 
     streams: Any
     logits: Any

@@ -182,8 +182,8 @@ class Engine:
         """Return an engine of the same weights with other steering (None: without any), and without speculative
         decoding.
 
-        Both share memory and file: close only this one, once the other is no longer used. Raise UsageError or
-        DataError for directions that do not fit, UsageError on a cluster.
+        Both engines share memory and file: call ``close`` only on the one that ``open`` returned, when neither is used
+        any more. Raise UsageError or DataError for directions that do not fit, UsageError on a cluster.
         """
         options = replace(self.options, steering=steering, drafts=None)
         return Engine(self.source, _steered(self.model, steering), options)
@@ -448,7 +448,8 @@ class Engine:
             yield start, rows, together
 
     def close(self) -> None:
-        """Drop the weights and unmap the file; sessions of this engine become unusable. May be called again."""
+        """Drop the weights and unmap the file; sessions of this engine become unusable. Calling it again has no
+        effect."""
         model = self.__dict__.pop("model", None)
         if model is not None:
             model.closed = True  # sessions check it before they compute
@@ -466,7 +467,7 @@ class Engine:
 
 
 def read_messages(messages: Sequence[Any]) -> list[Message]:
-    """Return messages of OpenAI's form as ``Message``; those that are ``Message`` already are kept.
+    """Convert messages in the form of OpenAI's API to ``Message``; items that are ``Message`` already are kept.
 
     Raise TextError for an item that is not a message, for an unknown role or a content that is not text, and for a list
     that is empty or ends with a message of the assistant.

@@ -78,7 +78,7 @@ def threads_waited(folder: str = "/proc/self/task") -> dict[str, float] | None:
 
 
 def cpu_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """Return the processor's name; on AArch64 those of its kinds of cores."""
+    """Return the processor's name; on AArch64 the names of its kinds of cores, joined by " + "."""
     kinds: dict[str, None] = {}
     implementer = ""
     try:
@@ -117,8 +117,8 @@ def _text(name: str) -> str:
 
 
 def memory_bytes() -> int | None:
-    """Return the memory in bytes that this process may use: the machine's, or less within a control group; None if
-    unknown."""
+    """Return the memory in bytes that this process may use: the machine's memory, or the limit of a control group
+    (container) if that is lower; None if unknown."""
     try:
         physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError, AttributeError):
@@ -127,8 +127,8 @@ def memory_bytes() -> int | None:
 
 
 def cache_bytes(root: Path = Path("/sys/devices/system/cpu")) -> int | None:
-    """Return the last-level cache in bytes of the cores this process may use, summed over groups of cores sharing
-    one."""
+    """Return the size in bytes of the last-level caches of the cores this process may use; a cache that several cores
+    share counts once."""
     sizes_by_group: dict[tuple[int, str], int] = {}
     for core in allowed_cores() or ():
         for folder in root.glob(f"cpu{core}/cache/index*"):

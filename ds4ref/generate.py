@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 Cancel = Callable[[], bool]
 Progress = Callable[[int, int], None]
 Guide = Callable[["Generation", "np.ndarray"], "int | np.ndarray | None"]
-"""Callback that guides decoding, for budgets, grammars and greedy stretches.
+"""Callback that guides decoding: to limit thinking, to enforce a grammar, to decode a passage greedily.
 
 It is called before every token with the generation so far (``tokens``, ``thinking``) and the logits (V,) float32,
 read-only. It returns a token id to take, logits to sample from instead (-inf forbids a token), or None to leave the
@@ -87,7 +87,7 @@ class Timing:
 def check_fits(n_tokens: int, ctx: int, room: int = 1) -> None:
     """Raise ContextError unless a prompt of ``n_tokens`` leaves ``room`` free slots in a context of ``ctx`` tokens.
 
-    One slot is always needed (docs/explanation/text.md 6); two if an answer is to follow.
+    One free slot is always needed (docs/explanation/text.md 6); two if an answer is to follow.
     """
     if n_tokens + room > ctx:
         raise ContextError(f"the prompt has {n_tokens} tokens, a context of {ctx} takes at most {max(ctx - room, 0)}")
@@ -110,7 +110,9 @@ def prefill(
 ) -> None:
     """Evaluate a prompt: bring ``session`` to exactly ``tokens``, and record the work in ``timing``.
 
-    Raise Cancelled once ``cancel()`` returns true (checked between chunks), ContextError if the tokens do not fit.
+    ``progress`` is called with (tokens done, tokens in all); ``chunk``: tokens per chunk (None: the session's). Raise
+    Cancelled once ``cancel()`` returns true (checked between layers; the session then stays at the last finished
+    chunk), ContextError if the tokens do not fit.
     """
     check_fits(len(tokens), session.ctx)
     common = session.common_prefix(tokens)
@@ -297,7 +299,7 @@ class Generation:
             self.tokens.append(token)
             timing.tokens = len(self.tokens)
             if token in (tok.think_open, tok.think_close):
-                # Bytes held from before a tag can never be completed after it: they belong to the old state.
+                # A tag ends an incomplete character, whose bytes belong to the state before the tag.
                 text, was = decoder.finish(), self.thinking
                 self.thinking = token == tok.think_open
                 piece = Piece(token, text, was)

@@ -32,7 +32,7 @@ COMMANDS = {"compare": "compare_command", "view": "view"}
 
 
 def body(argv: Sequence[str]) -> int:
-    """Run the subcommand that ``argv`` names, or else the questions; return the exit code."""
+    """Run the subcommand that ``argv`` names; without one, ask the questions. Return the exit code."""
     if argv and argv[0] in COMMANDS:
         code: int = getattr(import_module(f".{argv[0]}", __package__), COMMANDS[argv[0]])(argv[1:])
         return code

@@ -108,7 +108,8 @@ def _call(visible: str, right: str) -> Grade:
 
 
 def _last_statement(kind: str, text: str, shown: Sequence[str]) -> tuple[str, str, bool]:
-    """Return the answer that ``text`` states ("" if none), where it states it, and whether more text follows."""
+    """Return the answer that ``text`` states ("" if none), where it states it, and whether more text follows.
+    ``shown``: the texts of the choices."""
     statements = list(_STATEMENT.finditer(text))
     if statements:
         statement = statements[-1]
@@ -139,7 +140,7 @@ def bare(text: str) -> str:
 
 
 def _folded(text: str) -> str:
-    r"""Reduce a choice's text to what its spellings share: ``14.6\,\%`` and ``14.6 %`` are the same."""
+    r"""Return a choice's text in a form that is the same for its spellings, such as ``14.6\,\%`` and ``14.6 %``."""
     return re.sub(r"\\[,;: ]|[\s\\$]", "", bare(text).translate(_DASHES)).casefold()
 
 
@@ -160,7 +161,8 @@ def _choice(text: str, shown: Sequence[str]) -> str:
 
 
 def _number(text: str, shown: Sequence[str] = ()) -> str:
-    r"""Read a number such as 1,024, -5, 204.0, 33/19 or ``1{,}024``; "" for anything else. ``shown`` is not used."""
+    r"""Return a number such as 1,024, -5, 204.0, 33/19 or ``1{,}024`` in a uniform spelling; "" for anything else.
+    ``shown`` is not used."""
     text = text.translate(_DASHES).replace("{,}", ",").replace("\\,", ",")
     pattern = r"[+-]?(?:(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?|[0-9]+/0*[1-9][0-9]*)"
     if len(text) > _LONGEST or not re.fullmatch(pattern, text):
@@ -171,7 +173,8 @@ def _number(text: str, shown: Sequence[str] = ()) -> str:
 
 
 def _lines(text: str, shown: Sequence[str] = ()) -> str:
-    """Read numbers and ranges of lines such as 7, 4-6 or 3, 9-10; "" for anything else. ``shown`` is not used."""
+    """Return line numbers and ranges such as 7, 4-6 or 3, 9-10 in a uniform spelling; "" for anything else. ``shown``
+    is not used."""
     if len(text) > _LONGEST:
         return ""
     text = re.sub(r"(?i)^lines?\s+", "", text.translate(_DASHES))
@@ -180,7 +183,8 @@ def _lines(text: str, shown: Sequence[str] = ()) -> str:
 
 
 def _text(text: str, shown: Sequence[str] = ()) -> str:
-    """Read a text, or a number in any spelling; "" if there is no letter or digit. ``shown`` is not used."""
+    """Return a text in a form that can be compared (a number in a uniform spelling); "" if it has no letter or digit.
+    ``shown`` is not used."""
     text = " ".join(unicodedata.normalize("NFKC", text).translate(_DASHES).split())
     text = text.strip("\"'\u2018\u2019\u201c\u201d\u00ab\u00bb ").removesuffix(".").casefold()
     if number := _number(text):

@@ -10,7 +10,8 @@ which are 512 of 4 tokens each (ds4ref/archs/deepseek4). All other lines have th
 identifies the line.
 
 Tokens are estimated from characters, so that all engines are asked the same. The notes depend on seed and sizes, and on
-nothing else: the only draws are those of ``random.Random(text).random()``, which Python promises to keep.
+nothing else: randomness comes only from ``random.Random(text).random()``, which gives the same numbers in all versions
+of Python.
 """
 
 from __future__ import annotations
@@ -179,7 +180,7 @@ def _take(rng: random.Random, among: list[T]) -> T:
 
 
 def _unlike(rng: random.Random, low: int, high: int) -> Iterator[int]:
-    """Yield numbers from ``low`` to ``high - 1``, none twice."""
+    """Yield random numbers from ``low`` to ``high - 1``, none of them twice."""
     seen: set[int] = set()
     while True:
         number = low + _below(rng, high - low)

@@ -127,9 +127,9 @@ class Job:
 
     pack       the whole pack
     asked      the questions to ask
-    settings   settings of all samples
+    settings   settings that all samples share
     epochs     number of times that each question is asked
-    spec       target specification
+    spec       the target to ask, as given to --target
     path       path of the log
     goes_on    whether the log is resumed
     selection  options that chose ``asked`` from the pack

@@ -6,7 +6,7 @@ The first line of the file describes the pack, every other line is a question:
     {"id": "maths-1f0c2a9e", "source": "maths", "domain": "number theory", "difficulty": "hard", "kind": "integer", ...}
 
 The ids of this project's questions end with a digest of question and answer, so that a changed question has another id.
-Imported questions keep their ids (``imports``).
+Questions from other data sets keep their ids (``own``).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ds4ref.text.chat import MODES
 DEFAULT, NANO = "ds4ref", "nano"
 LETTERS = "ABCDEFGHIJ"
 LONGEST_LINE = 4 << 20
-"""Largest size of a line in a pack, in bytes."""
+"""Maximum size of a line of a pack in bytes."""
 
 Kind = Literal["choice", "integer", "lines", "text", "exact", "call"]
 EXAM: tuple[Kind, ...] = ("choice", "integer", "lines", "text")
@@ -49,7 +49,7 @@ class Header(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
 class Question(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, frozen=True):
     """One question of a pack.
 
-    id           unique in the pack
+    id           identifies the question in the pack
     source       part of the pack: "science", "maths" and so on
     domain       subject
     kind         "choice" (a letter), "integer", "lines" (numbers of lines, "0" for none), "text" (one line, or a number
@@ -61,7 +61,7 @@ class Question(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, f
     explanation  why the answer is right
     verifier     name of the function (tests/eval/verify) that computes the answer, "" for none
     references   independent standard works that state the answer, where nothing computes it
-    think        thinking mode of this question, whatever the run's is; "" for the run's
+    think        thinking mode for this question, which overrides the run's; "" for the run's
     tools        JSON text of each tool that the model may call
     called       a call that the assistant has already made in the conversation, written like an answer of kind "call";
                  "" for none
@@ -158,7 +158,7 @@ def read(path: Path) -> Pack:
 
 
 def write(pack: Pack, path: Path) -> None:
-    """Write a pack as a file that ``read`` reads, atomically."""
+    """Write a pack to a file that ``read`` can read, atomically."""
     from ds4ref.console.common import atomic_output
 
     with atomic_output(str(path)) as out:

@@ -11,7 +11,7 @@ from .packs import EXAM, Question
 
 
 def user_text(question: Question) -> str:
-    """Return the user's message."""
+    """Return the user's message for a question."""
     if question.kind not in EXAM:
         return question.question
     return exam_text(question.question, question.choices, question.kind)

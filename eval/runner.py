@@ -39,7 +39,7 @@ IN_A_ROW = 5
 
 @dataclass(frozen=True)
 class Started:
-    """Event: a sample was sent."""
+    """Event: a question was sent to the target."""
 
     key: Key
 
@@ -50,8 +50,8 @@ class Streamed:
 
     text      the piece
     thinking  whether the piece is part of the thinking
-    tokens    tokens of the answer so far
-    seconds   seconds since the sample was sent
+    tokens    number of tokens of the answer so far
+    seconds   seconds since the question was sent
     """
 
     key: Key
@@ -63,7 +63,7 @@ class Streamed:
 
 @dataclass(frozen=True)
 class Finished:
-    """Event: a sample was written to the log."""
+    """Event: a sample was finished and written to the log."""
 
     sample: Sample
 
@@ -236,7 +236,7 @@ class Runner:
                    ctx=self.ctx, streamed=self._streamed)  # fmt: skip
 
     def _keep(self, sample: Sample) -> bool:
-        """Log a sample, unless it was stopped and an earlier answer is there; return whether it was logged."""
+        """Log a sample, unless it was stopped and the log already has a graded one; return whether it was logged."""
         with self._lock:
             before = self.log.samples.get(sample.key)
             if self.left or (sample.status == "stopped" and before is not None and before.status == "done"):

@@ -186,7 +186,7 @@ class Agent:
         self.log("tool", **about, result=result.text, failed=result.failed or None)
 
     def _with_ids(self, calls: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
-        """Return the calls, each with an id of its own."""
+        """Return the calls, each with a unique id."""
         named: dict[str, ToolCall] = {}
         for call in calls:
             self.calls += 1

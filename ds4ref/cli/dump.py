@@ -177,7 +177,7 @@ def check_space(path: str, needed: int) -> None:
 
 
 def perplexity(args: Namespace) -> int:
-    """Print the perplexity of a text, teacher forced, after its first 32 tokens in one line (ds4.md).
+    """Print in one line the perplexity of a text, in which its first 32 tokens are not counted (docs/reference/ds4.md).
 
     After Ctrl-C, prints the result for the tokens scored so far.
     """

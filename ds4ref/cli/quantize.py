@@ -190,7 +190,7 @@ def quantize(argv: Sequence[str]) -> int:
 
 
 def _refuse_unreadable(plan: Plan, path: str | None) -> None:
-    """Raise ModelFileError, before anything is written, for a file that ds4 would refuse to open.
+    """Raise ModelFileError, before anything is written, if the output file would be one that ``ds4`` refuses to open.
 
     A file that holds only a block for multi-token prediction (MTP) is not checked: it is not a model by itself.
     """

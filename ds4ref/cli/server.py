@@ -74,7 +74,7 @@ FIXED = (
     "--kv-cache-boundary-align-tokens", "--kv-cache-reject-different-quant", "--disable-exact-dsml-tool-replay",
     "--tool-memory-max-ids",
 )  # fmt: skip
-"""Flags of ds4-server whose defaults are fixed here."""
+"""Flags of ds4's own server that are refused here: they are fixed at their defaults."""
 UNAVAILABLE = {
     "--metal": f"no Metal backend (available: {', '.join(BACKENDS)})",
     "--quality": DS4_UNAVAILABLE["--quality"],

@@ -127,7 +127,7 @@ def _os_reason(error: OSError) -> str:
 
 
 def visible(text: str) -> str:
-    """Return ``text`` with every non-printing character but line ends escaped."""
+    """Return ``text`` with non-printing characters escaped, except line ends."""
     return "".join(c if c.isprintable() or c == "\n" else "    " if c == "\t" else repr(c)[1:-1] for c in text)
 
 
@@ -149,7 +149,7 @@ def is_tty(stream: Any) -> bool:
 
 
 def columns(stream: Any) -> int:
-    """Return the width of the terminal behind ``stream`` in characters; 80 if unknown."""
+    """Return the width in characters of the terminal that ``stream`` writes to; 80 if unknown."""
     try:
         return os.get_terminal_size(stream.fileno()).columns or 80
     except (OSError, ValueError, AttributeError):
@@ -192,7 +192,7 @@ class Progress:
         if before < done < total and now - begun >= 1:
             left = f", {duration((total - done) * (now - begun) / (done - before))} left"
         line = f"{self.label}: {done}/{total} ({100 * done / max(total, 1):.1f}%){left}"
-        line = line[: columns(sys.stderr) - 1]  # a line that wraps could not be rewritten
+        line = line[: columns(sys.stderr) - 1]  # only a line that does not wrap can be redrawn
         sys.stderr.write("\r" + tint(line, CYAN, sys.stderr) + "\x1b[K")
         sys.stderr.flush()
 

@@ -29,9 +29,10 @@ CHANGES = ("right -> wrong", "wrong -> right"), ("less often right in B", "more 
 
 
 def text(c: Comparison, width: int, answers: Callable[[Change], Sequence[str]] | None = None) -> str:
-    """Format a comparison in lines of at most ``width`` characters; only the names of runs may be longer.
+    """Format the comparison ``c`` in lines of at most ``width`` characters; only the names of runs may be longer.
 
-    ``answers``: returns the cells of ``ANSWERS`` for a question that changed; without it, changes are listed by id.
+    ``answers``: function that returns the cells of the columns ``ANSWERS`` for a question whose grade changed; without
+    it, changes are listed by id.
     """
 
     def filled(*sentences: str) -> str:

@@ -185,7 +185,7 @@ def heading(axes: Axes, text: str) -> None:
 
 
 def new_figure(size: tuple[float, float], rows: int, columns: int) -> tuple[Figure, list[Axes]]:
-    """Return a figure of ``size`` points and its panels."""
+    """Return a figure of ``size`` points, and its ``rows`` x ``columns`` panels as a list."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(size[0] / 72, size[1] / 72), dpi=72, layout="constrained")

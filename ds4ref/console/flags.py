@@ -29,7 +29,7 @@ from .options import SEED_MAX, choice, integer, number, size
 Group = argparse.ArgumentParser | argparse._ArgumentGroup
 
 Flag = tuple[tuple[str, ...], dict[str, Any]]
-"""Other spellings, and keyword arguments of argparse's ``add_argument``."""
+"""A flag: its other spellings, and keyword arguments of argparse's ``add_argument``."""
 
 
 def _value(metavar: str, help: str, *short: str, **settings: Any) -> Flag:

@@ -59,7 +59,8 @@ class Listing:
 
 @dataclass(frozen=True)
 class Picture:
-    """A drawing: an <svg> element whose colours are the page's variables, a text that says the same, and a caption.
+    """A drawing: an <svg> element that uses the colours defined by the page, a text for readers who cannot see it, and
+    a caption.
 
     ``file``: name of an image file beside the page, which the Markdown page shows; without it that page has only the
     text.
@@ -174,7 +175,7 @@ def standalone(svg: str) -> str:
 
 
 def line(value: object) -> str:
-    """Return text as one line of printable characters."""
+    """Return ``value`` as one line of printable text."""
     return " ".join(printable(value).split())
 
 

@@ -85,7 +85,7 @@ FLAGS = {
 }  # fmt: skip
 """For each kind of target the flags that set options of it."""
 OPTIONS = {"model_name": "model", "accept_model": "accept", "id_prompts": "ids"}
-"""Options that have other names than their flags."""
+"""Names of a target's options, where they differ from the names of the flags."""
 
 
 def target_of(args: Namespace, spec: str, **local: Any) -> Target:

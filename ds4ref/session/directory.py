@@ -223,7 +223,7 @@ class Directory:
         self._keys = {}
         for entry in self._entries.values():
             for length, digest in entry.keys:
-                if length:  # every prompt begins with nothing
+                if length:  # an empty key would match every prompt
                     self._keys.setdefault(length, {}).setdefault(digest, []).append(entry)
         self._scanned = changed, looked
         return files
@@ -322,7 +322,7 @@ class Directory:
             finally:
                 os.close(fd)
 
-    # --- what goes
+    # --- deleting
 
     def quarantine(self, name: str, state: tuple[int, int], why: str) -> None:
         """Rename a damaged checkpoint to NAME.bad, unless it has been replaced since.

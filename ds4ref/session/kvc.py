@@ -160,7 +160,7 @@ class Integrity:
     identity   settings of the engine that computed the payload (``identity.Identity.facts``); only an engine with equal
                ones loads it
     keys       further key texts (``key``): a prompt that begins with one of them can continue from the payload
-    tokens     digest of the token ids as u32, to compare payloads
+    tokens     digest of the token ids as u32, to find out whether two payloads hold the same tokens
     about      further information for people
     text       digest of the key text
     payload    digest of the payload
@@ -424,7 +424,7 @@ _SPACE = WHITESPACE.encode()
 
 
 def blocks(text: bytes) -> Iterator[tuple[bytes, ...]]:
-    """Yield the tool-call blocks in a text, each as a tuple of the spellings under which it may be remembered.
+    """Yield the tool-call blocks in a text, each as a tuple of the spellings under which the server may remember it.
 
     The spellings differ in leading white space: all of it, two line feeds if it ends with them, none.
     """

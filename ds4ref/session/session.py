@@ -230,10 +230,11 @@ class Session:
     ) -> None:
         """Bring the session to exactly ``tokens``.
 
-        If they begin with the tokens already evaluated, only the rest is evaluated, else all of them. progress(current,
-        total) is called with absolute positions before the first and after every chunk; at that moment the session is
-        valid at ``current``. cancel() is called between layers; when it returns true Cancelled is raised and the
-        session stays at the last finished chunk. ContextError, TokenError and SessionError leave the session unchanged.
+        If ``tokens`` begin with all tokens evaluated so far, only the rest is evaluated, else all of them.
+        progress(current, total) is called with absolute positions before the first and after every chunk; at that
+        moment the session is valid at ``current``. cancel() is called between layers; when it returns true Cancelled is
+        raised and the session stays at the last finished chunk. ContextError, TokenError and SessionError leave the
+        session unchanged.
         """
         self._check(tokens, 0)
         if not len(tokens):
@@ -281,7 +282,7 @@ class Session:
         self._tokens.append(self._ahead.pop(0))
         self._set_row(self._row + 1)
 
-    # --- what a session that drafts does more (``drafts.session``)
+    # --- overridden by sessions with speculative decoding (``drafts.session``)
 
     def _drafts(self, token: int, most: int) -> list[int]:
         """Return at most ``most`` drafted tokens, to be evaluated in one pass with the next ``token`` because they may
@@ -349,7 +350,7 @@ class Session:
         one_by_one: evaluate each token on its own instead of in chunks.
         streams: list to which the final residual streams of each chunk are appended, float32 (T, C, D), for a draft
         model.
-        Fewer than 8 tokens at a time get exactly the logits that ``eval`` would give them.
+        Chunks of fewer than 8 tokens give exactly the logits that ``eval`` would give.
         """
         self._check(tokens, self.pos)
         out = np.empty((len(tokens), self.model.shape.vocab), np.float32)
@@ -439,8 +440,8 @@ class Session:
     def ranked(self, k: int) -> tuple[np.ndarray, np.ndarray] | None:
         """Return ids (k,) int32 and logits (k,) float32 of the k most likely next tokens, in descending order.
 
-        The arrays are shorter for a smaller vocabulary. Return None where the decoder did not rank k tokens, so that
-        ``logits`` must be read; tokens decoded after such a request are ranked.
+        The arrays are shorter for a smaller vocabulary. Return None if the last pass did not rank k tokens: then read
+        ``logits``. Later passes rank k tokens.
         """
         k = min(k, self.model.shape.vocab)
         if self._decoder is None or k > MOST_RANKS:
@@ -468,7 +469,8 @@ class Session:
         return Snapshot(self.model, tuple(self._tokens), self._cache.snapshot(), self.logits.copy())
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Return to a snapshot of this or another session of the same engine; both then continue independently.
+        """Return to a snapshot of this or another session of the same engine; both sessions then continue
+        independently.
 
         Raise SessionError for another engine's snapshot and ContextError for one that does not fit, with nothing
         changed.
@@ -511,7 +513,7 @@ class Session:
 
 
 def _chunks(start: int, end: int, size: int) -> list[tuple[int, int]]:
-    """Cut [start, end) at absolute multiples of ``size``."""
+    """Return the ranges (start, end) that result from cutting [start, end) at absolute multiples of ``size``."""
     if size < 1:
         raise SessionError(f"a prefill chunk holds at least 1 token, got {size}")
     cuts = [start, *range((start // size + 1) * size, end, size), end]

@@ -4,13 +4,13 @@
     store.save(session, (), "cold")
     found = store.load(other_session, prompt)       # (bytes of the prompt that it covers, "disk-text"), or None
 
-A checkpoint is found by the text of its tokens. If clients send back another text (without reasoning), it is saved
-under further texts: the first names the file, which is the name that ds4 looks for, and the others are listed in the
-integrity section, so that one payload is found by all of them.
+A checkpoint is found by the text of its tokens. If clients will send back another text (without the reasoning), the
+checkpoint is saved under several texts: the first one determines the file's name, by which ds4 looks for it, and the
+others are listed in the integrity section, so that one payload is found by all of them.
 
-A checkpoint never fails a request and never gives a wrong answer. One from another model, rounding, tokenizer or
-template is skipped; a damaged one is renamed and the next best one tried; a failed write is ignored. ds4's own files do
-not record which engine computed them: only their sizes, names and token texts can be checked.
+A checkpoint never fails a request and never gives a wrong answer. A checkpoint from another model, rounding, tokenizer
+or template is skipped; a damaged one is renamed and the next best one tried; a failed write is ignored. ds4's own files
+do not record which engine computed them: only their sizes, names and token texts can be checked.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Store:
     ) -> tuple[int, str] | None:
         """Load into ``session`` the longest checkpoint whose key is a prefix of ``text`` longer than ``beyond`` bytes.
 
-        Return the key's length in bytes and the name of the source, or None with the session unchanged. ``fit(tokens,
+        Return (length of the key in bytes, name of the source), or None with the session unchanged. ``fit(tokens,
         length)`` returns whether the checkpoint's tokens may stand for the first ``length`` bytes of the text. Never
         raises.
         """

@@ -1,7 +1,7 @@
 """Run the live screen, and restore the terminal afterwards, whatever happens.
 
 Textual alone leaves signal handlers behind that would bring the screen back on the next Ctrl-Z, and hangs when the
-terminal goes away.
+terminal is closed.
 """
 
 from __future__ import annotations

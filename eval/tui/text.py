@@ -29,7 +29,7 @@ def clean(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Clean ``text`` and collapse its whitespace."""
+    """Make ``text`` safe as ``clean`` does, and put it on one line with single spaces."""
     return " ".join(clean(text).split())
 
 

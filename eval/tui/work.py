@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 class Work:
-    """Runs the runner that ``make_runner(listener)`` returns in a thread; after each answer it waits ``pause_s``
-    seconds, so that the grade can be seen."""
+    """Runs the runner that ``make_runner(listener)`` returns in a thread. If questions are asked one at a time, it
+    waits ``pause_s`` seconds after each answer, so that the grade can be seen."""
 
     def __init__(self, make_runner: Callable[[Callable[[Event], None]], Runner], pause_s: float):
         self._events: deque[Event] = deque()

@@ -31,7 +31,7 @@ NOT_DEEPSEEK = ("only DeepSeek V4 has a library of known mistakes; this model wa
                 "mistakes of prompt, template and output")  # fmt: skip
 TYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
 USUAL = 250
-"""Candidates of a search that nothing ends early."""
+"""Number of candidates in a search that does not end early, for the progress display."""
 
 DIAGNOSE = """Find the rounding or the mistake that explains another engine's logits.
 
@@ -135,8 +135,9 @@ def run_diagnosis(
 ) -> Diagnosis:
     """Check that the observation is valid and of this model, then diagnose it; DataError for an invalid observation.
 
-    ``their_model``: the file that the other engine reads, if it is not ours; ``cancel``: polled, ends the search with
-    the best answer so far; ``computes``: the 16-bit type in which it computes, if that is known.
+    their_model  model file that the other engine reads, if it is not ours
+    cancel       called again and again; once it returns True, the search ends with the best answer so far
+    computes     16-bit type in which the other engine computes, if that is known
     """
     from .diagnosis import Signatures
     from .diagnosis import diagnose as explain
@@ -174,7 +175,11 @@ def run_diagnosis(
 
 
 def _broken(findings: list[Finding], seen: Observation, explained: Callable[[Observation], Diagnosis]) -> Diagnosis:
-    """Report positions that are no output of an engine, and diagnose the other positions on their own."""
+    """Return the diagnosis "broken" for numbers of which some are not log probabilities.
+
+    findings   what is wrong, and at which positions
+    explained  function that diagnoses an observation: the other positions are diagnosed on their own
+    """
     from .diagnosis import Diagnosis
 
     bad = sorted({position for finding in findings for position in finding.positions})
@@ -195,9 +200,10 @@ def _broken(findings: list[Finding], seen: Observation, explained: Callable[[Obs
 def _of_their_file(
     engine: Engine, path: str, seen: Observation, library: Signatures, bos: int | None
 ) -> tuple[Diagnosis | None, str]:
-    """Check whether our engine on their file gives their numbers, and not on ours: then the file is wrong.
+    """Check whether the other engine's model file at ``path`` is wrong: our engine gives their numbers on it, but other
+    numbers on our file.
 
-    Return (the diagnosis if it is the file, else None; what to note of a diagnosis by our file). ``library``: ours.
+    ``library``: runs on our file. Return (diagnosis "file", "") if it is wrong, else (None, note for the diagnosis).
     """
     from ds4ref.engine import Engine as Opened
 
@@ -220,7 +226,7 @@ def _of_their_file(
 
 
 def _show_tokens(engine: Engine, library: Signatures, seen: Observation, result: Diagnosis) -> None:
-    """Note the tokens at the first deviating position: the one read, and the one that each engine expects next."""
+    """Add a note to ``result``: the token at the first deviating position, and what each engine expects after it."""
     first, tokenizer = result.first_position, tokenizer_of(engine)
     if first is None or result.mode == "" or tokenizer is None:
         return

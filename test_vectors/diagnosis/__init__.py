@@ -1,19 +1,20 @@
 """Explain another engine's log probabilities: by its rounding, by a mistake, or by nothing known.
 
-A rounding set says where an engine rounds intermediates, and to which type; a fault is one known mistake in the model's
-forward pass. The model is run with every rounding set and fault, and the runs are compared with the observed numbers.
+A rounding set says where an engine rounds intermediates, and to which type ("exact", "ds4", "bfloat16"). A fault is
+a known bug, injected into our forward pass. The model is run with every rounding set and fault; a run that gives the
+observed numbers explains them.
 
 signatures    log probabilities of these runs, cached on disk
-evidence      likelihood: distance of an observation from a run, in units of the distance between correct engines
+evidence      likelihood: how far an observation is from a run, relative to how far correct engines are from each other
 case          one observation and its candidate explanations
 search        which candidates are computed, and in what order
-fitting       faults with a numeric parameter
+fitting       faults with a numeric parameter (a wrong constant of the model)
 outside       mistakes outside the forward pass: shifted rows or columns, scaled logits
 prompts       mistakes in tokenizing a prompt or rendering its chat template
 calibration   priors, and the confidence of a verdict
 posterior     prior times likelihood, and the rule that chooses the verdict
-decide        the verdict in words
-limit         detection limit of a verdict without a mistake
+decide        from the posterior to the verdict
+limit         the smallest mistake that a verdict "no mistake" would have detected
 verdict       fields of the result
 """
 

@@ -1,8 +1,8 @@
 """Priors of the candidates and confidence of a verdict, both estimated from simulated engines.
 
-``python -m benchmarks.calibration`` draws a mix of simulated engines. The priors are their shares in this mix. One
-logistic regression for each kind of verdict is fitted on one half of the engines; its reliability is measured on the
-other half. All of this is stored in calibration.json beside this module.
+``python -m benchmarks.calibration`` draws a mix of simulated engines; the prior of a kind of mistake or rounding is its
+share in this mix. For each kind of verdict, a logistic regression that predicts whether the verdict is right is fitted
+on one half of the engines and checked on the other half. The results are in calibration.json beside this module.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FEATURES: dict[str, dict[str, float]] = {
     "unknown": {"odds": 20.0, "misfit": 50.0, "ratio": 10.0},
     "undecided": {"odds": 20.0, "misfit": 50.0, "ratio": 10.0},
 }
-"""Features by kind of verdict; each value is clipped to +-(the number given here) and divided by it."""
+"""Inputs of the regression by kind of verdict; each is clipped to +-(the number given here) and divided by it."""
 MAX_CONFIDENCE = 0.98
 """Upper bound of a confidence: fifty verdicts of a kind without an error support no more than 1 - 1/50."""
 

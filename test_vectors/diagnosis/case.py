@@ -1,4 +1,4 @@
-"""One observation, the noise expected in it, and the candidates that may explain it.
+"""One observation, the noise expected in it, and the candidate explanations (a rounding set, perhaps with a mistake).
 
 case = Case(library, observation, bos)
 case.reference("ds4")                noiseless and noisy runs of a correct engine in rounding set "ds4"
@@ -27,21 +27,21 @@ from .outside import outside_bugs
 from .signatures import REPLICAS, Pass, Signatures
 
 TIE = 1e-4
-"""Gap of a top-k decision, in units of the standard deviation of its scores, below which another engine's float noise
-may decide it the other way: 30 times our noise (``FOREIGN``), which is 2.4e-7 at a block's input and grows tenfold and
-more through the layers."""
+"""If the scores at the edge of a top-k choice differ by less than this, in standard deviations of all its scores,
+another engine's float noise may choose otherwise. That noise is up to 30 times ours (``FOREIGN``); ours is 2.4e-7 at a
+block's input and grows tenfold and more through the layers."""
 FIRST = 2.5
-"""Standard deviations above the mean of the largest level at which a deviation begins: 2 in 100 correct engines reach
-it at some position (Gumbel)."""
+"""A deviation begins where the level exceeds the mean of a correct engine's largest level by this many standard
+deviations: 2 in 100 correct engines exceed it somewhere (Gumbel)."""
 AHEAD, KEPT = 16, 6
-"""AHEAD: number of observed rows, from the first deviation on, by which explanations are screened. KEPT: number of the
-best that pass in any case."""
+"""AHEAD: number of observed rows, from the first deviation on, that screen explanations. KEPT: this many of the best
+always pass the screening."""
 MUCH = 1.0
-"""Difference of levels from which on a deviation has become much larger: 2.7 times."""
+"""A deviation has become much larger if its level has risen by more than this, that is, if it is 2.7 times as large."""
 CLIP = 20.0
-"""Bound on log Bayes factors: eight replicas support no larger ones."""
+"""Bound on log Bayes factors, as eight replicas support no larger ones."""
 WORTH = 0.6
-"""Largest share of the tokens for which a screening run is worth its time."""
+"""A screening run saves enough time only if it needs less than this share of the tokens."""
 HALVES = ("attention halves", "FFN halves")
 LAYERS = ("compressed layers", "layers without compression")
 
@@ -50,12 +50,13 @@ LAYERS = ("compressed layers", "layers without compression")
 class Idea:
     """A possible explanation whose run is not yet computed.
 
-    kind        "mode", "rounding": a rounding set without a mistake; "fault", "family", "part", "late": a
-                mistake in the forward pass; "outside": a mistake outside it
+    kind        "mode" or "rounding": a rounding set without a mistake; "fault": a known mistake in the forward pass,
+                "part": in some layers only, "late": from some position on; "family": a wrong constant; "outside": a
+                mistake outside the forward pass
     mode        name of the rounding set, with or without a mistake
     name        name of the mistake, "" without one
     says        one line that describes the mistake, or the rounding set without one
-    faults      the faults that the run applies
+    faults      the faults (bugs) that are injected into the run
     since       first position at which the faults apply
     parameter   of a mistake with a numeric parameter (family): {"name", "value", "low", "high", "right"}
     """
@@ -75,12 +76,12 @@ class Idea:
 
     @property
     def clean(self) -> bool:
-        """Return whether the engine has no mistake by this explanation, only a rounding set."""
+        """Return whether this explanation is a rounding set without a mistake."""
         return self.kind in ("mode", "rounding")
 
     @property
     def coarse(self) -> bool:
-        """Return whether the explanation's rounding set quantizes, so that float noise flips quantization steps."""
+        """Return whether the rounding set quantizes, so that float noise moves values to other quantization steps."""
         return SETS[self.mode].coarse
 
     @property
@@ -100,7 +101,7 @@ class Candidate(Idea):
 
     rows     (R, K) predicted log probabilities at the observed rows and tokens
     fit      distance of the prediction from the observation
-    flipped  position of a top-k tie that ``rows`` decide the other way, None if no tie was changed
+    flipped  position at which ``rows`` come from a run that decided a top-k tie the other way; None otherwise
     """
 
     rows: np.ndarray
@@ -110,12 +111,12 @@ class Candidate(Idea):
 
 @dataclass(frozen=True)
 class Opening:
-    """The rows by which explanations are screened.
+    """The early rows on which explanations are screened, so that most need only a short run.
 
-    rows      indices of observed rows: from the first deviation on, and from where it becomes much larger on, or the
-              first of all
+    rows      indices of observed rows: ``AHEAD`` from the first deviation on, and as many from where it becomes much
+              larger; without a deviation, the first rows of all
     until     number of tokens that a run needs to reach them
-    deviates  whether the clean set deviates there
+    deviates  whether the rounding set without a mistake deviates there
     """
 
     rows: np.ndarray
@@ -124,11 +125,11 @@ class Opening:
 
 
 def parts_of(fault: Fault, scopes: Mapping[str, Where]) -> dict[str, Where]:
-    """Return the parts of a model, by name, in which the fault may occur on its own; none for some faults.
+    """Return the parts of a model, by name, in which a bug may occur alone; none for some bugs.
 
-    The parts are the kinds of layers, or halves of layers if each layer computes the step twice, and single layers.
-    Faults of storage or of chunk edges belong to no layer, and faults that only float comparisons see are not tried in
-    parts.
+    Parts are kinds of layers, single layers, and for a step that each layer computes twice, its attention or FFN half.
+    Bugs of storage or of chunk edges belong to no layer, and bugs too small for any but float comparisons are not tried
+    in parts.
     """
     if fault.quiet or fault.fmt or fault.tokens:
         return {}
@@ -139,7 +140,7 @@ def parts_of(fault: Fault, scopes: Mapping[str, Where]) -> dict[str, Where]:
 class Case:
     """One observation, and the runs of our model that may explain it; every run is computed on first use.
 
-    refused  by rounding set, the explanations that a run of the first tokens refused, with their effect there in nats
+    refused  by rounding set, names of explanations that a short run ruled out, with their effect there in nats
     poll     called between runs; may raise to end the work
     """
 
@@ -179,11 +180,12 @@ class Case:
     # --- screening
 
     def opening(self, mode: str) -> Opening | None:
-        """Return the rows by which explanations in the set ``mode`` are screened: the first at which the clean set
-        deviates, or the first of all if it does not; None if reaching them takes most of the tokens.
+        """Return the rows on which explanations in rounding set ``mode`` are screened; None if a run that reaches them
+        takes most of the tokens.
 
-        A rounding may deviate everywhere, and a mistake in it begin later: where the deviation becomes much larger is
-        as much of a beginning.
+        They are the first rows at which the set without a mistake deviates, or the first of all if it does not. The
+        rounding alone may deviate from the beginning, and a mistake begin later; so the rows from which on the
+        deviation is much larger are used, too.
         """
         if mode not in self._openings:
             clean = self.clean(mode)
@@ -201,13 +203,13 @@ class Case:
         return self._openings[mode]
 
     def _step(self, c: Candidate, at: int) -> int | None:
-        """Return the index of the observed row after ``at`` from which on the deviation is ``MUCH`` larger."""
+        """Return the index of the row after ``at`` from which on the deviation is ``MUCH`` larger; None if none is."""
         excess = (c.fit.level - self.reference(c.mode).own.mean(axis=0))[at:]
         step = change_point(excess) if np.isfinite(excess).all() else None
         return at + step if step is not None and excess[step:].mean() > excess[:step].mean() + MUCH else None
 
     def opening_rows(self, idea: Idea, opening: Opening) -> np.ndarray:
-        """Return what an explanation predicts for the rows of an opening (AHEAD, K), from a run of the first tokens."""
+        """Return the log probabilities (n, K) that an explanation predicts at an opening's rows, from a short run."""
         part = self.seen.part(opening.rows)
         whole = any(fault.ahead for fault in idea.faults)
         return seen_through(
@@ -215,8 +217,10 @@ class Case:
         )
 
     def gains(self, mode: str, ideas: Sequence[Idea]) -> list[float] | None:
-        """Return the log likelihood that explanations in the set ``mode`` gain over the clean set at the rows of its
-        opening, from short runs; None if these would not be short."""
+        """Return how much log likelihood each explanation gains over rounding set ``mode`` without a mistake.
+
+        Only the rows of the set's opening count, computed by short runs; None if these would not be short.
+        """
         opening = self.opening(mode)
         if opening is None:
             return None
@@ -235,11 +239,11 @@ class Case:
         return out
 
     def screened(self, mode: str, ideas: Iterable[Idea]) -> list[Idea]:
-        """Return those of ``ideas``, all in the set ``mode``, that a run of the first tokens does not refuse.
+        """Return those of ``ideas``, all in rounding set ``mode``, that a run of the first tokens does not rule out.
 
-        An explanation must hold where the clean set begins to deviate: what gains less than one unit of log likelihood
-        there, or much less than the best, is refused, all but the best ``KEPT``. Where the clean set fits, what loses
-        very much by the first rows is refused, and listed in ``refused`` with its effect there.
+        An explanation must hold where the set without a mistake begins to deviate. Except for the best ``KEPT``, those
+        that gain less than one unit of log likelihood there, or much less than the best, are ruled out. If the set does
+        not deviate, those that lose very much there are ruled out, and added to ``refused``.
         """
         ideas = list(ideas)
         gains, opening = self.gains(mode, ideas), self.opening(mode)
@@ -275,7 +279,7 @@ class Case:
             yield self.candidate(idea, self.rows_of(idea.run))
 
     def fault(self, mode: str, name: str) -> Idea:
-        """Return the explanation (Idea) that the engine has the library fault ``name`` in rounding set ``mode``."""
+        """Return the explanation (Idea) that the engine has the known bug ``name`` in rounding set ``mode``."""
         return Idea(kind="fault", mode=mode, name=name, says=LIBRARY[name].says, faults=(LIBRARY[name],))
 
     def member(self, mode: str, family: Family, value: float, parameter: dict[str, Any] | None = None) -> Idea:
@@ -284,9 +288,9 @@ class Case:
         return Idea(kind="family", mode=mode, name=fault.name, says=says, faults=(fault,), parameter=parameter)
 
     def part(self, mode: str, name: str, part: str, where: Where) -> Idea:
-        """Return the explanation (Idea) that the engine has a library fault only in one part of the model.
+        """Return the explanation (Idea) that the engine has the known bug ``name`` only in one part of the model.
 
-        ``part``: name of the part; ``where``: function that selects its half layers.
+        ``part``: name of the part; ``where``: function that selects its layers, and attention or FFN halves of layers.
         """
         fault = ScopedFault(LIBRARY[name], part, where)
         return Idea(
@@ -294,14 +298,17 @@ class Case:
         )
 
     def late(self, mode: str, name: str, since: int) -> Idea:
-        """Return the explanation (Idea) that a fault applies from position ``since`` on, for example in decode only."""
+        """Return the explanation (Idea) that the known bug ``name`` begins at position ``since``, such as in decode."""
         says = f"{LIBRARY[name].says}, from position {since} on (a path of its own, such as decode?)"
         return Idea(
             kind="late", mode=mode, name=f"{name} [from {since}]", says=says, faults=(LIBRARY[name],), since=since
         )
 
     def outside(self, mode: str, only: Sequence[str] | None = None) -> Iterator[Candidate]:
-        """Yield candidates for mistakes outside the forward pass that predict at least one observed number."""
+        """Yield candidates for mistakes outside the forward pass that predict at least one observed number.
+
+        ``only``: names of the mistakes to try (None: all).
+        """
         for bug in outside_bugs(self.library, self.bos):
             if only is None or bug.name in only:
                 rows = seen_through(self.seen, bug.make(self.library, mode, self.seen))
@@ -313,9 +320,9 @@ class Case:
     def untied(self, c: Candidate, own: Reference | None = None) -> Candidate:
         """Return the candidate with a top-k tie decided the other way, if that explains more; else unchanged.
 
-        Which of two equal rows a top-k selects is not a mistake. So a tie where the misfit begins is tried in the other
-        order; near ties fall either way in runs with more noise than usual. ``own``: noise that decides where the
-        misfit begins, if not that of the rounding set.
+        Which of two equal scores a top-k selects is not a mistake. So an exact tie where the misfit begins is decided
+        the other way, and near ties are tried in runs with more noise, where they go either way. ``own``: noise that
+        decides where the misfit begins (None: that of the rounding set).
         """
         first = None if c.coarse or c.kind == "outside" or c.fit.misfit < LIMIT else self.first_beyond(c, own)
         if first is None:
@@ -346,8 +353,8 @@ class Case:
     def bayes_factor(self, a: Candidate, b: Candidate) -> float:
         """Return the log Bayes factor of ``a`` over ``b``, clipped to +-``CLIP``.
 
-        In float precision it is the difference of the log likelihoods. In rounding sets that quantize, that difference
-        scatters: its distribution is measured on replicas of both candidates, with a Student density for their number.
+        In sets without quantization it is the difference of the log likelihoods. In sets that quantize, this difference
+        varies by chance, so its distribution is measured on replicas of both candidates (Student's t for so few).
         """
         ref_a, ref_b = self.reference(a.mode), self.reference(b.mode)
 
@@ -360,13 +367,14 @@ class Case:
         densities = []
         for c in (a, b):
             usual = np.array([difference(run) for run in self.runs(c)])
-            # at least half a unit: differences below that decide nothing
+            # at least half a unit, as smaller differences decide nothing
             spread = max(float(usual.std(ddof=1)), 0.5) * np.sqrt(1 + 1 / REPLICAS)
             densities.append(log_student((here - float(usual.mean())) / spread) - np.log(spread))
         return float(np.clip(densities[0] - densities[1], -CLIP, CLIP))
 
     def runs(self, c: Candidate) -> list[np.ndarray]:
-        """Return noisy runs of engines for which the candidate is true, (R, K) each, without storage rounding."""
+        """Return runs with float noise of our engine with the candidate's mistake: (R, K) each, without storage
+        rounding."""
         if c.kind == "outside":
             return [run + c.rows - self.reference(c.mode).predicted for run in self.replicas(Pass(c.mode))]
         return self.replicas(c.run)
@@ -374,9 +382,8 @@ class Case:
     def first_beyond(self, c: Candidate, ref: Reference | None = None) -> int | None:
         """Return the first observed position that the candidate does not fit; None if it fits all of them.
 
-        A position (or a short stretch that begins there) does not fit if its level exceeds what the largest of all
-        positions (or stretches) reaches in a correct engine. ``ref`` replaces the noise of the candidate's rounding
-        set.
+        A position (or a short stretch that begins there) does not fit if its level exceeds the largest level that any
+        position (or stretch) has in a correct engine. ``ref``: noise to use (None: that of the rounding set).
         """
         noise = self.reference(c.mode) if ref is None else ref
         own = noise.own

@@ -3,10 +3,10 @@
     diagnosis = diagnose(Signatures(engine, ids), observation)
     diagnosis.verdict    "exact", "qat", "ds4" or another rounding set; "fault"; "unknown"; "undecided"; "broken"
 
-* Numbers that are not finite log probabilities are reported before (``diagnose.run_diagnosis``).
-* The rule of ``posterior`` names a mistake or a rounding set. A small and uniform difference that a mistake leaves
-  unexplained is stated beside its name; a rounding set comes with its detection limit.
-* A difference no larger than a rounding, the same at all positions, that no set explains is "undecided"; anything else
+* Numbers that are not finite log probabilities never come here (``diagnose.run_diagnosis`` reports them as "broken").
+* The rule of ``posterior`` names a mistake or a rounding set. If a mistake leaves a small and uniform difference
+  unexplained, its size is stated, too; a rounding set comes with its detection limit.
+* If neither is named: a difference no larger than a rounding, and the same at all positions, is "undecided"; any other
   is "unknown".
 """
 
@@ -34,10 +34,10 @@ from .verdict import Diagnosis
 
 ROUNDING_RATIO = 1.6
 """Largest distance from a rounding set that may still be an unknown rounding, in units of the distance between correct
-engines of that set: llama.cpp's decode and bfloat16 engines lie at 1.0 to 1.5 (docs/reference/vectors.md)."""
+engines of that set: llama.cpp's decode and bfloat16 engines are at 1.0 to 1.5 (docs/reference/vectors.md)."""
 LESS = 0.2
-"""Smallest distance of an engine that computes in a 16-bit type, in any eighth of the positions, in units of what such
-engines differ by: a stretch that agrees better was not computed so."""
+"""Smallest distance, in any eighth of the positions, of an engine that computes in a 16-bit type, in units of the
+distance between two such engines: numbers that agree better were not computed in that type."""
 SHOWN = 12
 
 
@@ -52,11 +52,12 @@ def diagnose(
 ) -> Diagnosis:
     """Explain the observation ``seen`` by a rounding set or a mistake, or say that neither does.
 
+    library   runs of our model on the observed tokens
     bos       id of the beginning-of-sentence token, None without a tokenizer
-    progress  called with the number of candidates so far, and what is tried
-    cancel    polled, ends the search with the best answer so far
-    computes  type that the engine computes in, "bfloat16" or "float16" (None: that of the numbers, if all of them are
-              of a 16-bit type)
+    progress  called with the number of candidates so far, and what is tried now
+    cancel    called again and again; once it returns True, the search ends with the best answer so far
+    computes  type that the engine computes in, "bfloat16" or "float16" (None: the type in which the numbers seem to be
+              stored)
     """
     case = Case(library, seen, bos)
     try:
@@ -75,13 +76,13 @@ def diagnose(
 
 
 class _Judge:
-    """Put a posterior into words."""
+    """Make a Diagnosis of the posterior of one case; ``computes``: type that the engine computes in, "" if unknown."""
 
     def __init__(self, case: Case, posterior: Posterior, computes: str = ""):
         self.case, self.posterior, self.computes = case, posterior, computes
 
     def verdict(self) -> Diagnosis:
-        """The decision, with ranking and detection limit, without confidence."""
+        """Return the diagnosis with ranking and detection limit; its confidence is not yet set."""
         mistake = self.posterior.proven()
         if mistake is not None:
             return self.named(mistake)
@@ -90,7 +91,7 @@ class _Judge:
         over = -CLIP if wrong is None else self.posterior.over(wrong)
         base = self.posterior.base()
         answer = base if base is self.posterior.answer() else None
-        # float noise of another engine leans a little towards some mistake of its size: that is no reason for doubt
+        # another engine's float noise resembles one of the mistakes of its size a little: that is no reason for doubt
         bar = 0.0 if answer is None or answer.coarse else ACCUSED
         if answer is not None and (fits is None or over < bar):
             result = self.cleared(answer, over)
@@ -102,10 +103,10 @@ class _Judge:
         return self.open(base, wrong, over) if half is None else self.cleared(*half)
 
     def computing(self) -> tuple[Candidate, float] | None:
-        """Return the engine that computes in a 16-bit type, and the log odds of the best mistake over it, if it
-        explains the numbers and no mistake does better.
+        """Return (candidate "a correct engine that computes in a 16-bit type", log odds of the best mistake over it).
 
-        Only where the numbers are of that type, or the user says so: a small mistake in float32 has its size, too.
+        None unless it explains the numbers better than every mistake, and the numbers are stored in that type or the
+        user named it: a small mistake in float32 makes differences of the same size.
         """
         if self.computes not in COMPUTING:
             return None
@@ -126,7 +127,7 @@ class _Judge:
     # --- outcomes
 
     def named(self, c: Candidate) -> Diagnosis:
-        """A mistake."""
+        """Return the diagnosis that the engine has the mistake ``c``."""
         over, (rival, gap) = self.posterior.over(c), self.posterior.rival(c)
         misfit, residue = self.posterior.misfit(c), self.posterior.residue(c)
         if c.kind == "family" and c.parameter is None:
@@ -149,10 +150,13 @@ class _Judge:
         return result
 
     def cleared(self, c: Candidate, over: float) -> Diagnosis:
-        """A rounding set, with what it could have shown."""
+        """Return the diagnosis "rounding set ``c``, no mistake" with its detection limit.
+
+        ``over``: log odds of the best mistake over it.
+        """
         result = self.result(c.mode, c, c.says)
         result.first_position = None
-        mode = "exact" if c.mode in COMPUTING else c.mode  # which has no roundings of its own
+        mode = "exact" if c.mode in COMPUTING else c.mode  # mistakes are tried in "exact" for 16-bit engines
         others = [o for o in self.posterior.candidates if o.mode == mode and o.kind in ("fault", "family", "outside")]
         result.limit = limit = detection_limit(self.case, c, others)
         result.notes += limit["says"]
@@ -166,7 +170,11 @@ class _Judge:
         return result
 
     def open(self, base: Candidate, wrong: Candidate | None, over: float) -> Diagnosis:
-        """Nothing fits, or nothing can be told."""
+        """Return the diagnosis "undecided" or "unknown", with the closest explanations.
+
+        base   rounding set to compare with
+        wrong  best mistake, with log odds ``over`` over the best rounding set
+        """
         undecided = self.like_rounding(base)
         if undecided and base.fit.misfit >= LIMIT:
             base = self.posterior.ranked(clean=True)[0]
@@ -188,7 +196,7 @@ class _Judge:
         return result
 
     def like_rounding(self, base: Candidate) -> bool:
-        """Whether what is left has the size of a rounding somewhere and no beginning: then a mistake is not proven."""
+        """Whether the difference from ``base`` may be an unknown rounding: no larger than one, and at all positions."""
         own = self.case.reference(base.mode)
         if base.fit.misfit < LIMIT:
             return True
@@ -202,9 +210,12 @@ class _Judge:
         return float(np.nanmedian(r)) < np.log(widest) and self.flat(exact) and exact.fit.rms < 2 * widest
 
     def flat(self, c: Candidate) -> bool:
-        """Whether no eighth of the positions agrees much better, or worse, than the rest: roundings are everywhere,
-        while a window, a threshold or a chunk edge begins somewhere. The scale is how the set's own replicas vary: the
-        range of eight normal variables is 4 standard deviations in one of ten cases."""
+        """Whether no eighth of the positions agrees much better or worse than the rest.
+
+        Roundings are everywhere, while a mistake in a window, a threshold or a chunk edge begins somewhere. Differences
+        are compared with those of the set's own replicas: the range of eight normal variables exceeds 4 standard
+        deviations in one of ten cases.
+        """
         own = self.case.reference(c.mode).own
         level = c.fit.level[np.isfinite(c.fit.level)]
         if len(level) < 16:
@@ -214,14 +225,14 @@ class _Judge:
         return float(parts.max() - parts.min()) < 4 * float(usual) + 1.0
 
     def agreement(self, result: Diagnosis, base: Candidate) -> None:
-        """State until where the best rounding set explains the beginning, and what can be wrong from there on."""
+        """Add to ``result`` up to which position ``base`` explains the numbers, and what may be wrong from there on."""
         first = self.case.first_beyond(base)
         if first is None:
             return
         known = np.isfinite(base.fit.level)
         excess = base.fit.level[known] - self.case.reference(base.mode).own.mean(axis=0)[known]
         step = change_point(excess)
-        if step is not None:  # the noise of the set may hide the first positions after a step
+        if step is not None:  # the set's noise may hide that the first positions after a step deviate
             first = min(first, int(self.case.seen.rows[known][step]))
         result.first_position = first
         if first > self.case.seen.rows[0] and self.posterior.explained(base)[0] > 0:
@@ -230,7 +241,7 @@ class _Judge:
         result.notes += [f"possible cause: {what}" for what in narrowed(shape, first, not base.coarse)]
 
     def result(self, verdict: str, base: Candidate, says: str) -> Diagnosis:
-        """The common part."""
+        """Return a Diagnosis with the fields that all verdicts have: ranking, first deviating position and so on."""
         posterior = self.posterior
         ordered = posterior.ranked()
         best: dict[tuple[str, str], Candidate] = {}
@@ -261,7 +272,7 @@ def _rounded(value: Any) -> Any:
 
 
 def _more(seen: Observation) -> str:
-    """What to send for a sharper view."""
+    """Return what to provide so that smaller mistakes can be detected."""
     if seen.support is not None:
         return "send full logits instead of the top tokens: more numbers at every position"
     return "send a longer prompt (of the diagnostic model: --prompt long): more windows, chunk edges and rows"

@@ -1,14 +1,15 @@
 """The likelihood: how far a prediction lies from an observation, relative to how far a correct engine lies from it.
 
     r(t)      mean square difference of log probabilities after token t between the engine and a prediction
-    e(t)      expected r(t) of a correct engine: measured on replicas (runs with float noise), plus the mean square of
-              storage rounding (``storage``)
-    l(t)      level, ln sqrt(r / e): 0 for a typical correct engine, 1 for 2.72 times its difference
+    e(t)      expected r(t) of a correct engine: measured on replicas (our own runs with float noise), plus the mean
+              square of storage rounding (``storage``)
+    l(t)      level, ln sqrt(r / e): 0 for a typical correct engine, 1 if the difference is 2.72 times as large
 
-Where noise flips quantization steps, e is large and r heavy-tailed. So all statistics are of l, and their distribution
-is measured on replicas, each left out in turn. ``Reference`` holds one prediction with its replicas. ``Fit.score`` is
-the log likelihood; ``Fit.misfit`` is the number of standard deviations by which l is too large for a correct engine, as
-a mean over all positions, in some stretch of the prompt, or at one position.
+In rounding sets that quantize, noise moves values to the next quantization step; then e is large and r heavy-tailed. So
+all statistics are of l, and their distribution is measured on replicas, each compared with the others. ``Reference``
+holds one prediction with its replicas. ``Fit.score`` is the log likelihood; ``Fit.misfit`` is the number of standard
+deviations by which l is too large for a correct engine: as a mean over all positions, in some stretch of consecutive
+positions, or at one position.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ log-uniform, a quarter of all engines) becomes likelier than a correct engine (S
 FLOAT_FLOOR = 1e-7
 """Smallest distance of two engines in nats: one float32 unit in the last place of a log probability near -1."""
 FOREIGN = np.log(30.0)
-"""Log of the largest float noise of another engine in units of ours: three times the largest measured, 10 (fast
-exponentials, float32 angles at long contexts; Hugging Face and ds4's C code, roundings off, are at 2 to 10)."""
+"""Log of the largest float noise that another engine may have, in units of ours: three times the largest measured, 10
+(fast exponentials, float32 angles at long contexts; Hugging Face and ds4's C code, roundings off, have 2 to 10)."""
 NOTHING = 1e3
 """Square root of r for a row that is not comparable: above every log probability, so that no prediction fits."""
 WEIGHT = 0.25
@@ -38,11 +39,12 @@ TAIL = 4.0
 """Degrees of freedom of the likelihood's Student tail. With 4, r / e exceeds 21 once in a hundred positions; on
 replicas of the 13 sets the value exceeded that often is 3 to 71 (golden model tiny)."""
 DRIFT = 0.2
-"""Standard deviation of the level of a foreign float engine along a prompt, which replicas do not have: its noise has
-another course than ours. Measured on 7 models: Hugging Face as it is, with sums in blocks of 8 and of 64, with iterated
+"""Standard deviation along a prompt of the level of another engine that computes in float32; replicas lack it, as their
+noise is ours everywhere. Measured on 7 models: Hugging Face as it is, with sums in blocks of 8 and of 64, with iterated
 rope angles, with exponentials off by 1e-6, and in decode; ds4's C code, roundings off (docs/reference/vectors.md)."""
 SHORTEST = 8
-"""Positions of the shortest stretch that is tested on its own; shorter ones add nothing to single positions."""
+"""Number of consecutive positions in the shortest stretch that is tested; shorter ones reveal no more than single
+positions."""
 
 
 def log_student(z: float, dof: int = REPLICAS - 1) -> float:
@@ -53,8 +55,8 @@ def log_student(z: float, dof: int = REPLICAS - 1) -> float:
 def limit_of(count: int, dof: int = REPLICAS - 1) -> float:
     """Return the threshold, in standard deviations, for each of ``count`` statistics from replicas that must all pass.
 
-    A correct engine then fails any of them as rarely as it exceeds LIMIT with a single one. The tail of Student's
-    distribution is approximated by (1 + z^2 / dof)^(-dof / 2).
+    With it, a correct engine fails any of them as rarely as a single one with the threshold ``LIMIT``. The tail of
+    Student's distribution is approximated by (1 + z^2 / dof)^(-dof / 2).
     """
     return float(np.sqrt(dof * ((1 + LIMIT**2 / dof) * count ** (2 / dof) - 1)))
 
@@ -93,8 +95,8 @@ def squares(values: np.ndarray, predicted: np.ndarray) -> np.ndarray:
 
 
 def tail_cost(r: np.ndarray, expected: np.ndarray) -> float:
-    """Return the negative log likelihood of mean square differences ``r`` (R,) where ``expected`` (R,) are, up to a
-    constant; rows that are not known (NaN) count as unrelated engines do."""
+    """Return the negative log likelihood, up to a constant, of mean square differences ``r`` (R,) if a correct engine
+    has ``expected`` (R,); unknown rows (NaN) count as if the engines were unrelated."""
     q = np.clip(np.nan_to_num(r / expected, nan=1.0), np.exp(-40), np.exp(40))
     tail = 0.5 * (TAIL + 1) * np.log((TAIL + q) / (TAIL + 1))
     return WEIGHT * float(np.sum(0.5 * np.log(expected) + tail))
@@ -115,14 +117,15 @@ class Fit:
     """Measures of how well one prediction fits the observation.
 
     level    l (R,) as defined at the top of this module, after subtracting ``shift``; NaN where nothing is predicted
-    shift    log of how much larger the engine's float noise is than ours; 0 in sets that quantize
+    shift    log of (the engine's float noise / ours); 0 in rounding sets that quantize
     z        standard deviations by which the mean level is too large
     local    standard deviations by which the worst stretch is too large, beyond the worst of as many stretches by
              chance
     worst    standard deviations by which the worst single position is too large, beyond the worst by chance
     score    log likelihood
     rms      square root of the mean of r, nats
-    core     mean l before ``shift`` over the lower half of the positions, which a single flipped top-k does not affect
+    core     mean l, without subtracting ``shift``, over the better half of the positions, which a single top-k decided
+             otherwise does not affect
     """
 
     level: np.ndarray
@@ -146,9 +149,9 @@ class Reference:
     predicted  (R, K) log probabilities of the noiseless run
     replicas   log probabilities of runs with float noise, each (R, K)
     storage    (R,) mean square of the rounding with which the observation was stored
-    coarse     whether the rounding set quantizes, so that noise flips steps
+    coarse     whether the rounding set quantizes, so that noise moves values to other quantization steps
     shared     (R,) the part of ``storage`` that is one offset for a whole row
-    drift      standard deviation of the level of other engines, beside that of replicas, in sets that quantize
+    drift      standard deviation of other engines' levels in addition to that of replicas, in sets that quantize
     """
 
     def __init__(
@@ -167,17 +170,17 @@ class Reference:
             stored = np.array([squares(replica, predicted) for replica in replicas])
         rest = [smooth((r.sum(axis=0) - r[k]) / (n - 1)) + floor for k in range(n)]
         usual = np.median(stored, axis=1)
-        # above what stored replicas reach, an engine has float noise of its own
+        # differences above what replicas reach after storage are float noise of the other engine
         self.stored = float(usual.mean() + LIMIT * usual.std(ddof=1)) if storage.any() else 0.0
         self.own = np.array([_half_log(np.maximum(stored[k], floor) / rest[k]) for k in range(n)])
-        # what storage adds has no course of its own
+        # only float noise drifts along the prompt, storage rounding does not
         self.usual = Scatter(self.own, drift if coarse else DRIFT * float(np.mean(self.noise / self.expected)))
         self.mean: np.ndarray | None = None
-        if coarse:  # the mean of many runs has no flips of its own: a sharper place to measure from
+        if coarse:  # in the mean of many runs flips average out, so distances from it are less noisy
             every = np.array(replicas)
             self.mean = every.mean(axis=0)
             spread = np.array([squares(each, self.mean) for each in every])
-            # what is in the replicas holds the storage already; a sum of n runs, one of them the engine's
+            # the replicas include storage rounding already; the factor is for the engine as one more run beside n
             self.around = np.maximum(smooth(spread.mean(axis=0)) * (n + 1) / (n - 1), floor)
             own = []
             for k in range(n):
@@ -204,30 +207,29 @@ class Reference:
         if self.coarse and predicted is None and self.mean is not None:
             other = self.usual_mean.misfit(_half_log((squares(values, self.mean) + 1e-300) / self.around))
             z, local, worst = max(z, other[0]), max(local, other[1]), max(worst, other[2])
-        # a row that is not predicted is neither explained nor contradicted: it counts like one of unrelated engines
+        # a row without a prediction is neither explained nor contradicted: it counts as if the engines were unrelated
         score = -tail_cost(r[known], expected[known]) - WEIGHT * float((~known).sum())
         rms = float(np.sqrt(np.mean(r[known]))) if known.any() else float("nan")
         return Fit(level, shift, z, local, worst, score, rms, core)
 
     def expected_at(self, shift: float) -> np.ndarray:
-        """Return e (R,) of an engine whose float noise is exp(``shift``) times ours; storage rounding is the same."""
+        """Return e (R,) of a correct engine with exp(``shift``) times our float noise and the same storage rounding."""
         return np.exp(2 * shift) * (self.expected - self.storage) + self.storage
 
     def _shift(self, r: np.ndarray, known: np.ndarray) -> float:
-        """Log of the engine's float noise in units of ours: one factor everywhere. Storage rounding is known."""
+        """Estimate log of (the engine's float noise / ours), one value for all positions; storage rounding is known."""
         if np.median(r[known]) < self.stored:
             return 0.0
         bare = _half_log(np.maximum(r - self.storage, 1e-300) / (self.expected - self.storage))
         return float(np.clip(np.median(bare[known]), 0.0, FOREIGN))
 
     def level(self, a: np.ndarray, b: np.ndarray) -> float:
-        """Return the mean level (ln sqrt(r / e)) of two predictions (R, K), one of them taken as the engine's
-        numbers."""
+        """Return the mean level (ln sqrt(r / e)) of one prediction (R, K) as if the other were the engine's numbers."""
         return float(np.nanmean(_half_log((squares(a, b) + 1e-300) / self.expected)))
 
 
 def _stored(replicas: Sequence[np.ndarray], storage: np.ndarray, shared: np.ndarray | None) -> list[np.ndarray]:
-    """Replicas as they come back from storage."""
+    """Replicas with simulated storage rounding; ``storage``, ``shared``: its mean squares (R,), as for Reference."""
     rng = np.random.default_rng(11)
     common = np.zeros_like(storage) if shared is None else np.minimum(shared, storage)
     step, offset = np.sqrt(storage - common)[:, None], np.sqrt(common)[:, None]
@@ -245,7 +247,7 @@ def _half_log(ratio: np.ndarray) -> np.ndarray:
 class Scatter:
     """Distribution of the levels of correct engines, estimated from the levels ``own`` (n, R) of n replicas.
 
-    ``drift``: standard deviation of the level of other engines' stretches and positions, beside that of replicas.
+    ``drift``: standard deviation of other engines' levels in addition to that of replicas.
     """
 
     def __init__(self, own: np.ndarray, drift: float = 0.0):
@@ -266,12 +268,12 @@ class Scatter:
         """Return mean and standard deviation of a correct engine's mean level over the positions ``known`` (mask)."""
         own = self.own if known is None else self.own[:, known]
         means = own.mean(axis=1)
-        # positions are not independent; with few replicas their scatter is not well known: never less than if they were
+        # positions are not independent; few replicas show that badly: assume at least the spread of independent ones
         spread = max(float(means.std(ddof=1)), self.single / np.sqrt(own.shape[1]), 0.01)
         return float(means.mean()), float(np.hypot(spread * self.more, self.drift))
 
     def misfit(self, level: np.ndarray) -> tuple[float, float, float]:
-        """Return by how many standard deviations ``level`` (R,) is too large: (whole, worst stretch, worst one)."""
+        """Return by how many standard deviations ``level`` (R,) is too large: (mean, worst stretch, worst position)."""
         known = np.isfinite(level)
         if not known.any():
             return 0.0, 0.0, 0.0

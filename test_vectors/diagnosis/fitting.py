@@ -1,10 +1,11 @@
 """Estimate the parameter of a mistake (a wrong constant of the model), with an interval.
 
-A family is the same mistake with different values of its parameter. It is first tried at the values of its grid, and at
-the value that a linear extrapolation of a tiny change suggests, as a chaotic model hides even a nearly right value.
-Around the best of these the squared distance is a parabola in the parameter (or its logarithm) wherever the effect is
-smooth; the estimate is the parabola's minimum. The interval is how far the minimum would move if the remaining
-difference acted along the parameter; in rounding sets that quantize it comes from the scatter about the parabola.
+A family is the same mistake with different values of its parameter. It is first tried at the values of a grid, and at
+the value that a linear extrapolation of a tiny change suggests, as in a chaotic model even a nearly right value may not
+look better than others. Around the best of these the squared distance is a parabola in the parameter (or its logarithm)
+wherever the effect is smooth; the estimate is the parabola's minimum. The interval is how far the minimum would move if
+the remaining difference were due to the parameter; in rounding sets that quantize, it comes from the scatter about the
+parabola.
 """
 
 from __future__ import annotations
@@ -26,19 +27,19 @@ REACH = 0.02
 """First step on either side of the best grid value, in the searched scale (2 % for logarithmic parameters)."""
 Z90 = 1.645
 TINY = 1e-3
-"""Relative change of a parameter that measures its slope: float noise is a hundredth of its effect."""
+"""Relative change of a parameter that measures its slope (effect per change); float noise is 1/100 of the effect."""
 OUTWARD, FARTHEST = 4.0, 4
-"""Factor and number of steps beyond the end of a logarithmic grid."""
+"""Factor between values that are tried beyond the end of a logarithmic grid, and their largest number."""
 ALIGNED = 0.7
-"""Smallest cosine between the observed difference and a slope that suggests the parameter; unrelated differences of
-several hundred numbers reach 0.3."""
+"""Smallest cosine between the observed difference and a parameter's effect at which the parameter is suspected; that of
+unrelated differences of several hundred numbers reaches 0.3."""
 
 
 def nearest(case: Case, mode: str, families: Sequence[Family]) -> list[Candidate]:
-    """Return the members of families that may be nearest to the observation, of those at grid values, at values beyond
-    the grid if its end is the nearest, and at the one that the slope suggests.
+    """Return candidates with wrong constants (members of ``families``) that may be near to the observation.
 
-    Where the clean set deviates and short runs tell them apart, that is one of each family.
+    Each constant is tried at its grid's values, at the value that its slope suggests, and beyond the grid if an end of
+    it is nearest. If short runs can rank the values, only the best one of each family is returned.
     """
     shape, coarse = case.library.engine.shape, ROUNDING[mode].coarse
     grids = {family.name: sorted(family.grid(shape)) for family in families}
@@ -61,7 +62,12 @@ def nearest(case: Case, mode: str, families: Sequence[Family]) -> list[Candidate
 
 
 def _outward(case: Case, mode: str, family: Family, grid: Sequence[float], best: tuple[float, Idea]) -> Idea:
-    """Go on beyond the end of a logarithmic grid while that explains more of the opening; return the best member."""
+    """Try values beyond the end of a logarithmic grid as long as they fit the first deviating rows better.
+
+    best  (log likelihood gained, explanation) of the best value in the grid
+
+    Return the best explanation.
+    """
     value = value_of(best[1])
     if family.log and not family.whole and len(grid) > 1 and value in (min(grid), max(grid)):
         step = OUTWARD if value == max(grid) else 1 / OUTWARD
@@ -82,16 +88,16 @@ def tiny(case: Case, mode: str, family: Family) -> Idea:
 
 
 def _run(case: Case, idea: Idea) -> Pass:
-    """The run that measures a slope: of the first tokens where the observation begins to deviate early."""
+    """Return the run that measures a slope: of the first tokens only, if the observation deviates early."""
     opening = case.opening(idea.mode)
     return idea.run if opening is None else replace(idea.run, until=opening.until)
 
 
 def along(case: Case, mode: str, family: Family) -> float | None:
-    """Return the parameter value that the slope extrapolates to the observation; None if that lies off the slope.
+    """Return the parameter value that explains the observation if effects are proportional to the parameter.
 
-    Effects are taken as proportional to the parameter. Only the best eighth of the positions counts, as a flipped top-k
-    turns the difference of others in any direction.
+    None if the observed difference does not resemble the parameter's effect. Only the best eighth of the positions
+    counts, as a top-k that is decided otherwise turns the difference at other positions in any direction.
     """
     opening, idea = case.opening(mode), tiny(case, mode, family)
     rows = slice(None) if opening is None else opening.rows
@@ -113,7 +119,7 @@ def along(case: Case, mode: str, family: Family) -> float | None:
 
 
 def closeness(c: Candidate) -> float:
-    """Return a rank of family members, larger is nearer: log likelihood if the set quantizes, else -``Fit.core``."""
+    """Return a number to rank values of one constant by, larger is better: score if the set quantizes, else -core."""
     return c.fit.score if c.coarse else -c.fit.core
 
 
@@ -128,7 +134,7 @@ def refined(case: Case, mode: str, family: Family, start: float) -> Candidate:
 
 
 def _whole(case: Case, mode: str, family: Family, start: float) -> Candidate:
-    """Integers: walk downhill, with steps that halve."""
+    """Fit an integer parameter: walk to better neighbours, halving the step when there is none."""
     tried: dict[int, Candidate] = {}
 
     def at(value: int) -> Candidate:
@@ -145,7 +151,7 @@ def _whole(case: Case, mode: str, family: Family, start: float) -> Candidate:
             step //= 2
         best = better
     near_to = closeness(at(best))
-    # values whose fit cannot be told from the best one's: within what noise moves it by
+    # the interval: values whose fit is as good as the best one's to within noise
     slack = 2.0 if ROUNDING[mode].coarse else 0.1
     same = [v for v, c in tried.items() if closeness(c) > near_to - slack]
     return _with(case, at(best), family, best, min(same), max(same))
@@ -163,7 +169,7 @@ def _smooth(case: Case, mode: str, family: Family, start: float) -> Candidate:
         (c,) = case.computed([idea(t)])
         r = np.sort(squares(case.values, c.rows) * weight)
         r = r[np.isfinite(r)]
-        # a top-k decision that falls the other way spoils what follows, in half of the positions at the most
+        # a top-k that is decided otherwise spoils what follows, which is at most half of the positions
         eighth, half = (float(r[: max(1, len(r) // part)].mean()) for part in (8, 2))
         return (float(r.mean()), c, float(r.mean())) if coarse else (half, c, eighth)
 
@@ -171,7 +177,7 @@ def _smooth(case: Case, mode: str, family: Family, start: float) -> Candidate:
     grid = sorted(float(into(v)) for v in family.grid(case.library.engine.shape))
     centre = float(into(start))
     gap = min((abs(a - centre) for a in grid if a != centre), default=1.0) / 2
-    if not any(np.isclose(centre, a) for a in grid):  # where the slope points: off by no more than effects are curved
+    if not any(np.isclose(centre, a) for a in grid):  # suggested by the slope, so only off as effects are not linear
         right = family.neutral(case.library.engine.shape)
         gap = min(gap, max(abs(centre - float(into(right))) / 8, 1e-4)) if right > 0 or not family.log else gap
     for turn in range(ROUNDS + 2):
@@ -196,7 +202,7 @@ def _smooth(case: Case, mode: str, family: Family, start: float) -> Candidate:
     width = min(width, 20.0) if family.log else width
     low, high = float(back(best - width)), float(back(best + width))
     value = float(back(best))
-    # constants are round numbers more often than not: one inside the interval that fits better is the one
+    # constants are usually round numbers: prefer one inside the interval if it fits better
     for digits in range(1, 5):
         near = float(f"{value:.{digits}g}")
         if low <= near <= high and near != family.neutral(case.library.engine.shape):
@@ -207,7 +213,10 @@ def _smooth(case: Case, mode: str, family: Family, start: float) -> Candidate:
 
 
 def _width(points: dict[float, tuple[float, Candidate, float]], best: float, coarse: bool) -> float:
-    """Half of the 90 % interval in the searched scale, from a parabola through what was tried near the best value."""
+    """Return half of the 90 % interval in the searched scale, from a parabola through the values tried near the best.
+
+    points  by value tried: (squared distance, candidate, squared distance at the best positions)
+    """
     near = sorted(points, key=lambda t: abs(t - best))[: 9 if coarse else 5]
     t = np.array(near) - best
     y = np.array([points[p][0] for p in near])
@@ -219,7 +228,7 @@ def _width(points: dict[float, tuple[float, Candidate, float]], best: float, coa
     if bend <= 0:
         return scale
     error = np.sqrt(float(remains[0]) / max(len(near) - 3, 1)) if len(remains) else 0.0
-    # the distance at the minimum is noise that may lean along the parameter: one independent observation's worth of it
+    # noise at the minimum may act like a change of the parameter: by as much as one independent observation
     lean = max(float(y.min()), 1.0) / 50
     rise = max(2 * error, lean)
     return float(Z90 * scale * np.sqrt(rise / bend))

@@ -1,8 +1,8 @@
-"""Detection limit of a clean verdict: which mistakes it would have noticed, and which not.
+"""Detection limit of a verdict "no mistake": which mistakes would have been noticed, and which not.
 
 A mistake that changes the numbers less than a rounding set's own noise looks like a correct engine. The limit is stated
-as a size, the smallest rms change of log probabilities at all positions that the rule would have refused; and by name,
-as every fault of the library is put in the engine's place to see whether the rule would have accepted it.
+as a size, the smallest rms change of log probabilities at all positions that would have been noticed; and by name: the
+numbers of an engine with each known mistake are put in place of the observed ones, to see whether they would fit.
 """
 
 from __future__ import annotations
@@ -20,23 +20,24 @@ SHOWN = 12
 def detection_limit(case: Case, clean: Candidate, others: list[Candidate]) -> dict[str, Any]:
     """Measure the detection limit of the rounding set ``clean``; ``others`` are candidates with a mistake in that set.
 
-    What a run of the first tokens refused would have been seen; its effect is that at the first rows. Returned is an
-    object for JSON, all effects in nats rms:
+    Return an object for JSON, effects and sizes in nats rms:
 
-    noise          difference of a correct engine
-    size           smallest uniform change that would have been refused
-    seen           number of faults that would have been refused; ``smallest_seen``: name and effect of the smallest
-    not_seen       [name, effect] of faults that would have been accepted, smallest first
-    says           the limit in words
+    noise          difference between correct engines
+    size           smallest uniform change that would have been noticed
+    seen           number of mistakes that would have been noticed; ``smallest_seen``: [name, effect] of the smallest
+    not_seen       [name, effect] of mistakes that would not have been noticed, smallest first
+    says           the limit in sentences
+
+    Mistakes that a short run ruled out (``case.refused``) count as noticed, with their effect at the first rows.
     """
     ref = case.reference(clean.mode)
     mean, spread = ref.usual.whole()
-    # the whole is refused from here on; where all positions are moved alike nothing else refuses earlier
+    # mean level from which on there is a misfit; a change at all positions alike shows in the mean first
     bar = mean + LIMIT * spread
     noise = float(np.sqrt(ref.expected.mean()))
     if ref.coarse:
         size = noise * float(np.sqrt(max(np.exp(2 * bar) - 1, 1e-6)))
-    else:  # larger float noise of another engine is allowed for
+    else:  # another engine may have more float noise than ours
         bare = float(np.sqrt((ref.expected - ref.storage).mean()))
         size = float(
             np.hypot(bare * np.exp(FOREIGN), np.sqrt(ref.storage.mean()) * np.sqrt(max(np.exp(2 * bar) - 1, 0)))
@@ -48,7 +49,7 @@ def detection_limit(case: Case, clean: Candidate, others: list[Candidate]) -> di
         (seen if ref.fit(c.rows).misfit >= LIMIT else hidden).append((c.name, effect))
     seen.sort(key=lambda item: item[1])
     hidden.sort(key=lambda item: item[1])
-    # flips of steps hide more than the noise's size tells: no claim below what was in fact let pass
+    # flipped quantization steps may hide more than that: the limit is at least the largest mistake that went unnoticed
     size = max([size, *(effect for _, effect in hidden)])
     says = [f"detection limit: a change of {size:.2g} nats (rms) at all positions; noise is {noise:.2g}"]
     if seen:

@@ -1,4 +1,4 @@
-"""Where parts of the model begin to matter along a prompt, so that the first wrong position narrows down what is wrong.
+"""Positions at which parts of the model begin to have an effect, so that the first wrong position hints at a cause.
 
 narrowed(shape, 3)     ("layers with ratio 4: the first compressed row is attended from here on",)
 """
@@ -12,16 +12,19 @@ import numpy as np
 from ds4ref.archs.deepseek4.shape import CSA, ModelShape
 
 LATE = 2
-"""Positions after an onset at which its effect may first exceed the noise."""
+"""The effect of a part may exceed the noise only this many positions after the part's onset."""
 EDGE = 16
-"""Smallest power of two taken for the size of a chunk."""
+"""Smallest power of two that may be an engine's chunk size."""
 
 
 WINDOW = "the sliding window: from here on it drops its oldest row"
 
 
 def onsets(shape: Any) -> list[tuple[int, str]]:
-    """Return (position, what matters from there on) in ascending order of position."""
+    """Return (position, which part of the model has an effect from there on) in ascending order of position.
+
+    ``shape``: the model's dimensions.
+    """
     dense = not isinstance(shape, ModelShape)
     single = "head" if dense else "experts, hyper-connections, sinks, head"
     windows = {shape.window_of(layer) for layer in range(shape.n_layers)} - {0} if dense else {shape.window}
@@ -35,7 +38,7 @@ def onsets(shape: Any) -> list[tuple[int, str]]:
 
 
 def compressed(shape: ModelShape, ratio: int) -> list[tuple[int, str]]:
-    """Return (position, what matters from there on) of layers with ``ratio`` alone."""
+    """Return the same as ``onsets``, only for layers that compress the KV cache by ``ratio``."""
     begins = [
         (ratio - 1, "the first compressed row is attended from here on"),
         (2 * ratio - 1, "the second compressed row, and what a compressor keeps of the window before"),
@@ -46,10 +49,10 @@ def compressed(shape: ModelShape, ratio: int) -> list[tuple[int, str]]:
 
 
 def narrowed(shape: Any, first: int, exactly: bool) -> list[str]:
-    """Return what can first be wrong at position ``first``, narrowest first.
+    """Return what may be wrong if ``first`` is the first wrong position, the most specific first.
 
-    ``exactly``: whether positions before are right to float precision; where they are only right to within a rounding's
-    noise, what begins earlier may still be it.
+    ``exactly``: whether the positions before it are right to float precision. If they are only right to within a
+    rounding's noise, parts with an earlier onset may be wrong, too.
     """
     near = [says for at, says in reversed(onsets(shape)) if at <= first <= at + LATE]
     if first >= EDGE and first & (first - 1) == 0:
@@ -64,10 +67,10 @@ def narrowed(shape: Any, first: int, exactly: bool) -> list[str]:
 
 
 def change_point(excess: np.ndarray) -> int | None:
-    """Return the index (R,) at which ``excess``, the level above the usual one, steps up; None if it does not.
+    """Return the index at which ``excess`` (R,), levels above those of a correct engine, steps up; None if nowhere.
 
-    The cumulative sum of deviations from the mean is lowest there. It reaches 1.63 sd sqrt(R) in one of a hundred
-    series without a step (Kolmogorov); the sd is that of differences of neighbours, which a step hardly moves.
+    There the cumulative sum of deviations from the mean has its minimum. It reaches 1.63 sd sqrt(R) in one of a hundred
+    series without a step (Kolmogorov); the sd is estimated from differences of neighbours, which a step hardly affects.
     """
     if len(excess) < 16:
         return None

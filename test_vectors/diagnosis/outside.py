@@ -1,6 +1,6 @@
 """Mistakes outside the forward pass: tokenizer, chat template, BOS token, shifted rows and columns of the output.
 
-Each mistake maps the model's clean log probabilities to those that an engine with this mistake would report.
+Each mistake is a function from our correct log probabilities to those that an engine with this mistake would report.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .prompts import MISTAKES, PromptBug, places
 from .signatures import Signatures
 
 COVERED = 0.8
-"""Share of the observed rows that a mistake in the prompt must predict to be a candidate."""
+"""A mistake in the prompt is a candidate only if it predicts at least this share of the observed rows."""
 
 
 Make = Callable[[Signatures, str, Observation], np.ndarray]
@@ -59,7 +59,7 @@ def _columns(by: int) -> Make:
 
 
 def _scaled(library: Signatures, mode: str, seen: Observation) -> np.ndarray:
-    """Logits times the factor that fits best: a temperature applied before the log probabilities."""
+    """Log probabilities of our logits times the factor that fits best, as if a temperature had been applied."""
     rows = library.get(mode).logprobs
     mine = rows[seen.rows].astype(np.float64)
     theirs = seen.logprobs
@@ -68,7 +68,7 @@ def _scaled(library: Signatures, mode: str, seen: Observation) -> np.ndarray:
         mine = np.where(seen.support >= 0, mine, np.nan)
     use = np.isfinite(mine) & np.isfinite(theirs)
     count = np.maximum(use.sum(axis=1, keepdims=True), 1)
-    # least squares of centred rows: the normaliser of the log probabilities does not matter
+    # least squares on centred rows, so that the constant that normalises log probabilities drops out
     mine, theirs = np.where(use, mine, 0.0), np.where(use, theirs, 0.0)
     mine = np.where(use, mine - mine.sum(axis=1, keepdims=True) / count, 0.0)
     theirs = np.where(use, theirs - theirs.sum(axis=1, keepdims=True) / count, 0.0)
@@ -79,13 +79,15 @@ def _scaled(library: Signatures, mode: str, seen: Observation) -> np.ndarray:
 
 
 def _misread(mistake: PromptBug) -> Make:
-    """Predict an engine that was fed other ids for the same prompt; nothing unless ``COVERED`` of the rows can be found
-    again, because a candidate that predicts little explains nothing."""
+    """Return a function that predicts an engine which was fed other ids for the same prompt.
+
+    It predicts nothing unless at least ``COVERED`` of the observed rows have a counterpart after the other ids.
+    """
 
     def make(library: Signatures, mode: str, seen: Observation) -> np.ndarray:
         nothing = np.full((len(library.ids), 1), np.nan)
         tokenizer, ids = library.engine.tokenizer, library.ids.tolist()
-        # rows that begin later come from a continuation: the prompt ends where they begin, the rest was generated
+        # rows that do not begin at 0 are of generated tokens: the prompt ends where they begin
         end = int(seen.rows[0]) + 1 if seen.rows[0] else len(ids)
         wrong = mistake.make(tokenizer, ids[:end])
         if not wrong or wrong == ids[:end]:
@@ -102,7 +104,8 @@ def _misread(mistake: PromptBug) -> Make:
 
 
 def outside_bugs(library: Signatures, bos: int | None) -> list[OutsideBug]:
-    """Return the mistakes that apply to this model and these tokens; ``bos`` is None if the file has no tokenizer."""
+    """Return the mistakes that are possible for this model and these tokens; ``bos``: id of the BOS token, None if the
+    file has no tokenizer."""
     every = [
         OutsideBug("first_token_dropped", "first token of the prompt missing", _first_dropped),
         OutsideBug("rows_late", "each row holds the distribution of the token before", _shifted(1)),

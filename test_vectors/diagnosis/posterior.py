@@ -2,15 +2,16 @@
 
     log posterior = log prior + log likelihood, up to a constant
 
-The prior of a candidate is the share of its rounding set times the share of its kind of mistake (calibration.json),
-each divided by the number of candidates that share it. ``Fit.score``, from one run, ranks candidates.
-``Posterior.odds`` of two candidates, which measures the scatter of the scores on replicas, decides:
+A candidate is a rounding set, alone (a clean set) or with one mistake. Its prior is the share of its rounding set times
+the share of its kind of mistake among simulated engines (calibration.json), each divided by the number of candidates
+that share it. ``score``, which needs one run, ranks candidates. ``odds`` of two candidates, which measures on noisy
+runs (replicas) how much scores vary by chance, decides the verdict:
 
-    fault       it fits, and its log odds are ACCUSED over every clean set and NAMED over every other mistake
-    clean       it fits, and no mistake that fits has better odds than the best clean set
+    fault       a mistake that fits, with log odds of ACCUSED over every clean set and NAMED over every other mistake
+    clean       a clean set that fits, if no mistake that fits has better odds than the best clean set
     otherwise   undecided or unknown (decide.py)
 
-A candidate fits if its misfit is below ``LIMIT``, or if all that it leaves is small and uniform.
+A candidate fits if its misfit is below ``LIMIT``, or if what it leaves unexplained is small and uniform.
 """
 
 from __future__ import annotations
@@ -29,16 +30,17 @@ from .fitting import value_of
 from .outside import outside_bugs
 
 ACCUSED = float(np.log(1000.0))
-"""Log odds over every clean set required to name a mistake: one correct engine in a thousand may be called wrong."""
+"""Log odds over every clean set that a mistake needs to be named: one correct engine in a thousand may be accused."""
 NAMED = float(np.log(8.0))
-"""Log odds over every other mistake required to name one: one name in nine may be wrong, though the engine has a
-mistake."""
+"""Log odds over every other mistake that a mistake needs to be named: in one wrong engine of nine, the named mistake
+may not be the real one."""
 CONTENDERS = 5
-"""Number of best mistakes that are compared on replicas; each costs eight passes."""
+"""Number of best mistakes that are compared on replicas; each costs eight forward passes."""
 BY_CHANCE = 0.01
-"""Share of a rounding set's noise below which hundreds of numbers of a position do not agree with exact by chance."""
+"""If a position's numbers agree with "exact" to less than this share of a rounding set's noise, that is not chance."""
 SAME = 0.5
-"""Mean l below which two predictions count as equal: their distance is below e^0.5 times the noise of either."""
+"""Mean level (``evidence``) below which two predictions count as equal: their distance is less than e^0.5 times the
+noise."""
 
 
 class Posterior:
@@ -78,13 +80,13 @@ class Posterior:
         return float(np.clip(prior + scatter + self.case.bayes_factor(a, b), -CLIP, CLIP))
 
     def misfit(self, c: Candidate) -> float:
-        """Return a candidate's misfit by the noise of its rounding set or of its own runs, whichever is smaller."""
+        """Return a candidate's misfit by the noise of its rounding set, or of its own replicas if that is smaller."""
         if c.clean or c.kind == "outside" or c.fit.misfit < LIMIT:
             return c.fit.misfit
         return min(c.fit.misfit, self.own(c).misfit)
 
     def _own(self, c: Candidate) -> Fit:
-        """Fit by the candidate's own replicas, if it is near enough for them to matter."""
+        """Measure the fit by the noise of the candidate's own replicas, if it is near enough for them to matter."""
         noise = float(np.sqrt(self.case.reference(c.mode).expected.mean()))
         nearest = min(each.fit.rms for each in self.candidates if each.clean)
         near = c.fit.rms < (3 * noise if c.coarse else nearest / 5)
@@ -97,7 +99,7 @@ class Posterior:
     def residue(self, c: Candidate) -> float | None:
         """Return the rms in nats that a mistake leaves unexplained, if small and uniform like a rounding; else None.
 
-        Small is a tenth of what any other mistake leaves.
+        Small means less than a tenth of what any other mistake leaves.
         """
         if c.clean or c.coarse or not np.isfinite(c.fit.level).all():
             return None
@@ -107,8 +109,11 @@ class Posterior:
         return c.fit.rms if small and float(r.std()) <= 0.5 else None
 
     def _median(self, c: Candidate) -> float:
-        """Median over positions of the root mean square difference, nats: a tie that fell the other way makes half of
-        the positions of every candidate alike."""
+        """Median over positions of the rms difference in nats.
+
+        The median, as a top-k tie that the engine decided otherwise may make half of the positions equally wrong for
+        all candidates.
+        """
         r = squares(self.case.values, c.rows)
         r = r[np.isfinite(r)]
         return float(np.sqrt(np.median(r))) if len(r) else np.inf
@@ -125,14 +130,13 @@ class Posterior:
         return next(c for c in self.candidates if c.clean and c.mode == mode)
 
     def answer(self) -> Candidate | None:
-        """Return the best candidate without a mistake that fits and is distinct from narrower rounding sets; None if
-        none."""
+        """Return the best clean set that fits and that the data distinguishes from less noisy sets; None if none."""
         return next((c for c in self.ranked(clean=True) if c.fit.misfit < LIMIT and self.told_apart(c)), None)
 
     def champion(self) -> Candidate | None:
         """Return the best mistake that fits; None if there is none.
 
-        In sets that quantize scores scatter, so the best few are compared by odds.
+        In rounding sets that quantize, scores vary by chance, so the best few are compared by odds.
         """
         wrong = self.ranked(clean=False)[:CONTENDERS]
         near = [c for c in wrong if self.score(c) > self.score(wrong[0]) - CLIP and self.fits(c)]
@@ -156,7 +160,7 @@ class Posterior:
         return None, CLIP
 
     def proven(self) -> Candidate | None:
-        """Return the mistake that the evidence allows to name; None if there is none."""
+        """Return the mistake with enough evidence to be named (see the top of this module); None if there is none."""
         c = self.champion()
         certain = c is not None and self.over(c) >= ACCUSED and self.rival(c)[1] >= NAMED and self.told_apart(c)
         return c if certain else None
@@ -164,10 +168,10 @@ class Posterior:
     # --- wide and narrow sets
 
     def told_apart(self, c: Candidate) -> bool:
-        """Return whether the data distinguishes a candidate from the same one in a narrower rounding set (less noise).
+        """Return whether the data distinguishes a candidate from the same one in every narrower (less noisy) set.
 
-        The data's projection on the line from the narrower prediction (0) to this one (1) is compared with the
-        projections of engines of this candidate. A set whose own engines do not lie apart from 0 can never be
+        The data is projected onto the line from the narrower set's prediction (0) to this one's (1), as are replicas of
+        this candidate; both must lie at the same place. A set whose replicas are not clearly away from 0 can never be
         distinguished.
         """
         ref = self.case.reference(c.mode)
@@ -192,24 +196,27 @@ class Posterior:
         return all(self._lies_at(c, ref, other.rows, limit) for other in same)
 
     def _moves(self, c: Candidate, ref: Reference) -> bool:
-        """Whether a mistake moves its own engines off the right prediction, and not only roundings of one of its runs.
+        """Whether a mistake moves all engines that have it away from the correct prediction in the same direction.
 
-        A mistake of the size of float noise turns other roundings in each engine that makes it; one such run can lie
-        near the data as any other draw of noise can.
+        A mistake as small as float noise only flips roundings, different ones in each run; one of these runs may be
+        near the data by chance, as any noisy run may.
         """
         usual = self._places(c, self.clean(c.mode).rows, 1 / ref.expected)
         return float(usual.mean()) > LIMIT * max(float(usual.std(ddof=1)), 0.01)
 
     def _places(self, c: Candidate, base: np.ndarray, weight: np.ndarray) -> np.ndarray:
-        """Where a candidate's own engines lie on the line from ``base`` (0) to its prediction (1)."""
+        """Where the candidate's replicas lie on the line from ``base`` (0) to its prediction (1), rows weighted."""
         return np.array([projection(run, base, c.rows, weight) for run in self.case.runs(c)])
 
     def _narrower(self, mode: str, ref: Reference) -> bool:
-        """Whether a set's noise is less than half of another's."""
+        """Whether rounding set ``mode`` has less than half of the noise of ``ref``."""
         return bool(np.mean(np.log(ref.expected / self.case.reference(mode).expected)) > np.log(2.0))
 
     def _lies_at(self, c: Candidate, ref: Reference, narrower: np.ndarray, limit: float) -> bool:
-        """Whether the data's place on the line from ``narrower`` to this candidate is that of its own engines."""
+        """Whether data and replicas lie at the same place on the line from ``narrower`` to this candidate's prediction.
+
+        ``limit``: standard deviations of the replicas that the data may be away from their mean.
+        """
         weight = 1 / ref.expected
         usual = self._places(c, narrower, weight)
         here = projection(self.case.values, narrower, c.rows, weight)
@@ -220,9 +227,9 @@ class Posterior:
     # --- the beginning
 
     def explained(self, c: Candidate) -> tuple[float, int | None]:
-        """Return log posterior odds of a candidate over "no known explanation", and its first misfit's position.
+        """Return (log posterior odds of a candidate over "no known explanation", first position that it does not fit).
 
-        The odds use only the rows before that position, or all if it is None.
+        The odds use only the rows before that position, or all rows if it is None.
         """
         until = self.case.first_beyond(c)
         rows = self.case.seen.rows
@@ -235,10 +242,11 @@ class Posterior:
         return WEIGHT * float(np.sum(np.log(spread) - 0.5 * np.log(e[:n]))) + prior, until
 
     def base(self) -> Candidate:
-        """Return the clean set to tell against: the answer, or one that fits, or that explains the beginning best.
+        """Return the clean set that the report compares with: the answer, else one that fits, else the one that
+        explains the first positions best.
 
-        Where the beginning agrees with exact, the rest does not, and that set has far more noise there, it is exact: no
-        rounding agrees to float precision by chance, so whatever is wrong begins later.
+        It is "exact" if the first positions agree with that far better than the chosen set's noise allows, though later
+        ones do not: nothing agrees to float precision by chance, so what is wrong begins later.
         """
         sets = self.ranked(clean=True)
         base = self.answer() or next((c for c in sets if c.fit.misfit < LIMIT), None) or self._beginning(sets)
@@ -250,7 +258,7 @@ class Posterior:
         return exact if own < BY_CHANCE**2 * wide else base
 
     def _beginning(self, sets: list[Candidate]) -> Candidate:
-        """The set that explains the beginning best; the first of ``sets`` if none does."""
+        """The clean set that explains the first positions best; the first of ``sets`` if none explains any."""
         begin = int(self.case.seen.rows[0])
         ways = [(*self.explained(c), c) for c in sets]
         explained = [(value, c) for value, until, c in ways if value > 0 and until != begin]

@@ -1,7 +1,7 @@
 """Mistakes in turning a prompt into token ids: wrong splitting by the tokenizer, wrong framing by the template.
 
-Each mistake gives the ids that another engine would have evaluated in place of ours. Rows of both are matched by the
-text that follows them, as rows behind a mistake at the start of the prompt still belong to the same text.
+Each mistake gives the ids that another engine would have evaluated in place of ours. Positions in both are matched by
+the text that follows them, as after a mistake at the start of the prompt the rest of the text is still the same.
 
     for mistake in MISTAKES:
         wrong = mistake.make(tokenizer, ids)        other ids, or equal ones where the mistake has no effect
@@ -32,7 +32,7 @@ class PromptBug:
 
 
 def places(tokenizer: Tokenizer, ids: Sequence[int], wrong: Sequence[int]) -> np.ndarray:
-    """Return for each position of ``ids`` (T,) the position of ``wrong`` with the same bytes behind it, -1 for none."""
+    """Return for each position of ``ids`` (T,) the position of ``wrong`` that the same bytes follow, -1 for none."""
     ours, theirs = (np.array([len(tokenizer.token_bytes(i)) for i in each], np.int64) for each in (ids, wrong))
     place = {int(n): j for j, n in enumerate(theirs.sum() - np.cumsum(theirs))}
     text, other = tokenizer.decode(ids), tokenizer.decode(wrong)
@@ -44,7 +44,7 @@ def places(tokenizer: Tokenizer, ids: Sequence[int], wrong: Sequence[int]) -> np
 
 
 def _texts(change: Callable[[Tokenizer, bytes], list[int]]) -> Make:
-    """Spans of plain text made into tokens again, control tokens kept."""
+    """Return a function of (tokenizer, ids) that tokenizes plain text by ``change`` and keeps control tokens."""
 
     def make(tokenizer: Tokenizer, ids: list[int]) -> list[int]:
         control = _control(tokenizer)
@@ -67,7 +67,10 @@ def _unmerged(tokenizer: Tokenizer, text: bytes) -> list[int]:
 
 
 def _split_by(tokenizer: Tokenizer, pieces: Callable[[bytes], list[bytes]], text: bytes) -> list[int]:
-    """Return the ids of a text cut by another rule; the right ids where the tokenizer has no rule (sentencepiece)."""
+    """Return the ids of a text if ``pieces`` replaced the rule that cuts it before the merges (pre-tokenization).
+
+    A tokenizer without such a rule (sentencepiece) gives its right ids.
+    """
     try:
         return tokenizer.with_split(pieces).encode(text)
     except TextError:
@@ -88,7 +91,10 @@ def _control(tokenizer: Tokenizer) -> set[int]:
 
 
 def _think(after: Callable[[Tokenizer], list[int]]) -> Make:
-    """Another end of the frame than Assistant, </think>."""
+    """Return a function of (tokenizer, ids) that replaces the end of the chat template, "Assistant, </think>".
+
+    ``after`` gives the ids that follow the Assistant token instead.
+    """
 
     def make(tokenizer: Tokenizer, ids: list[int]) -> list[int]:
         frame = [tokenizer.assistant, tokenizer.think_close]

@@ -2,13 +2,13 @@
 
     posterior = search(case)
 
-The rounding set "exact" comes first: agreement to 1e-5 leaves no room for another explanation. Then come the other
-rounding sets, or before everything else one that is clearly nearer to the data than exact. If a set explains the data,
-the faults in it are still compared, since one may explain the data better. If none does, next come faults in the other
-modes, in rounding sets that are no modes, families of faults, faults from a position on, and faults in a kind of
-layers.
+The rounding set "exact" comes first, with the mistakes in it: agreement to 1e-5 excludes any other explanation. If
+another set is clearly nearer to the data than exact, that one comes first. Then come the other sets. If a set explains
+the data, it is still compared with the mistakes in it, since one of these may be better. If none does, next come
+mistakes in the other modes, mistakes in rounding sets that are not modes of ours, wrong constants (families), mistakes
+from a position on, and mistakes in some kinds of layers only.
 
-An explanation must hold where its rounding set begins to deviate, so most are refused after a run of the first tokens
+An explanation must hold where its rounding set begins to deviate, so most are ruled out by a run of the first tokens
 (``Case.screened``). The constants here bound the work; no verdict depends on them.
 """
 
@@ -32,26 +32,27 @@ Progress = Callable[[int, str], None]
 """Called with the number of candidates so far, and what is being tried."""
 
 NO_MISTAKE = frozenset({"indexer_ties_high"})
-"""Faults that serve tests only: which of two equal rows a top-k selects is no mistake (``Case.untied``)."""
+"""Faults of the library that are not mistakes: which of two equal scores a top-k selects (``Case.untied``)."""
 LEADING, REFINED = 8, 3
-"""LEADING: number of best faults tried in other rounding sets. REFINED: number of best candidates that are fitted,
-tried with top-k ties the other way, or tried layer by layer."""
+"""LEADING: number of best faults that are tried in other rounding sets, too. REFINED: number of best candidates whose
+constants are fitted, or which are tried with top-k ties decided the other way."""
 EARLY = 8
-"""First position of a deviation from which on a separate code path (such as decode) is considered."""
+"""Only for deviations that begin at this position or later, faults of a separate code path (decode) are tried."""
 CLEARLY = 0.8
-"""A rounding set is tried first if its distance is below this multiple of the distance from exact."""
+"""A rounding set is tried first if the data's distance from it is below this multiple of that from exact."""
 FAR = 10.0
-"""Misfit of a clean set from which on a fault in it is large enough to rank first in other sets, too."""
+"""If a set without a mistake misfits by this much, a fault in it is large enough to rank first in other sets, too."""
 IMPLAUSIBLE = 3.0
-"""A rounding set is not tried if its distance from exact is this many times smaller or larger than what is left."""
+"""A rounding set is not tried if its distance from exact is this many times smaller or larger than the data's."""
 GAIN, NEARER = 5.0, 0.1
-"""A family is fitted if it gains GAIN in log likelihood over the clean set, or NEARER in ``Fit.core``."""
+"""A wrong constant is fitted if it gains over the set without a mistake: in log likelihood GAIN if the set quantizes,
+else in ``Fit.core`` NEARER."""
 
 
 def search(case: Case, progress: Progress | None = None, cancel: Callable[[], bool] | None = None) -> Posterior:
-    """Compute candidates stage by stage until one explains the observation.
+    """Compute candidates stage by stage until one explains the observation, and return their posterior.
 
-    ``cancel`` is polled: once it returns True the candidates so far are all.
+    ``cancel`` is called again and again; once it returns True, the search ends with the candidates so far.
     """
     work = Search(case, progress, cancel)
     try:
@@ -66,7 +67,7 @@ def search(case: Case, progress: Progress | None = None, cancel: Callable[[], bo
 
 
 class _Cancelled(Exception):
-    """Raised inside a search to end it."""
+    """Raised inside a search that was cancelled, to end it."""
 
 
 def touched(c: Candidate) -> frozenset[str]:
@@ -75,7 +76,7 @@ def touched(c: Candidate) -> frozenset[str]:
 
 
 class Search:
-    """Stages of a search over one case."""
+    """The search for what explains one case; ``stages`` runs it."""
 
     def __init__(self, case: Case, progress: Progress | None = None, cancel: Callable[[], bool] | None = None):
         self.case, self.posterior, self._progress, self._cancel = case, Posterior(case), progress, cancel
@@ -123,12 +124,12 @@ class Search:
     def answered(self) -> bool:
         """Return whether the search can stop.
 
-        It can if a candidate fits to float precision, a mistake may be named, or a rounding set fits and was compared
-        with all faults and families in it.
+        It can if a candidate fits to float precision, if there is enough evidence to name a mistake, or if a rounding
+        set fits and was compared with all known faults and wrong constants in it.
         """
         best = self._best()
         if not best.coarse and self.posterior.fits(best):
-            # a small rest may be a neighbour's: a constant that the mistake sets to one of its values
+            # a small rest may mean a similar mistake: a constant with another wrong value than this mistake gives it
             whole = not best.clean and self.posterior.misfit(best) < LIMIT
             return whole or best.mode in self.fitted
         answer = self.posterior.answer()
@@ -153,7 +154,7 @@ class Search:
         return new
 
     def _computed(self, ideas: Iterable[Idea]) -> list[Candidate]:
-        """Compute the explanations that pass the screening; say meanwhile what is tried."""
+        """Compute and return the candidates for explanations that pass the screening, reporting progress."""
         new: list[Candidate] = []
         by_mode: dict[str, list[Idea]] = {}
         for idea in ideas:
@@ -164,7 +165,7 @@ class Search:
         return new
 
     def _say(self, doing: str) -> None:
-        """Name what is tried now; end the search if it was cancelled and there is a rounding set to answer with."""
+        """Report to progress what is tried now; end the search if it was cancelled and has at least one candidate."""
         self._doing = doing
         if self._cancel is not None and self._cancel() and self.posterior.candidates:
             raise _Cancelled
@@ -172,21 +173,21 @@ class Search:
             self._progress(len(self.posterior.candidates), doing + self._so_far)
 
     def sum_up(self) -> None:
-        """Let progress say what a stop would answer with: which rounding set explains the beginning, up to where."""
+        """Update what progress shows as the result so far: which rounding set fits up to which position."""
         base = self.posterior.base()
         until = self.case.first_beyond(base)
         fits = f"; {base.mode} up to position {until}" if until else ""
         self._so_far = "" if until is None else f" (nothing fits yet{fits})"
 
     def _clean(self, mode: str) -> Candidate:
-        """The candidate "rounding set ``mode``, no mistake", computed if it is not yet."""
+        """Return the candidate "rounding set ``mode``, no mistake", computing it if necessary."""
         self._sets([mode])
         return self.posterior.clean(mode)
 
     # --- rounding sets
 
     def _sets(self, modes: Iterable[str]) -> None:
-        """Rounding sets with nothing wrong."""
+        """Add the candidates "rounding set, no mistake" for those of ``modes`` that are missing."""
         present = {c.mode for c in self.posterior.candidates if c.clean}
         new = [mode for mode in modes if mode not in present]
         if new:
@@ -195,8 +196,10 @@ class Search:
         self._add(self.case.clean(mode) for mode in new)
 
     def _nearest_set(self) -> str:
-        """The rounding set to which the data lies clearly nearer than to exact, else exact: what a mistake moves has no
-        part of a rounding's direction."""
+        """Return the rounding set to which the data is clearly nearer than to "exact", else "exact".
+
+        A mistake's effect does not resemble that of a rounding, so it makes no other set nearer.
+        """
         best = self._best()
         if best.fit.misfit < LIMIT:
             return "exact"
@@ -210,9 +213,9 @@ class Search:
         return min(ratios, key=lambda mode: ratios[mode])
 
     def _plausible(self, leaders: Sequence[Candidate]) -> list[str]:
-        """The rounding sets that differ from that of one of ``leaders`` about as much as the data does from it.
+        """Return the rounding sets that may explain what one of ``leaders`` leaves unexplained.
 
-        Where the sets do not differ, the data should to within noise.
+        Such a set is about as far from the leader's set as the data is from the leader, noise included.
         """
         clean, near = self._set_rows(), set()
         for c in leaders:
@@ -225,12 +228,12 @@ class Search:
         return [mode for mode in clean if mode in near]
 
     def _set_rows(self) -> dict[str, np.ndarray]:
-        """The predictions of all rounding sets without a mistake."""
+        """Return the predictions of all rounding sets without a mistake, by name: (R, K) each."""
         self.case.library.ahead(Pass(mode) for mode in self.case.library.sets)
         return {mode: self.case.rows_of(Pass(mode)) for mode in self.case.library.sets}
 
     def similar_sets(self) -> None:
-        """Add rounding sets that predict nearly the same as the best explanation: one may flip the same top-k."""
+        """Add rounding sets that are near to the data: one may decide the same top-k otherwise as the engine does."""
         near = 3 * self._best().fit.rms
         distances = {mode: squares(self.case.values, rows) for mode, rows in self._set_rows().items()}
         self._sets(mode for mode, r in distances.items() if float(np.sqrt(np.nanmean(r))) < near)
@@ -238,7 +241,7 @@ class Search:
     # --- mistakes
 
     def _library(self, mode: str) -> None:
-        """Every single mistake in one rounding set."""
+        """Add all known mistakes, in and outside the forward pass, in one rounding set."""
         if mode in self.bases:
             return
         self.bases.append(mode)
@@ -250,27 +253,31 @@ class Search:
             self._untie_library([c for c in self.posterior.candidates if c.mode == mode])
 
     def _names(self, mode: str) -> list[str]:
-        """Faults of the library that can show here."""
+        """Return the names of the known faults that can change the numbers on these tokens in rounding set ``mode``."""
         return [fault.name for fault in self.case.library.faults(mode) if fault.name not in NO_MISTAKE]
 
     def _untie_library(self, here: Sequence[Candidate]) -> None:
-        """Compute the nearest candidates, and the engine without a bug, with the other choice, too, where equal scores
-        leave one (top-k, best token)."""
+        """Try the nearest candidates of ``here``, and the one without a mistake, with top-k ties decided the other way.
+
+        ``here``: candidates of one rounding set.
+        """
         nearest = sorted(here, key=lambda c: c.fit.core)[:LEADING]
         nearest += [c for c in here if c.clean and c not in nearest]
         if min(c.fit.misfit for c in nearest) < LIMIT:
             return
         self._untie(nearest[1:])
         if not self._untie(nearest[:1]) and nearest[0].faults:
-            # of a mistake that amplifies noise, only its own noise tells where the misfit begins
+            # if a mistake amplifies noise, only noise measured with the mistake shows where the misfit begins
             self._untie(nearest[:1], own=True)
         if self.posterior.clean(here[0].mode).flipped is not None:
-            # then faults that hardly move anything need the same tie
+            # then faults with tiny effects need the same tie decided the other way
             self._untie([c for c in here if c.name in LIBRARY and LIBRARY[c.name].quiet and c not in nearest])
 
     def _untie(self, candidates: Sequence[Candidate], own: bool = False) -> bool:
-        """Replace candidates by versions with a tie decided the other way, where that explains more; whether any was.
-        ``own``: judge by the noise of engines that have the mistake."""
+        """Replace candidates by versions with a top-k tie decided the other way where that explains more.
+
+        Return whether any was replaced. ``own``: measure noise on engines that have the candidate's mistake.
+        """
         changed = False
         for c in candidates:
             better = self.case.untied(c, self.case.reference_of(c.run) if own else None)
@@ -282,7 +289,7 @@ class Search:
         self._untie(sorted(new, key=lambda c: c.fit.core)[:REFINED])
 
     def _elsewhere(self) -> None:
-        """What explains most, once more in the rounding sets that are no modes."""
+        """Add the best mistakes so far once more in rounding sets that are not modes of ours, where plausible."""
         wrong = [c for c in self.posterior.ranked(clean=False) if c.kind in ("fault", "outside", "family")]
         names = list(dict.fromkeys(c.name for c in wrong if c.kind != "family"))[:LEADING]
         best: dict[str, Candidate] = {}
@@ -291,7 +298,7 @@ class Search:
                 best.setdefault(c.family, c)
         leaders = list(best.values())[:REFINED]
         modes = self._plausible([self.posterior.clean("exact"), *leaders])
-        self._sets(modes)  # whatever is named is told beside its set without a mistake
+        self._sets(modes)  # a mistake is always compared with its set without a mistake
         constants = [c for c in leaders if c.kind == "family"]
         for mode in modes:
             if mode not in self.bases:
@@ -302,7 +309,7 @@ class Search:
                     self.case.member(mode, self.case.library.families[c.family], fitting.value_of(c)) for c in constants
                 )
         for c in constants[:1]:
-            # fitted beside a rounding the value is a little off: once more in the sets that are nearest with it
+            # a value fitted in another rounding set is a little off: fit it again in the two nearest sets
             nearest: dict[str, Candidate] = {}
             for other in sorted(self.posterior.candidates, key=lambda other: other.fit.rms):
                 if other.family == c.family:
@@ -311,7 +318,10 @@ class Search:
                 self._fit(other)
 
     def _families(self, mode: str, only: Sequence[str] | None = None) -> None:
-        """Constants of a wrong size; the best of them are fitted."""
+        """Add candidates with a wrong constant of the model in rounding set ``mode``, and fit the best of them.
+
+        ``only``: names of the constants' families to try (None: all).
+        """
         if mode in self.fitted:
             return
         self.fitted.add(mode)
@@ -335,13 +345,13 @@ class Search:
                 self._fit(c)
 
     def _fit(self, c: Candidate) -> None:
-        """Fit the parameter of a constant of a wrong size, beginning at a candidate's value."""
+        """Fit the value of a wrong constant, beginning at the value in candidate ``c``, and add the result."""
         self._say(f"{c.family} in {c.mode}")
         family = self.case.library.families[c.family]
         self._add([self.case.untied(fitting.refined(self.case, c.mode, family, fitting.value_of(c)))])
 
     def _leading_families(self) -> list[str]:
-        """The families that explain most over the clean set where they were tried, best first."""
+        """Return the names of the families that gained most over the set without a mistake, best first."""
         gains: dict[str, float] = {}
         for c in self.posterior.candidates:
             if c.kind == "family":
@@ -352,7 +362,7 @@ class Search:
     # --- less likely kinds
 
     def _late(self) -> Iterator[None]:
-        """Mistakes from a position on, made of the faults of the library."""
+        """Add known faults that begin at the position where the numbers begin to deviate; yield after each set."""
         starts = {mode: self.case.first_beyond(self.posterior.clean(mode)) or 0 for mode in self._compared()}
         for mode in sorted(starts, key=lambda mode: -starts[mode])[:2]:
             if starts[mode] >= EARLY:
@@ -362,12 +372,12 @@ class Search:
                 yield
 
     def _compared(self) -> list[str]:
-        """The rounding sets that are worth compounds of faults, best first."""
+        """Return the rounding sets in which all known faults were tried, the most likely first."""
         order = dict.fromkeys((self._best().mode, self._best_clean().mode, *self.case.library.modes))
         return [mode for mode in order if mode in self.bases]
 
     def _parts(self, mode: str) -> None:
-        """Faults in one kind of layers or of halves."""
+        """Add known faults that are only in some kind of layers, or only in the attention or the FFN halves."""
         everywhere = scopes(self.case.library.engine.shape)
         ideas = [
             self.case.part(mode, name, part, where)

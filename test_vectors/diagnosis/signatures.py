@@ -1,4 +1,4 @@
-"""Log probabilities of one model on one token list, by rounding set, fault and float noise.
+"""Log probabilities of our model on one token list, by rounding set, injected fault (bug) and float noise.
 
 Results are cached on disk under a key of model, tokens and code, so that only the first diagnosis of a model is slow.
 
@@ -32,21 +32,20 @@ from ds4ref.variants.runner import AnyFault
 from ..observation import log_softmax
 
 REPLICAS = 8
-"""Number of runs with float noise per compared candidate; their scatter is a correct engine's tolerance."""
+"""Number of runs with float noise per compared candidate; their differences are what correct engines may differ by."""
 CACHE_LIMIT = 2 << 30
 LOUD = 32.0
-"""Factor on the noise in runs that let near ties of top-k decisions (``case.TIE``) fall either way:
-``evidence.FOREIGN``."""
+"""Factor on the noise in runs that decide near ties of a top-k (``case.TIE``) either way, about ``FOREIGN``."""
 MEMORY_LIMIT = 256 << 20
 """Bytes of results kept in memory."""
 
 
 @dataclass(frozen=True)
 class Signature:
-    """Result of one run.
+    """Result of one run of the model.
 
     logprobs  (T, V) float32
-    margin    (T,) gap of each token's closest top-k decision to a tie
+    margin    (T,) how near the token's closest top-k decision was to a tie; 0 is a tie
     """
 
     logprobs: np.ndarray
@@ -58,10 +57,10 @@ class Pass:
     """One run of the model, identified by its settings.
 
     mode    rounding set
-    faults  mistakes that apply from position ``since`` on
+    faults  bugs that are injected, from position ``since`` on
     name    identifies ``faults`` with their parameters and parts of the model
     noise   seed of the float noise, None for a run without
-    louder  enlarge the noise by ``LOUD``, so that near ties of top-k decisions fall either way
+    louder  multiply the noise by ``LOUD``, so that near ties of a top-k are decided either way
     until   number of tokens to run; None for all
     """
 
@@ -87,9 +86,9 @@ class Signatures:
         self.engine, self.ids = engine, np.asarray(ids, np.int32)
         self.runner = Runner(engine)
         self.families = self.runner.families()
-        """Families of faults that this engine can have, by name."""
+        """Families of faults (wrong constants) that are possible in this model, by name."""
         self.sets = self.runner.sets()
-        """Names of the rounding sets that differ for this model."""
+        """Names of the rounding sets that give different numbers for this model."""
         self.modes = [name for name in MODE_NAMES if name in self.sets]
         key = hashlib.sha256()
         key.update(f"{_model(engine)} {code_digest()} {engine.backend}".encode() + self.ids.tobytes())
@@ -100,7 +99,7 @@ class Signatures:
         self._pool: ThreadPoolExecutor | None = None
 
     def faults(self, mode: str) -> list[Fault]:
-        """Return the library's faults that can change the numbers on these tokens in rounding set ``mode``."""
+        """Return the known faults that can change the numbers on these tokens in rounding set ``mode``."""
         return self.runner.faults(mode, len(self.ids))
 
     def get(self, mode: str) -> Signature:
@@ -108,7 +107,7 @@ class Signatures:
         return self.of(Pass(mode))
 
     def noisy(self, run: Pass, louder: bool = False) -> list[Signature]:
-        """Return the results of a run repeated ``REPLICAS`` times with different float noise."""
+        """Return the results of a run repeated ``REPLICAS`` times with different float noise; ``louder``: see Pass."""
         runs = [replace(run, noise=i, louder=louder) for i in range(REPLICAS)]
         self.ahead(runs)
         return [self.of(each) for each in runs]
@@ -120,7 +119,7 @@ class Signatures:
     def ahead(self, runs: Iterable[Pass]) -> None:
         """Start runs in the background that will be requested later, as many at a time as the engine has threads.
 
-        A single run is too short to be shared by threads.
+        That is faster than one run on several threads, as a run is too short for these.
         """
         if not self.runner.many:
             return
@@ -137,7 +136,7 @@ class Signatures:
             self._pool = None
 
     def on(self, name: str, mode: str, ids: Sequence[int]) -> Signature:
-        """Return the result on other tokens, without a fault; ``name`` and the digest of ``ids`` make the cache key."""
+        """Return the result on other tokens, without a fault; ``name`` and the digest of ``ids`` form the cache key."""
         tokens = np.asarray(ids, np.int32)
         digest = hashlib.sha256(tokens.tobytes()).hexdigest()[:12]
         return self._kept(f"{mode}.{name}.{digest}", lambda: self._run(Pass(mode), ids=tokens))
@@ -150,7 +149,7 @@ class Signatures:
     # --- inside
 
     def _run(self, run: Pass, beside: bool = False, ids: np.ndarray | None = None) -> Signature:
-        """Compute one run. Noise and loud noise have seeds of their own."""
+        """Compute one run, on other tokens if ``ids`` is given; ``beside``: other runs are computed meanwhile."""
         noise = None if run.noise is None else np.random.default_rng([run.noise, 78 if run.louder else 77])
         tokens = (self.ids if ids is None else ids)[: run.until].tolist()
         logits, margin = self.runner.run(
@@ -206,7 +205,7 @@ class Signatures:
 
 
 def _make_room(root: Path) -> None:
-    """Delete the longest unused models while the cache is over its limit."""
+    """Delete cached runs in the folder ``root``, the oldest model's first, while they exceed ``CACHE_LIMIT``."""
     if not root.is_dir():
         return
     folders = sorted((f for f in root.iterdir() if f.is_dir()), key=lambda f: f.stat().st_mtime)
@@ -220,6 +219,6 @@ def _make_room(root: Path) -> None:
 
 
 def _model(engine: Engine) -> str:
-    """Digest of the model file, with its time of change if it is too large to read whole."""
+    """Digest of the model file, with its modification time if it is too large to be hashed completely."""
     digest = file_digest(engine.path)
     return digest if digest.startswith("sha256:") else f"{digest} {Path(engine.path).stat().st_mtime_ns}"

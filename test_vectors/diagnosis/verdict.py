@@ -13,7 +13,7 @@ class Diagnosis:
     """The result of a diagnosis.
 
     verdict         a rounding set's name: no mistake seen; "fault": a known mistake; "file": their model file differs
-                    and their engine is right; "broken": not valid log probabilities; "undecided": an unknown rounding
+                    and their engine is correct; "broken": not valid log probabilities; "undecided": an unknown rounding
                     or a small mistake; "unknown": nothing known explains the numbers
     fault           name of the mistake, two joined by " + "; None without one
     faults          names of the mistakes as a list
@@ -25,11 +25,11 @@ class Diagnosis:
     agrees_until    first position at which they no longer agree with it
     positions       number of observed positions
     parameter       of a mistake with a numeric parameter: name, value, low, high (90 % interval), right
-    residue         rms in nats of the difference that the mistake leaves, if more than float noise
+    residue         rms in nats of the difference that the mistake leaves unexplained, if more than float noise
     stored          inferred storage precision of the observed numbers
-    limit           detection limit of a verdict without a mistake, as JSON
-    features        features from which the confidence was computed
-    next            commands that would tell more
+    limit           detection limit of a verdict without a mistake (``limit.detection_limit``)
+    features        inputs from which the confidence was computed (``calibration``)
+    next            what the user can do to learn more
     stopped         how many candidates were compared if the search was stopped early; None if it was not
     ranking         candidates as JSON objects, best first
     """

@@ -1,7 +1,8 @@
-"""Whether an AArch64 processor has dot products of bytes, which its base architecture lacks.
+"""Whether an AArch64 processor has dot-product instructions for bytes, which not all of them have.
 
-LLVM does not report it for the host, neither on Linux nor on macOS, so the system is asked; a processor that kernels
-are only compiled for is known by its name. Importing this loads neither Numba nor llvmlite.
+LLVM does not report it for the machine it runs on, neither on Linux nor on macOS, so the operating system is asked;
+for another machine, for which kernels are only compiled, the processor's name says it. Importing this module loads
+neither Numba nor llvmlite.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _DOTPROD = (
     "cortex-x2 cortex-x3 cortex-x4 cortex-x925 ampere1 ampere1a ampere1b grace gb10 oryon-1"
 ).split()
 KNOWN = (*_DOTPROD, *"cortex-a53 cortex-a57 cortex-a72 cortex-a73 generic".split())
-"""Processors by LLVM's names."""
+"""Names, as LLVM has them, of the processors that kernels can be compiled for on another machine."""
 
 
 def _getauxval(key: int) -> int:
@@ -32,12 +33,13 @@ def _getauxval(key: int) -> int:
 
 
 def of_processor(name: str) -> dict[str, bool]:
-    """Return LLVM's feature -> present of the processor that LLVM calls ``name``."""
+    """Return whether the processor that LLVM calls ``name`` has dot products, as {LLVM's feature name: present}."""
     return {"dotprod": name in _DOTPROD}
 
 
 def of_this_machine(cpu: str) -> dict[str, bool]:
-    """Return LLVM's feature -> present of this processor, which LLVM calls ``cpu``; nothing where it is not AArch64."""
+    """Return whether this processor, which LLVM calls ``cpu``, has dot products, as {LLVM's feature name: present};
+    {} if it is not AArch64."""
     if not is_aarch64():
         return {}
     try:
@@ -49,5 +51,5 @@ def of_this_machine(cpu: str) -> dict[str, bool]:
 
 
 def flags(features: dict[str, bool]) -> str:
-    """Return features as LLVM's ``+name,-name``."""
+    """Return features as LLVM's text ``+name,-name``."""
     return ",".join(("+" if present else "-") + name for name, present in features.items())

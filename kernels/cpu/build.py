@@ -38,8 +38,7 @@ GROUPS = {
     "engine": tuple(f"tasks.{name}" for name in TASK_MODULES),
     "quantize": tuple(f"quantize.{name}" for name in ("q8_0", "k_blocks", "iq2_xxs", "mxfp4")),
 }
-"""Modules by group; the entry points of a group are compiled, cached and loaded together, separately from other
-groups."""
+"""The modules of each group of kernels; the entry points of a group are compiled, cached and loaded together."""
 
 ALLOWED_EXTERNALS = frozenset(
     {"sched_yield", "usleep", "madvise", "log2f", "log1pf", "memcpy", "memset", "memmove", "sqrtf"}
@@ -48,7 +47,7 @@ ALLOWED_EXTERNALS = frozenset(
 
 
 def entries(group: str = "engine") -> dict[str, Callable[[], Any]]:
-    """Return every entry point of a group: name -> function that compiles it."""
+    """Return every entry point of a group of kernels: name -> function that compiles it."""
     for module in GROUPS[group]:
         importlib.import_module(f"ds4ref.kernels.cpu.{module}")
     from .tasks.registry import ENTRIES
@@ -81,7 +80,8 @@ def optimized_object(modules: list[Any], machine: Any) -> tuple[bytes, set[str]]
 
 
 def cross_machine() -> Any:
-    """Return LLVM's target machine for DS4_CROSS_TARGET; from now on Numba makes no machine code in this process."""
+    """Return LLVM's target machine for the foreign machine in DS4_CROSS_TARGET, and stop Numba from making machine code
+    for this one in this process."""
     import llvmlite.binding as ll
 
     from .numba_internals import never_run_here, target_cpu, target_features, target_triple

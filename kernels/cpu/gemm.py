@@ -1,9 +1,10 @@
-"""The GEMM path for many tokens, on tiers that have it (``tasks/gemm.py``, ``simd/gemm.py``).
+"""Choosing the GEMM for products with many tokens, on processors that have one (``tasks/gemm.py``, ``simd/gemm.py``).
 
-Inputs are packed into panels of four tokens; each group of weight rows is decoded once and multiplied with all of them.
-A token's result does not depend on the other tokens, but the GEMM sums in another order than the row kernels, so
-prefill and decode differ by float noise, and by single rounding flips in modes that round. ``DS4_GEMM=0`` turns this
-path off: results are then bit-identical, and prefill several times slower.
+Inputs are packed in groups of four tokens (a *panel* holds them all); each group of weight rows is decoded once and
+multiplied by all inputs. A token's result does not depend on the other tokens, but the GEMM sums in another order than
+the row kernels, so results of prefill and decode differ in the last bits, and where values are then rounded to few bits
+some round to the other neighbour. ``DS4_GEMM=0`` turns the GEMM off: results are then bit-identical, and prefill is
+several times slower.
 """
 
 from __future__ import annotations
@@ -21,23 +22,27 @@ from .sizes import TILE_TOKENS, gemm_bytes
 from .workers import address
 
 MIN_TOKENS = 9
-"""Number of tokens below which row kernels are used: they are faster, and give each token the sums that it has
-alone."""
+"""Number of tokens below which row kernels are used: they are faster then, and each token gets the same bits as if it
+were computed alone."""
 
 MIN_PER_EXPERT = 4
-"""Mean number of tokens per expert below which (token, expert) pairs use the row kernels."""
+"""Mean number of tokens per expert below which products with experts use the row kernels."""
 
 BLOCK_ROWS = 60
-"""Rows of an expert per item: the item's output block for all pairs then stays in the L2 cache."""
+"""Rows of an expert's matrix per item of work, so that the item's outputs for all its tokens stay in the L2 cache."""
 
 ENABLED = os.environ.get("DS4_GEMM", "1") != "0"
 
 
 @dataclass(frozen=True)
 class Parts:
-    """Compiled parts of the GEMM of one (format, activation) pair, and their sizes (``simd.gemm.Gemm``).
+    """The compiled functions of the GEMM for one weight format and one rounding of the inputs, and their sizes.
 
-    rounding  activation format to which inputs are rounded before packing; "": the parts take unrounded inputs
+    pack      address of the function that packs inputs
+    table     int64 array of what the task ``gemm`` needs: addresses of the decoder and products, sizes, whether codes
+              and scales are stored apart
+    rounding  "a8" or "q8k" if inputs must be rounded before packing; "" if packing rounds them or they stay exact
+    others    as in ``simd.gemm.Gemm``
     """
 
     pack: int
@@ -51,11 +56,11 @@ class Parts:
     rounding: str = field(default="", kw_only=True)
 
     def group_bytes(self, n: int) -> int:
-        """Return the bytes of four packed tokens."""
+        """Return the bytes of four packed tokens of n inputs each."""
         return -(-n // self.chunk) * self.chunk_bytes
 
     def panel_bytes(self, tokens: int, n: int) -> int:
-        """Return the bytes of the packed inputs of ``tokens`` tokens."""
+        """Return the bytes of ``tokens`` packed tokens of n inputs each."""
         return -(-tokens // TILE_TOKENS) * self.group_bytes(n)
 
     def work_bytes(self, n: int) -> int:
@@ -65,12 +70,14 @@ class Parts:
 
 @cache
 def parts(fmt: str, act: str) -> Parts | None:
-    """Return the compiled parts of a (format, activation) pair, or None where only row kernels exist."""
+    """Return the compiled functions for weights of format ``fmt`` and input rounding ``act``, or None if the row
+    kernels are to be used instead."""
     name, code = f"{fmt}.{act}", library()
     if not ENABLED:
         return None
     if f"gemm_decode.{name}" not in code:
-        # integer rows are faster than float tiles, but where there are integer tiles: of other formats
+        # row kernels on integers are faster than a GEMM on floats, except on processors that also have a GEMM on
+        # integers (for other formats)
         rounded = act != "float" and (f"rows.{name}" not in code or "gemm_decode.Q8_0.a8" in code)
         floats = parts(fmt, "float") if rounded else None
         return floats and replace(floats, rounding=act)
@@ -83,10 +90,10 @@ def parts(fmt: str, act: str) -> Parts | None:
 
 
 def parts_for(tokens: int, w: Matrix, act: str) -> Parts | None:
-    """Return the parts for ``tokens`` inputs of ``w``, or None to use the row kernels."""
+    """Return the GEMM's functions for ``tokens`` inputs of the matrix ``w``, or None to use the row kernels."""
     return parts(w.layout, act) if tokens >= MIN_TOKENS else None
 
 
 def expert_parts_for(tokens: int, K: int, w: Matrix, act: str) -> Parts | None:
-    """Return the parts for K experts per token out of the stack ``w``, or None to use the row kernels."""
+    """Return the GEMM's functions for K experts per token out of the stack ``w``, or None to use the row kernels."""
     return parts(w.layout, act) if tokens >= MIN_TOKENS and tokens * K >= MIN_PER_EXPERT * w.experts else None

@@ -1,9 +1,9 @@
-"""The compiled kernels of this machine: loaded from the user's cache (``cachedir``), or built once, which is said.
+"""The compiled kernels of this machine: loaded from the user's cache (``cachedir``), or first built, with a message.
 
-The cache directory is named by a hash over every source file involved, the versions of Python, Numba and llvmlite, and
-the processor with its features, so an edit or an upgrade never loads stale code. Loading needs llvmlite only. Building
-runs in separate processes (Numba's compiler holds one lock per process), writes to a temporary directory and renames it
-into place; a second process waits for the first.
+The name of a build's folder is a hash over every source file involved, the versions of Python, Numba and llvmlite, and
+the processor with its features, so code that is out of date is never loaded. Loading needs llvmlite only. Building runs
+in separate processes (Numba's compiler holds one lock per process), writes to a temporary folder and renames it into
+place; another process that needs the same kernels meanwhile waits for it.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ SETTINGS = ("DS4_SIMD_TIER", "NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", "NUMBA_ENAB
 """Environment variables that affect the generated code."""
 
 QUANTIZE = "quantize"
-"""Name of the group of quantizers and of its folder; the engine's kernels do not depend on it."""
+"""Name of the group of kernels that quantize weights, and of their folder; the engine's kernels do not depend on it."""
 
 GROUPS = {"engine": "CPU kernels", QUANTIZE: "quantizers"}
-"""What a user is told that each group is."""
+"""What messages call each group of kernels; a group is compiled and loaded together (``build.GROUPS``)."""
 
 KEEP_SECONDS = 7 * 86400
-"""Seconds without use after which builds are deleted."""
+"""Seconds after its last use when a build is deleted."""
 
 
 class KernelError(RuntimeError):
@@ -48,10 +48,11 @@ class KernelError(RuntimeError):
 
 
 class Report:
-    """Lines about work that takes long: to ``progress`` once a second, or, if that is None, on stderr.
+    """Reports the progress of long work: calls ``progress`` with a line of text at most once a second or, if that is
+    None, prints the lines to stderr.
 
-    In a terminal each line replaces the one before. Elsewhere (a log, a notebook) only the first and the last are
-    written.
+    In a terminal each line replaces the one before. Elsewhere (a log, a notebook) only the first and the last line are
+    printed.
     """
 
     def __init__(self, progress: Callable[[str], None] | None = None):
@@ -59,7 +60,7 @@ class Report:
         self._told: float | None = None
 
     def __call__(self, line: str, last: bool = False) -> None:
-        """Report ``line``; ``last``: there will be no more."""
+        """Report ``line``; ``last`` means that no more lines follow."""
         first, now = self._told is None, time.monotonic()
         if self.progress is not None:
             if first or last or now - (self._told or 0.0) >= 1:
@@ -74,7 +75,7 @@ class Report:
 
 
 def cache_key(group: str = "engine") -> str:
-    """Return a hash of everything that determines the machine code of a group (``build.GROUPS``)."""
+    """Return a hash of everything that determines the machine code of a group of kernels (``build.GROUPS``)."""
     import llvmlite.binding as ll
 
     digest = hashlib.sha256()
@@ -96,9 +97,9 @@ def cache_key(group: str = "engine") -> str:
 
 @contextlib.contextmanager
 def locked(path: Path, progress: Callable[[str], None] | None = None) -> Iterator[None]:
-    """Hold an exclusive lock on ``path``, which the system frees when the process ends.
+    """Hold an exclusive lock on the file ``path``, which the system releases when the process ends.
 
-    Report it while another process holds the lock.
+    While another process holds the lock, wait and report that to ``progress`` (see ``Report``).
     """
     with open(path, "w") as handle:
         started, report, waited = time.monotonic(), Report(progress), False
@@ -110,7 +111,7 @@ def locked(path: Path, progress: Callable[[str], None] | None = None) -> Iterato
                 waited = True
                 report(f"another process is compiling kernels, waiting: {time.monotonic() - started:.0f} s")
                 time.sleep(0.1)
-            except OSError:  # a file system without locks: two builds cost time, the rename keeps them whole
+            except OSError:  # a file system without locks: building twice costs time but harms nothing
                 break
         if waited:
             report(f"waited {time.monotonic() - started:.0f} s for the process that compiled them", last=True)
@@ -142,7 +143,7 @@ def build(target: Path, group: str = "engine", progress: Callable[[str], None] |
         while any(process.poll() is None for process, _ in workers):
             time.sleep(0.1)
             seconds = time.monotonic() - started
-            if seconds >= 2:  # the first line is to be read
+            if seconds >= 2:  # leave the first line in place long enough to be read
                 report(f"compiling the {what} for this machine, once: {done()} done, {seconds:.0f} s")
         for process, log in workers:
             if process.returncode:
@@ -166,7 +167,7 @@ def build(target: Path, group: str = "engine", progress: Callable[[str], None] |
 
 
 def sweep(home: Path, keep: Path) -> None:
-    """Delete builds and abandoned work directories unused for a week, except ``keep``."""
+    """Delete the builds and abandoned work folders in ``home`` that were not used for a week, except ``keep``."""
     for path in home.iterdir():
         with contextlib.suppress(OSError):
             if path != keep and path.is_dir() and time.time() - path.stat().st_mtime > KEEP_SECONDS:
@@ -174,7 +175,7 @@ def sweep(home: Path, keep: Path) -> None:
 
 
 def writable(home: Path) -> Path:
-    """Create and return ``home``, or a temporary folder if that fails."""
+    """Create the folder ``home`` and return it or, if it cannot be written to, a temporary folder."""
     try:
         home.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=home):
@@ -184,7 +185,7 @@ def writable(home: Path) -> Path:
 
 
 def temporary(error: OSError) -> Path:
-    """Return a new folder that is deleted when the process exits, with a message why."""
+    """Return a new folder that is deleted when the process exits, and print to stderr why it is needed: ``error``."""
     print(f"ds4ref: cannot write the kernel cache ({error}); compiling for this process only", file=sys.stderr)
     home = Path(tempfile.mkdtemp(prefix="ds4ref-kernels-"))
     atexit.register(shutil.rmtree, home, ignore_errors=True)
@@ -192,7 +193,7 @@ def temporary(error: OSError) -> Path:
 
 
 def objects(group: str = "engine", progress: Callable[[str], None] | None = None) -> Path:
-    """Return the directory with this machine's object files of a group, building them if necessary."""
+    """Return the folder with the object files of a group of kernels for this machine; build them if necessary."""
     if os.environ.get("DS4_CROSS_TARGET"):
         raise KernelError("DS4_CROSS_TARGET is set: kernels compiled for another machine cannot run here")
     key = cache_key(group)
@@ -232,19 +233,19 @@ def target_machine(triple: str, **options: Any) -> Any:
     them."""
     import llvmlite.binding as ll
 
-    # The loader may place code, constants and libc gigabytes apart: a GPU's driver, for one, reserves most of the
-    # address space. So addresses are whole; for offsets of 32 bits (128 MiB on AArch64) LLVM aborts when too far.
+    # The loader may place code, constants and libc gigabytes apart, because a GPU's driver, for example, reserves most
+    # of the address space. So the code uses full addresses; 32-bit offsets (on AArch64: 128 MiB) would make LLVM abort.
     model = {"reloc": "default", "codemodel": "large"}
     return ll.Target.from_triple(triple).create_target_machine(opt=3, **model, **options)
 
 
 def symbol(name: str) -> str:
-    """Return the object-file symbol of an entry point."""
+    """Return the symbol in the object file of the entry point ``name``."""
     return "ds4_" + re.sub(r"\W", "_", name)
 
 
 class Library:
-    """The loaded machine code."""
+    """The loaded machine code of a group of kernels; its entry points are C functions, found by name."""
 
     def __init__(self, group: str = "engine", progress: Callable[[str], None] | None = None) -> None:
         import llvmlite.binding as ll
@@ -277,7 +278,8 @@ class Library:
             raise KernelError(f"the compiled kernels have no {name}") from None
 
     def function(self, name: str, arguments: int) -> Callable[..., None]:
-        """Return ``name`` as a Python callable of ``arguments`` int64; the GIL is released during the call."""
+        """Return the C function ``name`` as a Python function of ``arguments`` integers (int64); the GIL is released
+        during a call."""
         return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * arguments)(self.address(name))
 
 
@@ -285,7 +287,8 @@ _loaded: dict[str, Library] = {}
 
 
 def library(group: str = "engine", progress: Callable[[str], None] | None = None) -> Library:
-    """Return the library of this process, loaded (and if need be built) on first use; ``progress`` as in ``Report``."""
+    """Return a group's machine code, loaded (and if necessary built) on first use in this process; ``progress`` as in
+    ``Report``."""
     if group not in _loaded:
         _loaded[group] = Library(group, progress)
     return _loaded[group]

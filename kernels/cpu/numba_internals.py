@@ -1,8 +1,7 @@
-"""Every use of Numba and llvmlite internals that their documentation does not promise; other modules import them from
-here.
+"""All uses of undocumented parts of Numba and llvmlite; other modules import them from here.
 
-A release that changes one of these breaks this file and no other. ``pyproject.toml`` admits Numba from 0.62 (llvmlite
-0.45) to below 0.70 (0.52); ``.ci/run`` says which versions the tests were run on.
+A release that changes one of them breaks this file and no other. ``pyproject.toml`` allows Numba from 0.62 (llvmlite
+0.45) to below 0.70 (0.52); ``.ci/run`` lists the versions that the tests were run with.
 """
 
 from __future__ import annotations
@@ -28,11 +27,14 @@ _CONFIG: Any = config
 
 
 CROSS_VARIABLE = "DS4_CROSS_TARGET"
-"""Environment variable ``TRIPLE:CPU`` of a foreign machine that kernels are compiled for (``cpu.build``)."""
+"""Environment variable that names a foreign machine to compile kernels for, as ``TRIPLE:CPU`` (``cpu.build``)."""
 
 
 def cross_target() -> tuple[str, str] | None:
-    """Return (triple, processor) of the foreign machine to compile for, or None; raise ValueError for other texts."""
+    """Return (LLVM triple, processor) of the foreign machine to compile for, None if the variable is not set.
+
+    Raise ValueError if it is malformed.
+    """
     text = os.environ.get(CROSS_VARIABLE)
     if not text:
         return None
@@ -43,14 +45,14 @@ def cross_target() -> tuple[str, str] | None:
 
 
 def never_run_here() -> None:
-    """Let Numba make LLVM code in this process without making machine code of it: it may have instructions that this
-    processor lacks, on which LLVM aborts."""
+    """Let Numba make LLVM code in this process but no machine code: code for a foreign machine may have instructions
+    that this processor lacks, on which LLVM would abort."""
 
     def no_pointer(self: Any, name: str) -> int:
         self._ensure_finalized()  # links in what is called
         return 0
 
-    # of the type that a dispatcher demands, another one each time: Numba finds the code of a function by it
+    # a dispatcher demands a built-in method, and a new one each time, because Numba finds the code of a function by it
     def no_executable(self: Any, *_: Any) -> Any:
         return [].append
 
@@ -62,7 +64,7 @@ def never_run_here() -> None:
 
 
 def target_triple() -> str:
-    """Return LLVM's triple of the machine that kernels are compiled for."""
+    """Return the LLVM triple of the machine that kernels are compiled for, this one or a foreign one."""
     foreign = cross_target()
     return foreign[0] if foreign else ll.get_process_triple()
 
@@ -74,8 +76,10 @@ def target_cpu() -> str:
 
 
 def target_features() -> str:
-    """Return the features that kernels are compiled for, as LLVM's ``+name,-name``; empty where LLVM does not know this
-    host. Raise ValueError for a foreign processor that is not known."""
+    """Return the processor features that kernels are compiled for, as LLVM's text ``+name,-name``.
+
+    It is empty if LLVM does not know this machine. Raise ValueError for a foreign processor that is not known.
+    """
     if foreign := cross_target():
         triple, cpu = foreign
         if not is_aarch64(triple.split("-")[0]):
@@ -96,21 +100,23 @@ def target_features() -> str:
 
 
 def compile_for_target() -> None:
-    """Let Numba itself compile for ``target_features``: on an AArch64 host it would know of no dot products, and LLVM
-    aborts on an instruction that it thinks is missing."""
+    """Make Numba itself compile for ``target_features``: on AArch64 it does not detect dot-product instructions, and
+    LLVM aborts on an instruction that it thinks the processor lacks."""
     if _CONFIG.CPU_FEATURES is None and not cross_target() and aarch64.of_this_machine(target_cpu()):
         _CONFIG.CPU_FEATURES = target_features()
 
 
 def declare_function(module: ir.Module, name: str, result: ir.Type, arguments: Sequence[ir.Type]) -> ir.Function:
-    """Return the function ``name`` of a module, declaring it if needed."""
+    """Return the function ``name`` of an LLVM module, declaring it with these types if it is not there."""
     return module.globals.get(name) or ir.Function(module, ir.FunctionType(result, arguments), name)
 
 
 def make_intrinsic(result: types.Type, arguments: Sequence[types.Type], emit: Callable[[Any, list[Any]], Any]) -> Any:
-    """Make an intrinsic ``result(*arguments)`` from ``emit(builder, values)``.
+    """Make an intrinsic, a function that Numba code can call and that becomes LLVM instructions there.
 
-    ``emit`` returns an LLVM value, a list of them (then ``result`` is a UniTuple) or None (``types.none``).
+    result, arguments: its Numba types
+    emit: function (builder, values) that appends the instructions and returns an LLVM value, a list of them (then
+        ``result`` is a UniTuple) or None (``types.none``)
     """
 
     def typed(typing_context, *_):
@@ -131,7 +137,8 @@ def make_intrinsic(result: types.Type, arguments: Sequence[types.Type], emit: Ca
 
 
 def register_primitive(kind: type[types.Type]) -> None:
-    """Register the Numba type class ``kind``: its values are single LLVM values of its ``llvm`` type."""
+    """Register the Numba type class ``kind``, whose values are single LLVM values of the type in its attribute
+    ``llvm``."""
 
     class Model(PrimitiveModel):
         def __init__(self, manager, frontend_type):
@@ -141,7 +148,8 @@ def register_primitive(kind: type[types.Type]) -> None:
 
 
 def record_view(fields: Sequence[tuple[str, types.Type, int]], size: int) -> Any:
-    """Make an intrinsic: address -> record at that address, with fields (name, type, offset) in ``size`` bytes."""
+    """Make an intrinsic that returns the record at an address: ``size`` bytes with the given fields (name, type,
+    offset)."""
     layout: Any = [(name, {"type": kind, "offset": at, "alignment": None, "title": None}) for name, kind, at in fields]
     record = types.Record(layout, size, True)
     pointer = default_manager[record].get_value_type()

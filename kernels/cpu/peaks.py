@@ -1,7 +1,8 @@
-"""Peak rates of this machine: memory reads, int8 dot products and float32 multiply-adds per second.
+"""Measure the peak rates of this machine: memory reads, int8 dot products and float32 multiply-adds per second.
 
-Each rate is that of a loop of the one instruction, in the tier the kernels use; compiled on first use (about two
-seconds), not part of the kernel library. The best of several rounds counts, because a bound is not an average.
+Each rate is measured with a loop of just that instruction, from the instruction set that the kernels use. The loops are
+compiled on first use (about two seconds) and are not part of the kernel library. The best of several rounds counts,
+because the rates serve as upper bounds.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ STEPS = 1_000_000
 
 
 def _loop(step: Any) -> Any:
-    """Make a function (count, scratch) that runs ``step``, an inlined function of a sum and an address, repeatedly."""
+    """Make a function (count, scratch) that runs ``step`` ``count`` times: an inlined function that takes a running
+    sum and the address ``scratch``, and returns the new sum."""
     kind = step.result
     load = inline(kind, Int)(lambda k, address: k.load(kind, address))
     keep = inline(types.none, Int, kind)(lambda k, address, value: k.store(address, value))
@@ -99,8 +101,11 @@ def measure(threads: int, megabytes: int = 512, rounds: int = 7) -> dict[str, fl
 
 
 def _best(work: Callable[[int], None], threads: int, rounds: int) -> float:
-    """Return the seconds of the fastest round in which all threads work at once: CPU time of the slowest thread, so
-    that other processes on the cores do not count. More threads than cores would therefore look too fast."""
+    """Return the seconds that ``work(thread)`` takes in the fastest round, with all threads at work at once.
+
+    That is the CPU time of the slowest thread, so that other processes on the cores do not count. With more threads
+    than cores it would therefore be too short.
+    """
     best = float("inf")
     for _ in range(rounds + 1):  # one to warm up
         barrier = threading.Barrier(threads)

@@ -1,4 +1,8 @@
-"""Matrix products on quantized rows and table look-ups of the CPU backend, declared in ``ds4ref.kernels.ops``."""
+"""The CPU backend's ops that read weights, declared in ``ds4ref.kernels.ops``: matrix products and table look-ups.
+
+Few inputs are multiplied by *row kernels*, which decode each row of weights for up to four inputs at once; many by the
+GEMM (``gemm``). Either way inputs are first *packed*: copied, perhaps rounded, in the order in which a kernel reads.
+"""
 
 from __future__ import annotations
 
@@ -23,17 +27,17 @@ from .steps import Steps
 from .workers import address
 
 CHUNK_BYTES = 128 * 1024
-"""Bytes of weights that a thread reads per claim: enough to amortise the claim and the first lines, not yet
-prefetched."""
+"""Bytes of weights that a thread claims at once: enough to make up for the cost of the claim and for the first cache
+lines, which are not prefetched."""
 
 SMALL_BYTES = 16 * 1024
-"""Bytes of weights per thread below which a second thread does not pay."""
+"""Bytes of weights below which dividing them among threads costs more time than it saves."""
 
 ROW_STEP = 16
-"""Chunks are multiples of this many rows where possible: 64 bytes of output, so threads share no cache line."""
+"""Chunks are multiples of this many rows if possible: that is 64 bytes of output, so threads share no cache line."""
 
 ADVISED_BYTES = 512 << 20
-"""Maximum bytes to prefetch for a chunk of tokens: more would be evicted before use."""
+"""Maximum bytes of experts' weights to prefetch for a chunk of tokens: more would be evicted before use."""
 
 ROUNDED_BLOCK = {"a8": A8_BLOCK, "q8k": Q8K_BLOCK}
 """Number of inputs that share a scale, by activation rounding."""
@@ -41,10 +45,13 @@ ROUNDED_BLOCK = {"a8": A8_BLOCK, "q8k": Q8K_BLOCK}
 
 @dataclass(frozen=True)
 class RowKernel:
-    """Entry points of the row kernel of one (format, activation) pair.
+    """The compiled row kernel for one weight format and one rounding of the inputs.
 
-    rows      multiplies rows with any number of packed inputs, up to four a pass (``simd.row_kernel.for_any_count``)
-    rounding  activation format to which inputs are rounded before packing; "": the kernel takes unrounded inputs
+    pack          address of the function that packs an input
+    rows          address of the function that multiplies rows by any number of packed inputs, up to four at once
+                  (``simd.row_kernel.for_any_count``)
+    packed_bytes  function that returns the bytes of one packed input of n values
+    rounding      "a8" or "q8k" if inputs must be rounded before packing; "" if packing rounds them or they stay exact
     """
 
     pack: int
@@ -55,7 +62,8 @@ class RowKernel:
 
 @cache
 def row_kernel(fmt: str, act: str) -> RowKernel:
-    """Return the compiled row kernel of a pair, or else the float-input kernel with a rounding step.
+    """Return the compiled row kernel for weights of format ``fmt`` and input rounding ``act`` or, if there is none, the
+    format's kernel for float inputs with ``rounding`` set.
 
     Raise ValueError if neither exists.
     """
@@ -77,13 +85,15 @@ def row_kernel(fmt: str, act: str) -> RowKernel:
 
 
 class Place(NamedTuple):
-    """Where kernels find a matrix: ``at`` is what they take as the address of its weights.
+    """The address of a matrix and its strides, as kernels take them.
 
-    at            address of the first block; of a pair of addresses, codes and scales, where these lie apart
+    at            address of the first block; if codes and scales are stored apart, address of a pair of addresses, of
+                  the codes and of the scales
     row_bytes     bytes from one row (of codes) to the next
-    expert_bytes  bytes from one matrix of a stack (or its pair) to the next; 0: ``at`` is that of a table of addresses
-    code_bytes, scale_bytes  sizes of one matrix's codes and scales where these lie apart, else its size and 0
-    kept          array of all pairs, or of all addresses
+    expert_bytes  bytes from one matrix of a stack (or its pair) to the next; 0 if ``at`` is the address of a table with
+                  the address of each matrix
+    code_bytes, scale_bytes  sizes of one matrix's codes and scales if stored apart, else its size and 0
+    kept          array of all pairs, or of all addresses, to keep it alive
     """
 
     at: int
@@ -95,7 +105,7 @@ class Place(NamedTuple):
 
 
 def place_of(w: Matrix) -> Place:
-    """Return where the weights are, cached on the matrix."""
+    """Return the address and strides of a matrix; they are computed once and stored in the ``Matrix`` object."""
     place = w.__dict__.get("_cpu_place")
     if place is None:
         size = w.rows * w.row_bytes
@@ -106,9 +116,10 @@ def place_of(w: Matrix) -> Place:
 
 
 def scattered(w: Matrix, table: np.ndarray) -> Matrix:
-    """Return a stack whose matrices lie where ``table``, addresses int64 (experts,), says when an op runs.
+    """Return a stack like ``w`` whose matrices are at the addresses in ``table``, int64 (experts,), which is read each
+    time an op runs.
 
-    Its ``data`` stay those of ``w``, an array.
+    Its attribute ``data`` is still that of ``w``.
     """
     stack, size = Matrix(w.fmt, w.data, w.rows, w.cols), w.rows * w.row_bytes
     stack.__dict__["_cpu_place"] = Place(address(table), w.row_bytes, 0, size, 0, table)
@@ -122,7 +133,7 @@ def _apart(data: ApartRows) -> Place:
 
 
 class ProductOps(Steps):
-    """The ops for products with weights and for table look-ups."""
+    """The ops that multiply by weights or look up rows of tables."""
 
     @bind
     def linear(self, x, w, act, out, T):
@@ -140,8 +151,8 @@ class ProductOps(Steps):
         self.run([norm, *self._product(flat, T, 1, fn, "float", out)])
 
     def _product(self, x: int, tokens: int, groups: int, w: Matrix, act: str, out: np.ndarray) -> list[Step]:
-        """Multiply all (tokens, groups) inputs at ``x`` with all rows, by GEMM or row kernels depending on the number
-        of tokens."""
+        """Return the steps that multiply the inputs at address ``x``, float32 (tokens, groups, w.cols), by all rows of
+        ``w``, by GEMM or row kernels depending on the number of tokens; each group has its share of the rows."""
         n, place = w.cols, place_of(w)
         parts = gemm.parts_for(tokens, w, act)
         if parts is None:
@@ -164,8 +175,8 @@ class ProductOps(Steps):
         ]
 
     def _packed(self, x: int, count: int, w: Matrix, act: str) -> tuple[tuple[int, int], list[Step]]:
-        """Return address and size of ``count`` inputs at ``x`` packed for weights like ``w``, and the steps that pack
-        them."""
+        """Return (address, bytes of each) of the ``count`` inputs at address ``x`` once packed for the row kernel of
+        ``w``, and the steps that pack them."""
 
         def make() -> tuple[tuple[int, int], list[Step]]:
             kernel, n = row_kernel(w.layout, act), w.cols
@@ -178,8 +189,8 @@ class ProductOps(Steps):
         return self.shared(("packed", x, count, w.layout, act, w.cols), make)
 
     def _rounded(self, x: int, count: int, n: int, act: str) -> tuple[int, list[Step]]:
-        """Return the address of ``count`` inputs of ``n`` floats at ``x`` rounded to the codes of ``act`` and back, and
-        the steps."""
+        """Return the address of ``count`` inputs of ``n`` floats, those at address ``x`` rounded as ``act`` says, and
+        the steps that round them; ``x`` itself if ``act`` is ""."""
         if not act:
             return x, []
         block = ROUNDED_BLOCK[act]
@@ -198,7 +209,7 @@ class ProductOps(Steps):
         return self.shared(("rounded", x, count, act, n), make)
 
     def _row_chunk(self, rows: int, row_bytes: int) -> int:
-        """Return the rows a thread claims at once."""
+        """Return the number of weight rows that a thread claims at once."""
         share = -(-rows // (4 * self.threads))
         chunk = max(min(CHUNK_BYTES // row_bytes, share), SMALL_BYTES // row_bytes, 1)
         return chunk // ROW_STEP * ROW_STEP if chunk >= ROW_STEP else chunk
@@ -243,7 +254,8 @@ class ProductOps(Steps):
         self.run(steps, failure)
 
     def _grouped(self, ids: np.ndarray, experts: int) -> tuple[tuple[int, int, int], list[Step]]:
-        """Return the tables ``order``, ``starts`` and ``used`` of the task GROUP_PAIRS for ids (T, K), and the step."""
+        """Return the addresses of the tables ``order``, ``starts`` and ``used`` that the task GROUP_PAIRS makes of ids
+        (T, K), which list the (token, expert) pairs by expert, and the step that makes them."""
 
         def make() -> tuple[tuple[int, int, int], list[Step]]:
             tables = self.temp(4 * ids.size), self.temp(4 * (experts + 1)), self.temp(4 * (experts + 1))
@@ -255,8 +267,12 @@ class ProductOps(Steps):
     def _expert_gemm(
         self, parts: gemm.Parts, x: int, ids: np.ndarray, slots: int, w: Matrix, tables: tuple[int, int, int], out: int
     ) -> list[Step]:
-        """Run all pairs through their experts -> out (tokens, K, rows); each input at ``x`` serves ``slots``
-        consecutive pairs."""
+        """Return the steps that multiply each (token, expert) pair's input by the expert's matrix, by GEMM.
+
+        x       address of the inputs, each of which serves ``slots`` consecutive pairs
+        tables  addresses that ``_grouped`` returned
+        out     address of the results, float32 (tokens, K, w.rows)
+        """
         n, pairs, group_bytes = w.cols, ids.size, parts.group_bytes(w.cols)
         max_used, blocks = min(pairs, w.experts), -(-w.rows // gemm.BLOCK_ROWS)
         panel, gemm_bytes = self.temp(parts.panel_bytes(panel_slots(pairs, max_used), n)), parts.work_bytes(n)

@@ -13,46 +13,46 @@ READ_LINE = 256
 """Bytes per item of the read task."""
 
 POOL_CHANNELS = 64
-"""Channels of a compressor window per item: their running maxima and sums stay in the L1 cache."""
+"""Channels of a compression window that one item of ``pool`` takes: their maxima and sums stay in the L1 cache."""
 
 HEAD_GROUP = 8
-"""Attention heads per item at most; in grouped-query attention, heads times tokens."""
+"""Maximum number of heads that one item of attention takes; in grouped-query attention, of heads times tokens."""
 
 ROW_BLOCK = 64
 """Number of rows that an attention item processes at a time: 128 KB of 512-wide rows, which stay in the L2 cache."""
 
 INDEX_LANES = 64
-"""Indexer heads per tile: one per lane, so queries are stored transposed and padded with zeros."""
+"""Indexer heads computed together, one per vector lane: queries are stored transposed and padded with zeros to it."""
 
 INDEX_BLOCK = 256
-"""Index rows per item: 128 KB of 128-wide rows."""
+"""Compressed rows that one item of the indexer scores: 128 KB of 128-wide rows."""
 
 INDEX_ROWS = 4
-"""Index rows scored together."""
+"""Compressed rows that the indexer scores together."""
 
 RANK_BLOCK = 512
-"""Values per block of which ``top`` keeps the maximum. A block is rescanned for each chosen value in it, and the maxima
-of all blocks are compared for each rank."""
+"""Values per block in ``top``, which keeps each block's maximum: for each rank it compares the maxima of all blocks,
+and then scans the block that the value came from again."""
 
 WIDENED = 4 * HEAD_GROUP * (ROW_BLOCK + 2)
-"""Offset of the widened rows in an attention work area: behind the scores and two numbers per head."""
+"""Offset in an attention work area of the rows converted to float32; before it are scores and two numbers per head."""
 
 
 def attention_bytes(dim: int) -> int:
-    """Return the work area of a thread in attention over rows of ``dim`` values."""
+    """Return the bytes of work area that each thread needs in attention over rows of ``dim`` values."""
     return WIDENED + 4 * ROW_BLOCK * dim
 
 
 def attend_bytes(dim: int) -> int:
-    """Return the work area in bytes of a thread in grouped-query attention over rows of ``dim`` values.
+    """Return the bytes of work area that each thread needs in grouped-query attention over rows of ``dim`` values.
 
-    Queries and sums of several tokens lie behind the widened rows.
+    After the rows converted to float32 come queries and sums of several tokens.
     """
     return attention_bytes(dim) + 2 * 4 * HEAD_GROUP * dim
 
 
 def index_bytes(dim: int) -> int:
-    """Return the work area of a thread in index scores: a few rows of ``dim`` values, widened."""
+    """Return the bytes of work area that each thread needs in the indexer, for a few rows of ``dim`` float32."""
     return 4 * INDEX_ROWS * dim
 
 
@@ -65,17 +65,17 @@ def index_query_floats(heads: int, dim: int) -> int:
 
 TILE_TOKENS, TILE_ROWS = 4, 3
 ROWS_AT_ONCE = 12
-"""Number of decoded rows that a group of tokens is multiplied with while the group is in the L1 cache."""
+"""Number of decoded weight rows by which a group of tokens is multiplied while the group is in the L1 cache."""
 
 SUMS_BYTES = 64 * TILE_TOKENS * TILE_ROWS
 """Bytes of the partial sums of one tile."""
 
 SPARE_BYTES = 1024
-"""Bytes of the zero-padded copy from which a partial last chunk is decoded."""
+"""Bytes of the zero-padded copy of a row's end, from which its last, incomplete chunk is decoded."""
 
 
 def gemm_bytes(n: int, chunk: int, record: int, rows: int, tokens_at_once: int) -> int:
-    """Return the work area in bytes of a thread in a product with n inputs per row; other arguments as in
+    """Return the bytes of work area that each thread needs in a GEMM with n inputs per row; other arguments as in
     ``simd.gemm.Gemm``."""
     decoded = ROWS_AT_ONCE // rows * -(-n // chunk) * record
     sums = tokens_at_once // TILE_TOKENS * ROWS_AT_ONCE // TILE_ROWS * SUMS_BYTES
@@ -83,13 +83,14 @@ def gemm_bytes(n: int, chunk: int, record: int, rows: int, tokens_at_once: int) 
 
 
 def first_slot(start: int, expert: int) -> int:
-    """Return the first token slot of the panel of the ``expert``-th used expert, preceded by ``start`` pairs.
+    """Return the first token slot of the inputs of the ``expert``-th expert in use, before which come ``start`` (token,
+    expert) pairs of other experts.
 
-    It is a multiple of the tile's tokens that the previous panel does not reach.
+    It is a multiple of the tile's tokens, after all slots of the previous expert.
     """
     return (start + (TILE_TOKENS - 1) * expert + TILE_TOKENS - 1) // TILE_TOKENS * TILE_TOKENS
 
 
 def panel_slots(pairs: int, used: int) -> int:
-    """Return an upper bound on the slots that the panels of ``used`` experts take together."""
+    """Return an upper bound on the token slots that ``pairs`` (token, expert) pairs of ``used`` experts take."""
     return first_slot(pairs, used)

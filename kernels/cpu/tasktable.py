@@ -1,5 +1,5 @@
-"""Every task of the backend: its name, the fields of its argument block (``abi.Task`` explains the marks) and, where an
-op is one task, how many items it has and what one costs.
+"""Every task (compiled function) of the CPU backend: its name, the fields of its argument block and, if an op consists
+of just this task, the number of items and the operations per item. ``abi.Task`` explains the notation.
 
 The compiled bodies are in ``tasks``; both sides read these declarations. Arrays are C-contiguous.
 """

@@ -22,7 +22,8 @@ ROW_BLOCK = 64
 """Number of rows that an attention item processes at a time: 128 KB of 512-wide rows, which stay in the L2 cache."""
 
 INDEX_LANES = 64
-"""Indexer heads computed together, one per vector lane: queries are stored transposed and padded with zeros to it."""
+"""Indexer heads computed together, one per vector lane: queries are stored transposed, and padded with zeros to a
+multiple of this many heads."""
 
 INDEX_BLOCK = 256
 """Compressed rows that one item of the indexer scores: 128 KB of 128-wide rows."""

@@ -1,6 +1,6 @@
-"""The CUDA backend: numba.cuda kernels for the whole op table. ``CUDA`` is the backend; cuda.md has the tour.
+"""The CUDA backend, class ``CUDA``: every op as kernels written in Numba's CUDA dialect (docs/explanation/cuda.md).
 
-Importing this package imports neither numba nor a driver: that is done by ``shim``, which ``backend`` asks for.
+Importing this package imports neither Numba nor a driver; using ``CUDA`` does (``driver.shim``).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """The CUDA backend: every op of ``ds4ref.kernels.ops`` on one GPU.
 
-    ops = CUDA()                                # RuntimeError with one line if there is no device
-    w = ops.place(matrix)                       # raw rows of the file, once
+    ops = CUDA()                                # RuntimeError with a message of one line if there is no usable GPU
+    w = ops.place(matrix)                       # copy the quantized weights to the GPU, once
     y = ops.host(ops.linear(ops.upload(x), w))
 
-Ops return at once; the device runs them in order. An index out of range raises IndexError later, from ``host``,
+Ops return at once, and the device runs them in order. An index out of range raises IndexError later, from ``host``,
 ``synchronize`` or ``replay``, which wait for the device.
 """
 
@@ -34,30 +34,32 @@ from .rows import copying
 
 GIB = 1 << 30
 WORKING = 2 << 30
-"""Bytes reserved for caches and results where not all weights fit."""
+"""Bytes of GPU memory reserved for caches and results when the weights are placed, at most an eighth of what is
+free."""
 
 CHUNK, SMALL_CHUNK = 2048, 512
-"""Default tokens of a prefill chunk: the more, the more inputs an expert has for each time its weights are read, and
-the fewer launches a token. SMALL_CHUNK: where memory is short."""
+"""Default number of prompt tokens processed at once in prefill; SMALL_CHUNK if GPU memory is short. The larger a chunk,
+the more inputs an expert has each time its weights are read, and the fewer kernel launches there are per token."""
 
 SMALL = 1024
-"""Uploads of at most this many bytes become inputs of the recording under construction."""
+"""Arrays of at most this many bytes that are uploaded while a recording is made become its inputs."""
 
 
 class Ops(RowOps, AttentionOps, ProductOps):
-    """All ops, launched at once or recorded by a subclass."""
+    """All ops; subclasses launch them at once or record them."""
 
 
 class Recorded(Recording, Ops):
-    """All ops, recorded."""
+    """The ops of ``CUDA``, recorded instead of launched."""
 
 
 class CUDA(Ops):
-    """Ops on device ``number``. ``threads`` is ignored.
+    """The CUDA backend: ops on GPU ``number``. Its attribute ``threads`` has no effect.
 
-    limit: most bytes of device memory to use, None for all. Raises MemoryError when they do not suffice.
-    host_memory: bytes of the machine's memory that this process may use, None for what the system says is available.
-    raises: class of the exceptions for what the driver refuses and for a device that failed.
+    limit: maximum bytes of GPU memory to use, None for all; ops raise MemoryError when they do not suffice
+    raises: class of the exceptions raised when the driver refuses a call or the GPU has failed
+    host_memory: bytes of the machine's memory that this process may use, None for what the system reports as available
+
     Python threads may share a backend; their ops take turns.
     """
 
@@ -77,14 +79,17 @@ class CUDA(Ops):
         self._absent: dict[np.dtype, DeviceArray] = {}
         self.failures: list[str] = []
         self.spare: int | None = None
-        """Bytes of device memory left for stacks of experts; None: all fit."""
+        """Bytes of GPU memory left for stacks of experts; None if all of them fit."""
         self.error = self.array(1, dtype=I32)
         self.fill(self.error, 0)
 
     def prepare(self, nbytes: int, of_experts: int) -> None:
-        """Plan for weights of ``nbytes`` bytes, ``of_experts`` of them in expert stacks. If they do not fit, the last
-        stacks stay in host memory, where kernels read the experts that a token chose over the bus. Raises MemoryError
-        if either has too little room."""
+        """Plan where weights go before they are placed: ``nbytes`` bytes in all, ``of_experts`` of them experts.
+
+        If they do not all fit on the GPU, the stacks of experts placed last will stay in host memory, from which
+        kernels read the experts that a token chose over the bus. Raise MemoryError if the GPU or the host has too
+        little memory.
+        """
         room = self.memory.room()
         spare = min(WORKING, room // 8)
         self.prefill_chunk = CHUNK if spare == WORKING else SMALL_CHUNK
@@ -106,17 +111,20 @@ class CUDA(Ops):
         self.spare = left
 
     def load(self, progress: Callable[[str], None] | None = None) -> None:
-        """Do nothing: kernels compile at first launch, and a model uses only some of them."""
+        """Do nothing: a kernel is compiled when it is first launched, because a model uses only some of them."""
 
     def record(self) -> Recorded:
-        """Begin a recording: ops called on it become launches of one graph.
-        Small arrays that this thread uploads until it is sealed are its inputs, copied at every replay."""
+        """Begin a recording and return it: ops called on it become launches of one CUDA graph.
+
+        Small arrays that this thread uploads until the recording is sealed are its inputs: each replay copies their
+        current values to the device.
+        """
         recording = Recorded(self)
         self._desk.recording = weakref.ref(recording)
         return recording
 
     def recorded(self) -> None:
-        """End this thread's recording: later uploads are no inputs."""
+        """Note that this thread's recording is sealed: arrays uploaded later are not its inputs."""
         self._desk.recording = None
 
     # --- memory
@@ -143,7 +151,8 @@ class CUDA(Ops):
         return array
 
     def place(self, w: Matrix) -> Matrix:
-        """Copy the raw rows of a matrix or stack to the device, as bfloat16 if its format has no kernels."""
+        """Copy a matrix or stack to the device, quantized as it is, or converted to bfloat16 if its format has no
+        kernels here. What does not fit goes to page-locked host memory (``prepare``)."""
         w = widened(w)
         source = np.ascontiguousarray(w.data)
         if w.experts and self.spare is not None:
@@ -153,11 +162,14 @@ class CUDA(Ops):
         return Matrix(w.fmt, self.moved(source), w.rows, w.cols)
 
     def placed_bytes(self, w: Matrix) -> int:
-        """Bytes of device memory that ``place`` takes for all of ``w``."""
+        """Return the bytes of memory that ``place`` takes for ``w``."""
         return placed_bytes(w)
 
     def fill(self, array: Any, values: Any) -> None:
-        """Overwrite ``array``, or a view of it, with host values or another array."""
+        """Overwrite ``array``, which may be a view of part of another, with host values or a device array.
+
+        Raise ValueError for a device array of another shape or dtype.
+        """
         if not array.size:
             return
         if isinstance(values, DeviceArray):
@@ -191,8 +203,9 @@ class CUDA(Ops):
         self.run(copying.copy(to, x))
 
     def host(self, array: Any) -> np.ndarray:
-        """Copy ``array`` to the host, or return what the last replay fetched. Waits. Raises IndexError if
-        a kernel met an index out of range since the last check."""
+        """Return ``array`` as a NumPy array: wait for the device and copy it, or return the copy that the last replay
+        made if it is an output of a recording. Raise IndexError if a kernel met an index out of range since the last
+        check."""
         fetched = array.buffer.mirror
         if fetched is not None and array.contiguous:
             if array.buffer.fetch is not None:
@@ -209,7 +222,7 @@ class CUDA(Ops):
         return values
 
     def synchronize(self) -> None:
-        """Wait for the device. Raises IndexError if a kernel met an index out of range since the last check."""
+        """Wait for the device; raise IndexError if a kernel met an index out of range since the last check."""
         with self.lock:
             self.driver.sync()
             self._raise()
@@ -221,7 +234,8 @@ class CUDA(Ops):
         self.tell(int(code[0]))
 
     def tell(self, code: int) -> None:
-        """Raise IndexError for a failure code other than 0, and clear the device's."""
+        """Raise the IndexError that belongs to ``code``, the failure code that a kernel wrote, and clear the code on
+        the device; do nothing for 0."""
         if code:
             self.driver.to_device(self.error.buffer.block, 0, np.zeros(1, np.int32))
             raise IndexError(self.failures[code - 1])

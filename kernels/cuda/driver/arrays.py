@@ -1,6 +1,7 @@
 """Arrays in device memory: shape, dtype, basic slicing and reshape, without arithmetic.
 
-Kernels take arrays flat (``flat``): sizes are arguments anyway, and one dimension is one compiled kernel for all ranks.
+Kernels take arrays as one-dimensional (``flat``) and their sizes as numbers, so that one compiled kernel serves arrays
+of any number of axes.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from .memory import Buffer
 
 
 class DeviceArray:
-    """A strided view of a ``Buffer``; ``offset`` and ``strides`` in bytes."""
+    """An array in device memory: a strided view of a ``Buffer``; ``offset`` and ``strides`` are in bytes."""
 
     __slots__ = ("_flat", "buffer", "dtype", "offset", "shape", "strides")
 
@@ -42,7 +43,7 @@ class DeviceArray:
 
     @property
     def contiguous(self) -> bool:
-        """Whether its values lie in C order without gaps."""
+        """Whether the values are stored in C order without gaps."""
         wanted = self.dtype.itemsize
         for length, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
             if length != 1 and stride != wanted and self.size:
@@ -56,7 +57,7 @@ class DeviceArray:
         return self.shape[0]
 
     def __getitem__(self, at: Any) -> DeviceArray:
-        """View by basic indexing: integers, slices, None, an ellipsis."""
+        """Return a view by basic indexing: integers, slices, None, an ellipsis."""
         keys = at if isinstance(at, tuple) else (at,)
         used = sum(key is not None and key is not Ellipsis for key in keys)
         if used > self.ndim:
@@ -88,7 +89,10 @@ class DeviceArray:
         return DeviceArray(self.buffer, shape, self.dtype, offset, strides)
 
     def reshape(self, *shape: Any) -> DeviceArray:
-        """View in another shape, one dimension of which may be -1. Raises ValueError if not contiguous."""
+        """Return a view with another shape, one size of which may be -1 (whatever fits).
+
+        Raise ValueError if the array is not contiguous or does not have that many values.
+        """
         wanted = tuple(shape[0]) if len(shape) == 1 and not isinstance(shape[0], int | np.integer) else shape
         if not self.contiguous:
             raise ValueError("an array with gaps between its values cannot be reshaped")
@@ -99,8 +103,10 @@ class DeviceArray:
         return DeviceArray(self.buffer, whole, self.dtype, self.offset)
 
     def flat(self) -> Any:
-        """Return the kernel argument: all values of a contiguous array in one dimension. Raise RuntimeError for a
-        place of a recording that is not sealed."""
+        """Return the array as an argument of a kernel: its values in one dimension. It must be contiguous.
+
+        Raise RuntimeError for a result of a recording that is not sealed, which has no memory yet.
+        """
         if self._flat is None:
             block = self.buffer.block
             if block is None:
@@ -109,7 +115,8 @@ class DeviceArray:
         return self._flat
 
     def move(self, buffer: Buffer) -> None:
-        """Become an array at the beginning of another buffer. Views made before stay where they are."""
+        """Let this array refer to the beginning of another buffer, without copying values. Views made before still
+        refer to the old one."""
         self.buffer, self.offset, self._flat = buffer, 0, None
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:

@@ -1,10 +1,10 @@
-"""Machine code of kernels, kept in the user's cache: compiled once for an architecture, then only loaded.
+"""Machine code of kernels, kept in the user's cache folder: compiled once for a GPU architecture, then only loaded.
 
-    CACHE/cubins/SOURCES-VERSIONS/sm_90/KEY.cubin      written here; VERSIONS: of numba-cuda and of the compiler
+    CACHE/cubins/SOURCES-VERSIONS/sm_90/KEY.cubin      VERSIONS are those of numba-cuda and of the compiler
 
-A key is a digest of all that a kernel is made of: every source of the packages it comes from (SOURCES), its name, what
-its maker bound (format, layout, device functions), options, types of arguments. A kernel of which something is of a
-kind that ``describe`` does not know has no key, and is compiled in every process.
+A key is a digest of everything that determines a kernel: the source files of the packages it comes from (SOURCES), its
+name, the values that its function closes over (format, layout, device functions), options, types of arguments. If one
+of them is of a kind that ``describe`` does not know, the kernel has no key and is compiled in every process.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from ...cachedir import cache_dir
 from .shim import dispatcher_class
 
 PACKAGES = Path(__file__).resolve().parents[2]
-"""``kernels``: what kernels are made of lies below it."""
+"""The folder ``kernels``, which holds all source files that kernels are made of."""
 
 KEPT = 4
-"""Sources or versions whose machine code is kept."""
+"""Number of combinations of sources and versions whose machine code is kept."""
 OPTIONS = "max_registers", "fastmath", "opt", "debug", "lineinfo", "launch_bounds"
-"""What ``cuda.jit`` may be told that changes machine code."""
+"""Options of ``cuda.jit`` that change the machine code."""
 
 
 class UnknownError(Exception):
-    """A value that no key can tell from others."""
+    """A kernel depends on a value that a key cannot describe."""
 
 
 @functools.cache
@@ -49,7 +49,11 @@ def sources() -> str:
 
 
 def describe(value: Any, under: tuple[int, ...] = ()) -> Iterator[str]:
-    """Yield what tells ``value`` from others of the same sources. UnknownError if its kind is not known."""
+    """Yield texts that describe ``value`` (a kernel, or something it depends on), given the source files; raise
+    UnknownError for a value of an unknown kind.
+
+    under: ids of the values that ``value`` is part of, to notice cycles
+    """
     if id(value) in under:
         yield "itself"
         return
@@ -83,7 +87,7 @@ def describe(value: Any, under: tuple[int, ...] = ()) -> Iterator[str]:
 
 
 def key_of(kernel: Any, kinds: tuple[Any, ...]) -> str | None:
-    """Return the key of a kernel for arguments of these types, None if it has none."""
+    """Return the key of a kernel compiled for arguments of the types ``kinds``; None if it cannot have one."""
     try:
         parts = [sources(), *describe(kernel), *(str(kind) for kind in kinds)]
     except UnknownError:
@@ -93,7 +97,8 @@ def key_of(kernel: Any, kinds: tuple[Any, ...]) -> str | None:
 
 @functools.cache
 def kept() -> Path | None:
-    """Return the folder to write to, below which each architecture has its own; None if there is no home directory."""
+    """Return the folder for machine code from these sources and versions, with a subfolder for each architecture; None
+    if there is no home directory."""
     from numba.cuda.cudadrv.runtime import runtime
 
     versions = "-".join((metadata.version("numba-cuda"), *map(str, runtime.get_version())))
@@ -104,8 +109,8 @@ def kept() -> Path | None:
 
 
 def find(key: str, architecture: str) -> tuple[bytes, str] | None:
-    """Return the machine code kept under ``key`` for ``architecture`` (sm_90), and the name of its entry; None if there
-    is none, or it is not whole."""
+    """Return the machine code kept under ``key`` for ``architecture`` (such as sm_90), and the name of its entry point;
+    None if there is none, or the file is damaged."""
     with contextlib.suppress(OSError, ValueError):
         head, code = Path(kept() or "", architecture, f"{key}.cubin").read_bytes().split(b"\n", 1)
         digest, entry = head.decode().split(" ")
@@ -115,7 +120,8 @@ def find(key: str, architecture: str) -> tuple[bytes, str] | None:
 
 
 def keep(key: str, architecture: str, code: bytes, entry: str) -> None:
-    """Write machine code. A folder that cannot be written to is no error."""
+    """Write machine code, whose entry point is called ``entry``, to the cache. A folder that cannot be written to is
+    not an error."""
     folder = kept()
     if folder is None:
         return
@@ -136,6 +142,6 @@ def keep(key: str, architecture: str, code: bytes, entry: str) -> None:
 
 
 def _forget(folder: Path) -> None:
-    """Delete what other sources or versions left, but for the newest ones."""
+    """Delete the machine code from other sources or versions in ``folder``, except the KEPT newest."""
     for old in sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime)[:-KEPT]:
         shutil.rmtree(old, ignore_errors=True)

@@ -1,7 +1,7 @@
-"""What CUDA devices there are, and why one cannot be used, each in one line.
+"""List the CUDA devices and, in one line each, why one cannot be used.
 
-A device is usable if a tiny kernel could be compiled and loaded into it: a driver that is too old, or a compiler of
-which a part is missing, shows only then.
+A device is usable if a tiny kernel could be compiled and loaded into it; a driver that is too old or an incomplete
+compiler is noticed only then.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from .loading import compiled
 from .shim import IMPLEMENTATION, cuda, one_line, types
 
 OLDEST = (8, 0)
-"""Compute capability that the kernels need at least: asynchronous copies into shared memory, int8 matrix products."""
+"""Lowest compute capability with what the kernels use: asynchronous copies into shared memory, int8 tensor cores."""
 
 
 @dataclass(frozen=True)
 class DeviceInfo:
-    """One device: name, compute capability, memory in bytes (0: unknown), and why it cannot be used (None: it can)."""
+    """One GPU: number, name, compute capability, memory in bytes (0 if unknown), and ``refusal``, a line that says why
+    it cannot be used (None if it can)."""
 
     number: int
     name: str
@@ -30,7 +31,7 @@ class DeviceInfo:
 
 
 def refusal(number: int | None = None) -> str | None:
-    """Say why no kernel can run here, or none on device ``number``; None if one can."""
+    """Return one line that says why no kernel can run on device ``number`` (None: on any device); None if one can."""
     count, reason = _found()
     if not count:
         return f"no CUDA device: {reason}"
@@ -50,10 +51,11 @@ def devices() -> list[DeviceInfo]:
 
 @functools.cache
 def _found() -> tuple[int, str]:
-    """Number of devices, and why there are none."""
+    """Return the number of devices and, if that is 0, why."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of a driver older than NVIDIA's packages: ``_device`` sees if it matters
+            warnings.simplefilter("ignore")  # about a driver older than NVIDIA's packages: ``_device`` finds out if
+            # that matters
             count = len(cuda.gpus) if cuda.is_available() else 0
     except Exception as error:  # libraries that cannot be loaded, or a driver that cannot say what it has
         return 0, _told(error)
@@ -73,7 +75,7 @@ def _device(number: int) -> DeviceInfo:
                 reason = f"compute capability {_dotted(capability)} is below {_dotted(OLDEST)}"
             else:
                 _load_a_kernel()
-    except Exception as error:  # of any of a dozen classes in four packages; whatever it is, it is the reason
+    except Exception as error:  # of any of a dozen classes in four packages; whichever it is, it says why
         reason = _too_old(error) or _reason(error)
     return DeviceInfo(number, name, capability, memory, reason)
 
@@ -81,24 +83,25 @@ def _device(number: int) -> DeviceInfo:
 @cuda.jit
 def nothing(out, x, n):
     """Do nothing, with the arguments of a small kernel."""
-    return  # numba-cuda looks for a statement behind the text
+    return  # numba-cuda needs a statement after the docstring
 
 
 def _load_a_kernel() -> None:
     """Compile a kernel that does nothing for the current device and load it."""
     floats = types.Array(types.float32, 1, "C")
-    anew = cuda.jit(nothing.py_func)  # what was compiled for one device would not be loaded into the next
+    anew = cuda.jit(nothing.py_func)  # a new dispatcher, because code compiled for one device does not load on another
     compiled(anew, (floats, floats, types.int64))
 
 
 OF_OLD_DRIVERS = (
     "CUDA_ERROR_UNSUPPORTED_PTX_VERSION", "CUDA_ERROR_NO_BINARY_FOR_GPU", "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
 )  # fmt: skip
-"""Errors of a driver that cannot read what a newer compiler made."""
+"""Names of the errors of a driver that is too old for code from a newer compiler."""
 
 
 def _too_old(error: Exception) -> str | None:
-    """Say which driver or extra is needed, if ``error`` comes from a driver older than the compiler; else None."""
+    """If ``error`` comes from a driver older than the compiler, return a line that says which driver, or which pip
+    extra of ours, is needed; else None."""
     try:
         has, made_by = _versions()
     except Exception:  # without both versions there is nothing to compare
@@ -114,7 +117,7 @@ def _too_old(error: Exception) -> str | None:
 
 
 def _versions() -> tuple[tuple[int, int], tuple[int, int]]:
-    """CUDA versions of the driver and of the compiler."""
+    """Return the CUDA versions of the driver and of the compiler, each as (major, minor)."""
     from numba.cuda.cudadrv.driver import driver
     from numba.cuda.cudadrv.runtime import runtime
 
@@ -124,13 +127,13 @@ def _versions() -> tuple[tuple[int, int], tuple[int, int]]:
 
 def _reason(error: Any) -> str:
     text = one_line(error)
-    if type(error).__name__.startswith("DynamicLib"):  # cuda.pathfinder, about what the extra brings
+    if type(error).__name__.startswith("DynamicLib"):  # cuda.pathfinder misses a library that the pip extra installs
         return f"{text.split(': ')[0]}: pip install 'ds4ref[cuda13]', or [cuda12] for a driver for CUDA 12"
     return f"no kernel can run on it: {text}"
 
 
 def report() -> list[str]:
-    """Lines for people: the ``numba.cuda`` in use, the devices, why none can be used."""
+    """Return lines for people to read: which ``numba.cuda`` is in use, the devices, and why none can be used."""
     target = (
         "numba-cuda" if IMPLEMENTATION == "NVIDIA" else "numba's bundled target (pip install 'ds4ref[cuda13]' is newer)"
     )
@@ -161,5 +164,5 @@ def _driver_error() -> str:
 
 
 def _told(error: Any) -> str:
-    """The first sentence, without the error's number, before which its name came."""
+    """Return the first sentence of an error's text, without the error number that follows the error's name."""
     return one_line(error).split(" (<")[0].split(". ")[0].rstrip(".:")

@@ -1,4 +1,4 @@
-"""Sizes of launches: threads of a block (powers of two, whole warps) and blocks of a grid."""
+"""Sizes of kernel launches: threads per block (powers of two, whole warps) and blocks per grid."""
 
 from __future__ import annotations
 
@@ -12,24 +12,28 @@ import numpy as np
 from .shim import cuda
 
 MOST_THREADS = 1024
-"""Threads of a block at most."""
+"""Maximum number of threads per block."""
 
 
 def threads_for(items: int, most: int = 256, each: int = 4) -> int:
-    """Threads for a block with ``items`` independent items, about ``each`` of them a thread."""
+    """Return the number of threads (32 to ``most``) of a block that works on ``items`` independent items, so that each
+    thread has about ``each`` of them."""
     wanted = -(-items // each)
     return max(32, min(most, 1 << max(0, wanted - 1).bit_length()))
 
 
 def blocks_for(items: int, threads: int) -> int:
-    """Blocks that do ``threads`` items each, mostly a thread each, for all items; at least one."""
+    """Return the number of blocks for ``items`` items if each does ``threads`` of them; at least one."""
     return max(1, -(-items // threads))
 
 
 def per_value(most: int = 256) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Decorator: compile a kernel whose threads take items a grid apart, and return the function (stream, *arguments)
-    that launches it with a thread, in blocks of at most ``most``, for each of its parameter ``size``. Python's floats
-    become float32."""
+    """Return a decorator for kernels that compute one value per thread: it makes the kernel a function (stream,
+    *arguments) that launches it.
+
+    The kernel must have a parameter ``size``, the number of values; it is launched with at least that many threads, in
+    blocks of at most ``most``. Python floats are passed as float32.
+    """
 
     def make(function: Callable[..., None]) -> Callable[..., None]:
         kernel, at = cuda.jit(function), list(inspect.signature(function).parameters).index("size")

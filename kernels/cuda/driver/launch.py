@@ -1,4 +1,4 @@
-"""A launch of kernels as data, which recordings keep, share and join."""
+"""A launch of kernels as a data object, so that recordings can keep launches, join them, and repeat them elsewhere."""
 
 from __future__ import annotations
 
@@ -12,8 +12,13 @@ from .arrays import DeviceArray
 
 @dataclass
 class Launch:
-    """A call of ``function(stream, *writes, *reads, *matrices, *numbers)`` with flat arrays. ``chain`` describes a
-    chain of row stages (``ops.rows.Chain``), which a recording may join with others."""
+    """A future call of ``function(stream, *writes, *reads, *matrices, *numbers)``, which launches one or more kernels.
+
+    writes, reads: arrays that the kernels write and read, passed as one-dimensional
+    numbers: other arguments
+    chain: for a chain of row stages (``ops.rows.Chain``), its description, by which a recording may join it with others
+    matrices: weights that the kernels read
+    """
 
     function: Callable[..., None]
     writes: Sequence[DeviceArray]
@@ -23,12 +28,12 @@ class Launch:
     matrices: Sequence[Matrix] = ()
 
     def call(self, stream: Any) -> None:
-        """Call the function now."""
+        """Call the function now, on this CUDA stream."""
         placed = [Matrix(w.fmt, w.data.flat(), w.rows, w.cols) for w in self.matrices]
         arrays = [array.flat() for array in (*self.writes, *self.reads)]
         self.function(stream, *arrays, *placed, *self.numbers)
 
 
 def same_values(x: DeviceArray, y: DeviceArray) -> bool:
-    """Whether two contiguous arrays are the same memory, in any shape."""
+    """Return whether two contiguous arrays are exactly the same memory; their shapes may differ."""
     return x.buffer is y.buffer and x.offset == y.offset and x.size == y.size

@@ -1,9 +1,9 @@
-"""Launch kernels by the driver's C interface: ``kernel[grid, block, stream, shared](*args)`` of numba.cuda, without the
-0.1 ms of Python that it spends on types and arguments each time.
+"""Launch kernels through the driver's C interface: this replaces numba.cuda's ``kernel[grid, block, stream,
+shared](*args)``, which spends 0.1 ms in Python on types and arguments each time.
 
-What a kind of arguments needs is made once: the compiled function, and memory that the driver reads parameters from, a
-word of 8 bytes each. A launch then packs numbers and addresses and calls ``cuLaunchKernel``. A kernel is given
-``KernelArray``, plain numbers, NumPy's numbers, and tuples of these.
+For each combination of argument types two things are made once: the compiled function, and the memory from which the
+driver reads the parameters, in words of 8 bytes. A launch then packs numbers and addresses into it and calls
+``cuLaunchKernel``. Arguments of a kernel may be ``KernelArray``, Python's and NumPy's numbers, and tuples of these.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .shim import DriverError, dispatcher_class, driver_library, error_name, fro
 
 
 class KernelArray:
-    """What a kernel is given for an array in device memory: ``size`` values from an address on."""
+    """An array in device memory as an argument of a kernel: ``size`` values of ``dtype`` at address ``pointer``."""
 
     __slots__ = ("dtype", "words")
 
@@ -32,14 +32,14 @@ class KernelArray:
 
 
 def kind_of_kernel_array(value: Any) -> Any | None:
-    """Return Numba's type of an array, None for other values."""
+    """Return Numba's type of ``value`` if it is a ``KernelArray``, else None."""
     if not isinstance(value, KernelArray):
         return None
     return types.Array(from_dtype(value.dtype), 1, "C")
 
 
 def kind_of(value: Any, kind_of_array: Callable[[Any], Any | None] = kind_of_kernel_array) -> Any:
-    """Return Numba's type of an argument of a kernel."""
+    """Return Numba's type of ``value``, an argument of a kernel; ``kind_of_array`` returns the type of an array."""
     kind = kind_of_array(value)
     if kind is not None:
         return kind
@@ -50,7 +50,7 @@ def kind_of(value: Any, kind_of_array: Callable[[Any], Any | None] = kind_of_ker
 
 LETTERS = {bool: "?7x", int: "q", float: "d", np.bool_: "?7x", np.float32: "f4x", np.float64: "d", np.int32: "i4x",
            np.int64: "q", np.uint32: "I4x", np.uint64: "Q"}  # fmt: skip
-"""How ``struct`` packs a number into a word of 8 bytes."""
+"""Type of a number -> format with which ``struct`` packs it into a word of 8 bytes."""
 
 
 def leaves(args: Iterable[Any]) -> list[Any]:
@@ -65,7 +65,8 @@ def leaves(args: Iterable[Any]) -> list[Any]:
 
 
 class Prepared:
-    """A compiled kernel for one kind of arguments, and its parameters' memory."""
+    """A kernel compiled for one combination of argument types, and the memory from which the driver reads its
+    parameters."""
 
     def __init__(self, kernel: Any, args: Sequence[Any], flat: Sequence[Any]) -> None:
         self.function = function_of(kernel, tuple(kind_of(arg) for arg in args))
@@ -77,7 +78,7 @@ class Prepared:
         self.parameters = (ctypes.c_void_p * max(1, count))(*range(start, start + 8 * count, 8))
 
     def fill(self, flat: Sequence[Any]) -> None:
-        """Write parameters."""
+        """Write the parameters of a launch: the arguments ``flat``, as ``leaves`` returns them."""
         values: list[Any] = []
         for leaf in flat:
             if isinstance(leaf, KernelArray):
@@ -92,7 +93,10 @@ _lock = threading.RLock()
 
 
 def prepared(kernel: Any, args: Sequence[Any], flat: Sequence[Any]) -> Prepared:
-    """Return what launches of ``kernel`` with such arguments need; compile it the first time."""
+    """Return what launches of ``kernel`` with arguments of these types need; the first time, compile the kernel.
+
+    flat: the same arguments, as ``leaves`` returns them
+    """
     key = kernel, *[leaf.dtype.char if isinstance(leaf, KernelArray) else type(leaf) for leaf in flat]
     ready = _prepared.get(key)
     if ready is None:
@@ -101,14 +105,14 @@ def prepared(kernel: Any, args: Sequence[Any], flat: Sequence[Any]) -> Prepared:
 
 
 PLAIN_SHARED = 48 << 10
-"""Bytes of shared memory of a block without ``allow_shared``."""
+"""Bytes of shared memory that a block may use without ``allow_shared``."""
 
 _allowed: dict[Prepared, int] = {}
 
 
 def allow_shared(kernel: Any, nbytes: int, args: Sequence[Any], fixed: int = 0) -> None:
-    """Allow launches of ``kernel`` with such arguments ``nbytes`` of dynamic shared memory besides ``fixed`` bytes of
-    static arrays. DriverError if the device refuses."""
+    """Allow launches of ``kernel`` with arguments of these types to use ``nbytes`` of dynamic shared memory per block,
+    besides ``fixed`` bytes of static arrays. Raise DriverError if the device refuses."""
     if nbytes + fixed <= PLAIN_SHARED:
         return
     with _lock:
@@ -119,7 +123,10 @@ def allow_shared(kernel: Any, nbytes: int, args: Sequence[Any], fixed: int = 0) 
 
 
 class Launcher:
-    """What ``kernel[grid, block, stream, shared]`` gives."""
+    """The object that ``kernel[grid, block, stream, shared]`` returns; calling it launches the kernel.
+
+    library: the driver's C library, loaded at the first launch
+    """
 
     library: Any = None
 
@@ -128,7 +135,7 @@ class Launcher:
         self.grid, self.block = _three(grid), _three(block)
 
     def __call__(self, *args: Any) -> None:
-        """Launch it. DriverError if the driver refuses."""
+        """Launch the kernel with these arguments; raise DriverError if the driver refuses."""
         library = Launcher.library
         if library is None:
             library = Launcher.library = driver_library()
@@ -145,7 +152,7 @@ class Launcher:
 
 
 def _three(sizes: Any) -> tuple[int, int, int]:
-    """Sizes of a grid or block in three dimensions."""
+    """Return the sizes of a grid or block, given as a number or tuple, in three dimensions."""
     if isinstance(sizes, tuple):
         x, y, z = (*sizes, 1, 1)[:3]
         return int(x), int(y), int(z)
@@ -156,7 +163,8 @@ _numba_configure = dispatcher_class.configure
 
 
 def _configure(kernel: Any, *sizes: Any) -> Any:
-    """Stand in for ``CUDADispatcher.configure``: kernels of this package are launched here, all others by Numba."""
+    """Return what ``kernel[sizes]`` returns, in place of Numba's ``CUDADispatcher.configure``: a ``Launcher`` for
+    kernels of this package, Numba's own object for all others."""
     if kernel.py_func.__module__.startswith(__package__.rpartition(".")[0] + "."):
         return Launcher(kernel, *sizes)
     return _numba_configure(kernel, *sizes)

@@ -1,4 +1,4 @@
-"""Functions that the driver can launch: kernels compiled for this device, or loaded from what was kept (``cubins``)."""
+"""Functions that the driver can launch: kernels compiled for this device, or loaded from the cache (``cubins``)."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from . import cubins
 from .shim import DriverError, compute_capability, cuda, driver_library, error_name, machine_code
 
 MOST_DYNAMIC = 8
-"""CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES."""
+"""CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, the attribute that limits a block's dynamic shared memory."""
 
 
 class Function:
-    """A kernel in the device's memory; ``handle`` is what ``cuLaunchKernel`` takes."""
+    """A compiled kernel loaded into the device; ``handle`` is the argument of ``cuLaunchKernel`` for it."""
 
     def __init__(self, code: bytes, entry: str):
-        """DriverError if the driver cannot load the machine code."""
+        """Load machine code with this entry point; raise DriverError if the driver cannot."""
         self._lib, self._code = driver_library(), code
         self.handle, loaded = ctypes.c_void_p(), ctypes.c_void_p()
         with contextlib.ExitStack() as undo:
@@ -27,7 +27,7 @@ class Function:
             undo.pop_all()  # stays loaded until the process ends
 
     def allow_dynamic(self, nbytes: int) -> None:
-        """Allow a block ``nbytes`` of dynamic shared memory. DriverError if the device refuses."""
+        """Allow a block to use ``nbytes`` of dynamic shared memory; raise DriverError if the device refuses."""
         device = int(cuda.current_context().device.id)
         code = self._lib.cuKernelSetAttribute(MOST_DYNAMIC, nbytes, self.handle, device)
         if code:
@@ -40,16 +40,17 @@ class Function:
 
 
 def compiled(kernel: Any, kinds: tuple[Any, ...]) -> Function:
-    """Compile ``kernel`` for arguments of these types, and load it."""
+    """Compile ``kernel`` for arguments of the types ``kinds``, and load it."""
     return Function(*machine_code(kernel, kinds))
 
 
 def function_of(kernel: Any, kinds: tuple[Any, ...]) -> Function:
-    """The same, without compiling where the machine code was kept."""
+    """Load ``kernel`` for arguments of the types ``kinds`` from the cache; if it is not there, compile it and keep
+    it."""
     key, architecture = cubins.key_of(kernel, kinds), "sm_{}{}".format(*compute_capability())
     kept = cubins.find(key, architecture) if key else None
     if kept is not None:
-        with contextlib.suppress(DriverError):  # made for another device or by a newer compiler: made anew
+        with contextlib.suppress(DriverError):  # made for another device or by a newer compiler: compile it again
             return Function(*kept)
     made = machine_code(kernel, kinds)
     if key:

@@ -1,7 +1,8 @@
-"""A pool of device memory: ops allocate results all the time, and the driver's own allocation stops the device.
+"""A pool of GPU memory blocks, reused by size: ops allocate results all the time, and each allocation by the driver
+itself would stop the device.
 
-A ``Buffer`` returns its block to the pool when its last array is gone. The next op may have it at once, because all
-work of a backend is in one stream. Large blocks (weights, caches) go back to the driver.
+A ``Buffer`` returns its block to the pool when its last array is gone. The next op may use it at once, because all work
+of a backend is in one stream. Large blocks (weights, caches) are freed instead.
 """
 
 from __future__ import annotations
@@ -16,19 +17,22 @@ import numpy as np
 from .gpu import Block
 
 KEPT = 256 << 20
-"""Bytes of the largest block that the pool keeps."""
+"""Size in bytes of the largest block that the pool keeps; larger ones are freed."""
 
 SLAB_BYTES = 1 << 16
-"""Bytes for the small inputs of one recording."""
+"""Bytes of device memory for the small inputs of one recording together."""
 
 ALIGNMENT = 256
 
 
 class Buffer:
-    """``nbytes`` of device memory from byte ``start`` of ``block``; a place of a recording has no block until ``seal``.
+    """A range of device memory: ``nbytes`` bytes from byte ``start`` of ``block``. A result of a recording has no block
+    until ``seal`` gives it one.
 
-    mirror: the same bytes in host memory, of an input (written there, copied with its slab) or of a fetched result
-    fetch: fills the mirror, if the result is fetched on demand
+    owner: the pool or other object that takes the block back when the buffer is deleted
+    slab: the ``Slab`` that the buffer is part of, if it is a small input of a recording
+    mirror: the same bytes in host memory, for an input (which is written there) or a result that replays fetch
+    fetch: function that brings the mirror up to date, for a result that is fetched only when asked for
     keep: objects that must live as long as the buffer
     """
 
@@ -49,12 +53,12 @@ class Buffer:
 
     def __del__(self) -> None:
         if self.owner is not None and self.block is not None:
-            with suppress(Exception):  # memory of a context that an error ended cannot be freed, and is free
+            with suppress(Exception):  # after an error that made the context unusable, its memory is already free
                 self.owner.give_back(self.block)
 
 
 class Pinned:
-    """Page-locked host memory (``values``, uint8); it returns to its pool when it is deleted."""
+    """Page-locked host memory (``values``, uint8), which returns to ``pool`` when this object is deleted."""
 
     def __init__(self, values: np.ndarray, pool: list[np.ndarray]):
         self.values, self._pool = values, pool
@@ -64,7 +68,7 @@ class Pinned:
 
 
 class Far:
-    """Owner of a buffer in page-locked host memory, which kernels read over the bus."""
+    """Owner of a buffer that is in page-locked host memory, from which kernels read over the bus."""
 
     def __init__(self, driver: Any, values: np.ndarray):
         self.driver, self.values = driver, values
@@ -74,9 +78,11 @@ class Far:
 
 
 class Slab:
-    """Small inputs side by side in device memory and in host memory, copied in one piece.
+    """The small inputs of a recording, side by side in host memory and again in device memory, so that one copy brings
+    all of them to the device.
 
-    dirty: host values were written since the last copy; busy: a copy may be running, so host values must not change
+    dirty: whether host values were written since the last copy
+    busy: whether a copy may still be running, so that host values must not be changed yet
     """
 
     def __init__(self, memory: Memory):
@@ -89,7 +95,7 @@ class Slab:
         self.used, self.dirty, self.busy = 0, False, False
 
     def take(self, values: np.ndarray) -> Buffer | None:
-        """Add an input; None if the slab is full."""
+        """Add an input with these values and return its buffer; None if there is not enough space left."""
         start, end = self.used, self.used + values.nbytes
         if end > SLAB_BYTES:
             return None
@@ -99,7 +105,7 @@ class Slab:
         return buffer
 
     def write(self, buffer: Buffer, offset: int, values: np.ndarray) -> None:
-        """Write host values from byte ``offset`` of a buffer; the next copy brings them to the device."""
+        """Write host values at byte ``offset`` of an input's buffer; the next copy brings them to the device."""
         assert buffer.mirror is not None
         if self.busy:
             self.driver.sync()
@@ -115,18 +121,20 @@ class Slab:
 
 
 class Memory:
-    """Blocks of a driver, pooled by size; at most ``limit`` bytes of them."""
+    """A pool of GPU memory blocks allocated through ``driver``, reused by size; at most ``limit`` bytes (None: no
+    limit)."""
 
     def __init__(self, driver: Any, limit: int | None = None):
         self.driver, self.limit = driver, limit
         self.taken = 0
-        """Bytes allocated by the driver and not freed."""
+        """Bytes that the driver allocated for us and that are not freed yet, in use or in the pool."""
         self._free: dict[int, list[Block]] = {}
         self._pinned: dict[int, list[np.ndarray]] = {}
         self._lock = threading.RLock()
 
     def buffer(self, nbytes: int) -> Buffer:
-        """Allocate a buffer, not initialised. Raises MemoryError if the device or the limit has too little."""
+        """Allocate a buffer, not initialised; raise MemoryError if the device has too little memory or the limit would
+        be exceeded."""
         size = _size_class(nbytes)
         with self._lock:
             kept = self._free.get(size)
@@ -134,13 +142,14 @@ class Memory:
         return Buffer(block, nbytes, owner=self)
 
     def far(self, values: np.ndarray) -> Buffer:
-        """Copy values to page-locked host memory. Raises MemoryError if the host has too little."""
+        """Copy values to page-locked host memory, which kernels can read, and return its buffer; raise MemoryError if
+        the host has too little."""
         pinned = self.driver.pinned(values.nbytes)
         np.copyto(pinned, values.reshape(-1))
         return Buffer(Block(pinned.ctypes.data, values.nbytes), values.nbytes, owner=Far(self.driver, pinned))
 
     def room(self) -> int:
-        """Free bytes, within the limit; approximate."""
+        """Return about how many bytes of device memory are free, within the limit."""
         free, _ = self.driver.memory()
         return free if self.limit is None else max(0, min(free, self.limit - self.taken))
 
@@ -181,7 +190,7 @@ class Memory:
         self.driver.free(block)
 
     def pinned(self, nbytes: int) -> Pinned:
-        """Page-locked host memory of at least ``nbytes``."""
+        """Return page-locked host memory of at least ``nbytes`` bytes, from a pool."""
         size = _size_class(nbytes)
         with self._lock:
             pool = self._pinned.setdefault(size, [])
@@ -189,7 +198,8 @@ class Memory:
 
 
 def _size_class(nbytes: int) -> int:
-    """Round up to one of four sizes between powers of two, so that blocks are reused; keep large sizes as they are."""
+    """Return ``nbytes`` rounded up to one of four sizes between powers of two, so that blocks of similar results can be
+    reused; sizes above KEPT are rounded only to the alignment."""
     size = max(ALIGNMENT, -(-nbytes // ALIGNMENT) * ALIGNMENT)
     if size > KEPT:
         return size

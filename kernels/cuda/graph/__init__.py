@@ -1,1 +1,2 @@
-"""Recordings: the launches of a token, joined, laid out in memory and captured as one CUDA graph."""
+"""Recordings: the kernel launches of a token's pass, joined where possible, with memory assigned to their results, and
+captured as one CUDA graph."""

@@ -1,9 +1,9 @@
-"""Join launches of a recording that compute the same bits as one.
+"""Join launches of a recording where one launch computes the same bits as several.
 
-A query head gets norm and rope; a cached row gets norm, rope, two roundings and is stored. Each of these ops is a chain
-of one stage of one kernel (``rows.stages``), so a chain of several stages computes the same bits without rows going
-through memory or a launch for each. Two products that follow each other and read the same inputs (gate and up) are one
-launch with two matrices.
+A query head is normed and rotated (rope); a cache row is normed, rotated, rounded twice and stored. Each of these ops
+is one stage of the same kernel (``rows.stages``), so a single launch for a chain of several stages computes the same
+bits, and rows need not go through memory in between. Two consecutive products of the same inputs (gate and up) become
+one launch with two matrices.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from ..products import matvec
 
 
 def both(launch: Launch, later: Launch) -> Launch | None:
-    """Return one launch for two that follow each other, products of the same inputs; None if they are others."""
+    """Return one launch for two consecutive ones if they are mat-vec products of the same inputs that can run together;
+    else None."""
     if not launch.function is later.function is matvec.multiply or launch.numbers != later.numbers:
         return None
     (w,), (w2,) = launch.matrices, later.matrices
@@ -27,8 +28,11 @@ def both(launch: Launch, later: Launch) -> Launch | None:
 
 
 def joined(launches: list[Launch], kept: set[int], absent: DeviceArray) -> list[Launch]:
-    """Join chains whose result has a single, later reader and is not in ``kept`` (ids of buffers). A joined chain takes
-    the place of its last part. ``absent`` stands for optional float arrays that are None."""
+    """Return the launches with chains of row stages joined: two become one if the result of the first is read by the
+    second alone and is not in ``kept`` (ids of buffers). The joined launch takes the place of the second.
+
+    absent: array to pass to kernels in place of float arrays that are None
+    """
     readers: dict[int, list[int]] = {}
     for number, launch in enumerate(launches):
         for buffer in {id(array.buffer) for array in launch.reads}:
@@ -52,6 +56,6 @@ def joined(launches: list[Launch], kept: set[int], absent: DeviceArray) -> list[
 
 
 def _written_between(between: Sequence[Launch], reader: Launch) -> bool:
-    """Whether one of the launches ``between`` writes an array that ``reader`` reads."""
+    """Return whether one of the launches ``between`` writes an array that ``reader`` reads."""
     read = {id(array.buffer) for array in reader.reads}
     return any(id(array.buffer) in read for launch in between for array in launch.writes)

@@ -1,17 +1,18 @@
-"""A recording: the launches of a token, laid out in memory once and captured as one CUDA graph.
+"""A recording: the kernel launches of a token's pass, captured once as a CUDA graph and then replayed.
 
-An op called from Python costs tens of microseconds and memory for its result; a decoded token has hundreds. While a
-pass is recorded its ops launch nothing: they append their launches, and the arrays they return stand for places. What
-packs inputs is recorded once for all that read them. ``seal`` joins launches (``joining``), gives places that are not
-in use at a time the same memory and captures everything. ``replay`` launches the graph, which
+An op called from Python costs tens of microseconds and memory for its result; decoding a token takes hundreds of ops.
+While a pass is recorded its ops launch nothing: they append their launches and return placeholder arrays, which have no
+memory yet. Inputs that several products read are packed once. ``seal`` joins launches (``joining``), assigns memory to
+the placeholders (the same to those that are not in use at the same time) and captures everything. ``replay`` launches
+the graph, which
 
     copies the inputs, all of them side by side, from host memory    one copy node
     runs the kernels
     copies the outputs, side by side, and the error flag, to host memory    two copy nodes
 
 and waits for its end, which is the only time that a token waits for the device. It allocates nothing. Results that are
-``kept`` stay on the device; who asks the backend's ``host`` for them waits for a copy. What changes from token to token
-is read from memory when kernels run: arrays that did not come from the recording (caches, inputs) are taken by address.
+``kept`` stay on the device until the backend's ``host`` is called on them. Values that change from token to token must
+be read from memory when kernels run: arrays that did not come from the recording (caches, inputs) are used by address.
 """
 
 from __future__ import annotations
@@ -34,27 +35,28 @@ from .template import Plan, Template
 
 
 class Recording(Steps):
-    """Launches under construction. Ops come from the classes it is combined with (``backend.Recorded``)."""
+    """A recording, at first under construction: the ops, which ``backend.Recorded`` mixes in, append launches; after
+    ``seal`` it can be replayed."""
 
     name = "cuda"
     threads = 1
 
     def __init__(self, owner: Any):
-        """``owner``: the backend (``backend.CUDA``)."""
+        """Begin a recording for the backend ``owner`` (``backend.CUDA``)."""
         self.owner, self.error = owner, owner.error
         self.slab = Slab(owner.memory)
         self.launches: list[Launch] = []
         self.outputs: list[Any] = []
         self.kept: list[Any] = []
         self._there: set[int] = set()
-        """Offsets of kept results that were fetched since the last replay."""
+        """Offsets of the kept results that were copied to the host since the last replay."""
         self._graph: Any = None
         self._made: dict[tuple[Any, ...], Any] = {}
 
     # --- recording
 
     def empty(self, *shape: int, dtype: DTypeLike = F32) -> DeviceArray:
-        """A place for a result; ``seal`` gives it memory."""
+        """Return a placeholder array for a result; ``seal`` assigns memory to it."""
         kind = np.dtype(dtype)
         return DeviceArray(Buffer(None, math.prod(shape) * kind.itemsize), shape, kind)
 
@@ -84,8 +86,11 @@ class Recording(Steps):
     # --- laying out
 
     def seal(self, *outputs: Any, kept: Sequence[Any] = ()) -> None:
-        """Lay out and capture the launches. A replay fetches ``self.outputs``, and ``host`` ``self.kept`` on demand.
-        Raises ValueError for an output that is no result of the recording's ops."""
+        """End the recording: assign memory to results and capture the launches as a graph.
+
+        Each replay copies ``self.outputs`` to the host; those in ``self.kept`` are copied only when ``host`` is called
+        on them. Raise ValueError for an output that is not a result of the recording's ops.
+        """
         owner = self.owner
         owner.recorded()
         results = [out.buffer for out in (*outputs, *kept)]
@@ -96,7 +101,7 @@ class Recording(Steps):
         self.lay_out(Plan(self.launches, *self._planned(ids), list(outputs), list(kept)))
 
     def lay_out(self, plan: Plan) -> None:
-        """Give results memory and capture the launches."""
+        """Assign memory to the results as planned, and capture the launches as a graph."""
         owner, self.plan, self.launches = self.owner, plan, plan.launches
         outputs, kept = plan.outputs, plan.kept
         with owner.lock:
@@ -121,7 +126,7 @@ class Recording(Steps):
             self._graph = owner.driver.capture(refresh, calls, fetch)
 
     def _placed(self, buffers: list[Buffer]) -> Buffer:
-        """Allocate outputs and kept results side by side."""
+        """Allocate memory for the buffers of outputs and kept results side by side; return all of it as one buffer."""
         starts, end = {}, 0
         for buffer in buffers:
             if id(buffer) not in starts:
@@ -133,7 +138,8 @@ class Recording(Steps):
         return results
 
     def _planned(self, kept: set[int]) -> tuple[list[tuple[Buffer, int]], int]:
-        """Choose the offset of every place; return places with offsets, and the bytes of all."""
+        """Choose an offset in memory for the buffer of every result except those in ``kept`` (ids of buffers); return
+        the buffers with their offsets, and the bytes needed in total."""
         spans: dict[int, tuple[int, int]] = {}
         buffers: dict[int, Buffer] = {}
         for number, launch in enumerate(self.launches):
@@ -147,7 +153,8 @@ class Recording(Steps):
         return [(buffers[key], offset) for key, offset in offsets.items()], total
 
     def _output(self, out: DeviceArray, end: int) -> DeviceArray:
-        """A result with a mirror on the host, filled by every replay, or on demand from byte ``end`` on."""
+        """Return ``out`` as an array with a copy in host memory, which every replay brings up to date or, for results
+        from byte ``end`` on, only a call of ``host``."""
         start = out.buffer.start - self._results.start
         buffer = Buffer(out.buffer.block, out.buffer.nbytes, out.buffer.start)
         mirror = self._fetched.values[start : start + out.buffer.nbytes]
@@ -167,14 +174,15 @@ class Recording(Steps):
     # --- the same launches on other arrays
 
     def template(self, arrays: Sequence[DeviceArray]) -> Template:
-        """Return a template to run the same launches on other arrays in place of ``arrays``, each all of its buffer."""
+        """Return a template that makes recordings of the same launches with other arrays in place of ``arrays``. Each
+        of these must be the whole of its buffer."""
         kind, owner = type(self), self.owner
         return Template(self.plan, self.slab, arrays, lambda: kind(owner))
 
     # --- running
 
     def replay(self) -> None:
-        """Run the graph and wait. Raises IndexError if a kernel met an index out of range."""
+        """Run the graph and wait for its end; raise IndexError if a kernel met an index out of range."""
         owner = self.owner
         with owner.lock:
             self.slab.busy = True
@@ -188,13 +196,16 @@ class Recording(Steps):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of device memory of places and outputs."""
+        """Return the bytes of device memory that the recording's results take."""
         return self._arena.nbytes + self._results.nbytes
 
 
 def share(spans: dict[int, tuple[int, int]], sizes: dict[int, int]) -> tuple[dict[int, int], int]:
-    """Offsets of places, and the bytes of all: places whose spans of launches overlap get disjoint memory. In order of
-    first use, each takes the lowest gap that is large enough."""
+    """Return an offset in memory for each buffer, and the bytes needed in total.
+
+    ``spans`` are the numbers of the first and last launch that use each buffer; buffers in use at the same time do not
+    overlap. In order of first use, each takes the lowest gap that is large enough.
+    """
     offsets: dict[int, int] = {}
     total = 0
     living: list[tuple[int, int, int]] = []  # offset, end, last launch

@@ -1,4 +1,5 @@
-"""What a recording launches, apart from where its arrays lie; kept, so that other sessions need not record."""
+"""Templates: what a recording launches, without the addresses of its arrays, kept so that other sessions of the same
+model need not record the pass again."""
 
 from __future__ import annotations
 
@@ -11,10 +12,11 @@ from ..driver.memory import Buffer, Slab
 
 
 class Plan(NamedTuple):
-    """What a recording launches and where its results lie, before they have memory.
+    """What a recording launches, and the offsets of its results in the memory that they will get.
 
-    places           buffers of results, each with its offset among all of them, which take ``nbytes``
-    outputs, kept    results as the ops returned them
+    places           buffers of intermediate results with their offsets in one block of memory
+    nbytes           size of that block
+    outputs, kept    results to copy to the host at each replay, and on demand, as the ops returned them
     """
 
     launches: list[Launch]
@@ -31,7 +33,8 @@ class Plan(NamedTuple):
         yield from (*self.outputs, *self.kept)
 
     def on(self, buffers: Mapping[int, Buffer]) -> Plan:
-        """Return the same plan with other buffers in place of those whose ``id`` is a key."""
+        """Return the same plan with other buffers in place of some: ``buffers`` maps the ``id`` of a buffer to its
+        replacement."""
         moved: dict[int, DeviceArray] = {}
 
         def there(array: DeviceArray) -> DeviceArray:
@@ -51,15 +54,20 @@ class Plan(NamedTuple):
 
 
 class Template:
-    """A sealed recording without its arrays, from which other sessions of a model get theirs.
+    """A sealed recording without its arrays, from which other sessions of a model make their recordings.
 
-    Recording a token of 43 layers takes Python half a second: ops check arguments, launches are joined and laid out.
-    Nothing of that depends on where arrays lie. A template keeps the plan with stand-ins for places, inputs and
-    replaced arrays, so it holds none of them, and no memory of the device.
+    Recording a pass of 43 layers takes Python half a second: ops check arguments, launches are joined, memory is
+    assigned. None of that depends on the addresses of arrays. A template keeps the plan with empty buffers in place of
+    those of results, inputs and replaced arrays, so it keeps none of them alive and takes no device memory.
     """
 
     def __init__(self, plan: Plan, slab: Slab, arrays: Sequence[DeviceArray], make: Callable[[], Any]):
-        """``slab`` has the inputs; ``make`` returns an empty recording."""
+        """Make a template of a recording's plan.
+
+        slab: the recording's small inputs
+        arrays: the arrays that others will replace
+        make: function that returns an empty recording
+        """
         self._make = make
         self._slab = slab.host[: slab.used].copy()
         places = {id(buffer) for buffer, _ in plan.places} | {id(out.buffer) for out in (*plan.outputs, *plan.kept)}
@@ -70,7 +78,7 @@ class Template:
             return stand_ins.setdefault(id(buffer), Buffer(None, buffer.nbytes, buffer.start))
 
         self._replaced = [(stand_in(array), array.buffer.slab is slab) for array in arrays]
-        """Stand-in of each replaced array, and whether it is an input."""
+        """The empty buffer in place of each replaced array, and whether that array is an input."""
         if any(array.offset or array.nbytes != array.buffer.nbytes for array in arrays):
             raise ValueError("an array that is replaced must be all of its buffer")
         inputs = {id(array.buffer): stand_in(array) for array in plan.arrays() if array.buffer.slab is slab}
@@ -80,8 +88,9 @@ class Template:
         self._plan = plan.on(stand_ins)
 
     def on(self, arrays: Sequence[DeviceArray]) -> Any:
-        """Return a recording of the same launches on ``arrays``, of the same shapes and dtypes as those of
-        ``Recording.template``. Those in place of inputs move, with their values, to the recording's inputs."""
+        """Return a recording of the same launches on ``arrays``, which must have the same order, shapes and dtypes as
+        those given to ``Recording.template``. Those that replace inputs become inputs of the new recording and keep
+        their values."""
         made = self._make()
         slab = made.slab
         slab.take(self._slab)

@@ -1,1 +1,1 @@
-"""The op table of the CUDA backend, and ``steps``, which its classes are written with."""
+"""The ops of the CUDA backend: each allocates what it needs and launches kernels of ``rows`` or ``products``."""

@@ -1,4 +1,5 @@
-"""Hyper-connections, arithmetic, attention, choosing rows and tokens. What each op computes: ``kernels.ops``."""
+"""The CUDA backend's ops for hyper-connections, arithmetic, attention, and choosing rows and tokens. ``kernels.ops``
+says what each op computes."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from .steps import Steps
 
 
 class AttentionOps(Steps):
-    """What happens to streams, and everything that reads cached rows."""
+    """The ops on residual streams, and those that read cache rows."""
 
     @bind
     def streams(self, x, count, out, T, D):
@@ -51,7 +52,7 @@ class AttentionOps(Steps):
     def attention(
         self, q, raw, raw_first, raw_count, comp, comp_count, selected, sinks, scale, out, T, H, d, N, M, k, failure
     ):
-        picked = comp is None or selected is not None  # of no rows none is picked
+        picked = comp is None or selected is not None  # without compressed rows, none is selected
         picks = k if comp is not None else 0
         chosen = selected if picks else None
         more, sizes = [comp, comp_count, chosen, sinks], [N, M, picks, picked]
@@ -63,8 +64,14 @@ class AttentionOps(Steps):
         self._attend(out, [q, keys, values, first, row_counts], more, [T, K, g, d], sizes, scale, failure)
 
     def _attend(self, out, rings, more, heads, sizes, scale, failure):
-        """Attend to rows of ``rings`` and, if there are any, to ``more``: compressed rows, how many of them each token
-        sees, those it chose, sinks. ``heads``, ``sizes``: as of ``attending.attend``."""
+        """Launch attention to cache rows.
+
+        rings: queries, ring buffers of keys and of values, and the first row and number of rows for each token
+        more: compressed rows, how many of them each token sees, those it selected, and sinks; each may be None
+        heads: tokens T, key heads K, query heads per key head g, values per row d
+        sizes: rows of a ring, compressed rows, selected rows per token, and whether rows are selected
+        failure: message of the IndexError for a row number out of range
+        """
         if not out.size:
             return
         (T, K, g, d), (N, M, picks, picked) = heads, sizes

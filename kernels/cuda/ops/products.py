@@ -1,7 +1,9 @@
-"""Matrix products, looking up, routing. What each op computes: ``ds4ref.kernels.ops``; how: ``products``.
+"""The CUDA backend's ops for matrix products, table look-ups and routing. ``ds4ref.kernels.ops`` says what each op
+computes; ``products`` has the kernels.
 
-Few inputs go through a mat-vec (``matvec``; ``plain`` for plain numbers), many through tiles of tensor cores
-(``matmat``). Both read inputs that were packed before, once for all products of a recording that read the same.
+For few inputs a product runs as mat-vec (``matvec``; ``plain`` for weights that are not quantized), for many in tiles
+on tensor cores (``matmat``). Both read inputs that were packed first; in a recording, products of the same inputs share
+the packed ones.
 """
 
 from __future__ import annotations
@@ -17,29 +19,30 @@ from ..rows import quantize, routing, windows
 from .steps import Steps
 
 MANY_TOKENS = 16
-"""From this many tokens on, decoding weights once per tile of tokens beats reading them again for each."""
+"""Number of tokens from which it is faster to decode weights once per tile of tokens than to read them for each."""
 PAIRS_PER_EXPERT = 4
 BLOCKS = {"a8": quantize.A8_BLOCK, "q8k": quantize.Q8K_BLOCK}
-"""Inputs that share a scale, by activation rounding."""
+"""Number of inputs that share a scale, by activation rounding."""
 
 
 def worth_sorting(pairs: int, experts: int) -> bool:
-    """Return whether to sort pairs by expert: on average each expert has several."""
+    """Return whether sorting (token, expert) pairs by expert pays: whether experts have several pairs on average."""
     return PAIRS_PER_EXPERT * experts <= pairs and experts <= grouping.MOST_EXPERTS
 
 
 def rounds(fmt: str, act: str) -> bool:
-    """Return whether a kernel for weights of this format supports this activation rounding."""
+    """Return whether the kernels for weights of this format do this rounding of the inputs themselves."""
     return act == "float" or fmt in UNITS and act == UNITS[fmt].activation
 
 
 class ProductOps(Steps):
-    """Everything that multiplies with weights, and what chooses them."""
+    """The ops that multiply by weights, and those that choose experts."""
 
     # --- inputs
 
     def _inputs(self, x: DeviceArray, w: Matrix, act: str) -> tuple[DeviceArray, str]:
-        """Return the inputs of a product and the rounding its kernel applies: where none does, round them here."""
+        """Return the inputs for the kernel of a product with ``w``, and the rounding that the kernel is to apply: if it
+        does not support ``act``, the inputs are rounded here, and it gets "float"."""
         if rounds(w.fmt, act):
             return x, act
         if act not in BLOCKS:
@@ -54,7 +57,8 @@ class ProductOps(Steps):
         return out, "float"
 
     def _codes(self, x: DeviceArray, n: int, act: str) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
-        """Pack rows of n values: codes, four a word, scales, and sums of 16 codes where ``act`` has them."""
+        """Quantize rows of n values to int8: return codes (four per 32-bit word), scales, and for "q8k" the sums of
+        every 16 codes; for "a8" the third array has no meaning."""
 
         def pack() -> tuple[DeviceArray, DeviceArray, DeviceArray]:
             codes, scales = self.empty(x.size // 4, dtype=I32), self.empty(x.size // BLOCKS[act])
@@ -68,7 +72,7 @@ class ProductOps(Steps):
         return self.once(x, (act, n), pack)
 
     def _sums(self, x: DeviceArray) -> DeviceArray:
-        """Sum each 16 values."""
+        """Return the sum of every 16 values."""
 
         def add() -> DeviceArray:
             sums = self.empty(x.size // 16)
@@ -78,13 +82,15 @@ class ProductOps(Steps):
         return self.once(x, "sums", add)
 
     def _packed(self, x: DeviceArray, w: Matrix, act: str) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
-        """Return codes, scales and sums as a product with ``w`` reads them; arrays it does not read are any."""
+        """Return the arrays of codes (or values), scales and sums that a mat-vec with ``w`` reads; in place of one that
+        it does not read, any array."""
         if act != "float":
             return self._codes(x, w.cols, act)
         return x, x, self._sums(x) if w.fmt in UNITS and UNITS[w.fmt].minima else x
 
     def _limbs(self, x: DeviceArray, w: Matrix, act: str) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
-        """Return limbs, scales and sums as tensor cores read them."""
+        """Return the inputs x as the tensor-core kernels read them: limbs (the int8 pieces of a value, ``limbs``),
+        scales and sums."""
         kind, n = matmat.weights_of(w.fmt, act).kind, w.cols
         codes, scales, sums = self._packed(x, w, act)
         count = x.size // n
@@ -148,8 +154,8 @@ class ProductOps(Steps):
     def _choose(
         self, x: DeviceArray, ids: DeviceArray, w: Matrix, act: str, out: DeviceArray, failure: str, summed: bool
     ) -> None:
-        """Multiply with the experts ids (tokens, K): one input of all of a token's slots, or, if ``summed``, one a
-        slot, whose results are added in slot order."""
+        """Multiply by the matrices of experts ids (tokens, K): one input per token for all its K experts or, if
+        ``summed``, one input per (token, expert) pair, adding the K results in the order of ids."""
         x, act = self._inputs(x, w, act)
         if not out.size:
             return
@@ -164,7 +170,8 @@ class ProductOps(Steps):
             self.go(grouping.add_slots, [out], [parts], out.size, K, w.rows)
 
     def _tiles(self, ids: DeviceArray, experts: int, code: int) -> list[DeviceArray]:
-        """Sort pairs by expert and cut them into tiles (``grouping``): order, and experts, starts, sizes of tiles."""
+        """Sort (token, expert) pairs by expert and divide them into tiles of one expert each (``grouping``): return the
+        order of the pairs, and the expert, start and size of each tile. ``code`` is that of a failure."""
         pairs = ids.size
         count = min(pairs, experts) + pairs // grouping.TILE
         out = [self.empty(pairs, dtype=I32), *(self.empty(count, dtype=I32) for _ in range(3))]
@@ -173,10 +180,10 @@ class ProductOps(Steps):
 
     @bind
     def advise(self, ids, w, E, failure):
-        if ids.size:  # weights are where they stay, so nothing else is to be done
+        if ids.size:  # weights are not moved between memories, so there is nothing to prefetch; only check the ids
             self.go(routing.check_ids, [self.error], [ids], ids.size, E, self.failure(failure))
 
-    # --- looking up
+    # --- table look-ups
 
     @bind
     def embed(self, table, ids, out, T, failure):

@@ -1,4 +1,5 @@
-"""Norms, rope, rounding, caches: ops that are chains of row stages, or nearly. What each computes: ``kernels.ops``."""
+"""The CUDA backend's ops for norms, rope, rounding and caches, most of which are row stages (``rows.stages``): steps on
+one row at a time that can be chained in one kernel. ``kernels.ops`` says what each op computes."""
 
 from __future__ import annotations
 
@@ -19,7 +20,13 @@ E4M3_BLOCK, E2M1_BLOCK = 64, 32
 
 
 class Chain(NamedTuple):
-    """Stages of rows of x -> out, and what they read; ``ring`` and ``at``: where rows go then."""
+    """A chain of row stages, which one kernel applies to each row of x.
+
+    out: results
+    c: which stages, and their numbers
+    weight, cos, sin: what the stages norm and rope read
+    ring, at: a ring buffer that the results are then stored in, and an array with the position of the first row
+    """
 
     x: DeviceArray
     out: DeviceArray
@@ -31,7 +38,7 @@ class Chain(NamedTuple):
     at: DeviceArray | None = None
 
     def launch(self, absent: DeviceArray) -> Launch:
-        """The chain as a launch; ``absent`` is what stands for a float array that is not there."""
+        """Return the chain as a launch; ``absent`` is passed to the kernel in place of float arrays that are None."""
         shared = [self.x, *(absent if each is None else each for each in (self.weight, self.cos, self.sin))]
         numbers = self.x.size // self.c.n, self.c
         if self.ring is None or self.at is None:
@@ -39,7 +46,8 @@ class Chain(NamedTuple):
         return Launch(stages.chain_store, [self.out, self.ring], [*shared, self.at], (*numbers, len(self.ring)), self)
 
     def then(self, later: Chain) -> Chain | None:
-        """This chain and then ``later``, which reads its result, as one; None if they cannot be."""
+        """Return one chain that does the same as this one followed by ``later``, which reads its result; None if they
+        cannot be joined."""
         c, d = self.c, later.c
         low = d.stages & -d.stages
         if d.n != c.n or later.x.size != self.x.size or self.ring is not None or (low and c.stages >= low):
@@ -55,12 +63,12 @@ class Chain(NamedTuple):
 
 
 def in_words(codes: DeviceArray) -> DeviceArray:
-    """View integers of one or two bytes as words of four."""
+    """Return a view of integers of one or two bytes as 32-bit words."""
     return DeviceArray(codes.buffer, (codes.nbytes // 4,), I32, codes.offset)
 
 
 class RowOps(Steps):
-    """What a row goes through between products, and on its way into caches and out of them."""
+    """The ops on rows of activations between products, and those that store rows in caches and gather them."""
 
     def _chain(
         self, x: DeviceArray, out: DeviceArray, n: int, what: int, weight: DeviceArray | None = None,

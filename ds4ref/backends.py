@@ -33,8 +33,8 @@ def load_backend(
     gpu_memory: float | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Backend:
-    """Return a new backend with ``threads`` threads (default: the backend's own choice). May take a minute: kernels are
-    compiled at their first use on a machine.
+    """Return a new backend ``name`` (a key of ``BACKENDS``) with ``threads`` threads (default: the backend's own
+    choice). May take a minute: kernels are compiled at their first use on a machine.
 
     gpu_memory: GiB of device memory that it may use (None: the value of DS4_GPU_MEMORY, else all of it).
     progress: called with a line while kernels compile (None: lines on stderr).

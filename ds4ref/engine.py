@@ -346,8 +346,8 @@ class Engine:
         time.
 
         prompt: a question or messages, put into a chat by ``prompt``, or token ids, used unchanged.
-        stop: texts at which the answer ends; the stop text is not part of the answer, and reasoning is not searched for
-        it.
+        system, thinking: as for ``prompt``. stop: texts at which the answer ends; the stop text is not part of the
+        answer, and reasoning is not searched for it.
         temperature: 0 picks the most likely token; ``sampling`` is top_k, top_p, min_p, seed of ``sampling.Sampler``.
         progress: called with (tokens done, tokens of the prompt) as the prompt is evaluated (``ds4ref.Progress``).
         Raise UsageError for an option out of its range.

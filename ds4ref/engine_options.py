@@ -78,7 +78,8 @@ class Steering:
     (``archs.steering``).
 
     directions  a file, or an array (layers, width) float32
-    attn, ffn   how much is removed from the output of attention, and of the FFN: 1 all, 0 nothing, negative amplifies
+    attn, ffn   scale for the output of attention, and of the FFN: 1 removes a direction of unit length completely, 0
+                nothing; negative amplifies
     """
 
     directions: np.ndarray | str | os.PathLike[str] = option(
@@ -115,7 +116,8 @@ class EngineOptions:
     backend       "cpu": compiled kernels; "reference": plain NumPy, slow and readable; "cuda": an NVIDIA GPU
     numerics      rounding mode (``numerics.MODES``)
     threads       CPU threads (None: the backend's own choice)
-    strict        also demand the exact dimensions of DeepSeek V4 Flash (docs/explanation/model.md 2.1)
+    strict        accept only the exact dimensions and metadata of DeepSeek V4 Flash or Pro (docs/explanation/model.md
+                  2.1)
     split         how the tokenizer cuts text before merging: "unicode" as the model was trained, or "ds4"
     template      format of prompts and answers of DeepSeek V4 (docs/explanation/text.md 3): "may" (as ds4), "0731" or
                   "v4.1"; None: the checkpoint's

@@ -53,7 +53,8 @@ def body(argv: Sequence[str]) -> int:
 
 
 def evaluate(job: Job, args: Namespace, command: Sequence[str]) -> int:
-    """Ask the questions whose answers the log lacks, print the report and store the run; return the exit code."""
+    """Ask the questions whose answers the log lacks, print the report and store the run; return the exit code.
+    ``command``: the command line, to be recorded."""
     from ds4ref.console.tool import target_of
 
     from .plain import follow

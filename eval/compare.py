@@ -60,7 +60,7 @@ def compare_command(argv: Sequence[str]) -> int:
 
 
 def compare_logs(a: Log, b: Log) -> Comparison:
-    """Compare two logs question by question; raise UsageError if no question is in both."""
+    """Compare log ``b`` with log ``a`` question by question; raise UsageError if no question is in both."""
     one, other = (
         Measured(Run(0, "", "eval", "", log.path, "complete", about(log)), rows_of(log)) for log in (a, b)
     )  # fmt: skip

@@ -31,7 +31,7 @@ def keep(
 ) -> int:
     """Add the log to the store, or replace its run; return the run's number.
 
-    ``label``: name of the run (default: pack and model).
+    ``label``: name of the run (default: pack and model). ``status``: "complete", "stopped" or "failed".
     """
     facts, rows = {**about(log), "summary": summary(log)}, rows_of(log)
     known = same_log(store, facts)

@@ -215,7 +215,7 @@ class Writer:
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], header: LogHeader) -> Writer:
-        """Create a log; UsageError if the file exists."""
+        """Create a log that starts with ``header``; raise UsageError if the file exists."""
         writer = cls._open(Path(path), "xb", header, {})
         try:
             writer._line(header)
@@ -286,7 +286,7 @@ class Writer:
 
 
 def header_of(pack: Pack, settings: Settings, epochs: int, target: dict[str, Any], facts: dict[str, Any]) -> LogHeader:
-    """Return the header of a new run."""
+    """Return the header of a new run; ``target``: the engine's identity, ``facts``: provenance of the run."""
     about = {"pack": pack.name, "version": pack.header.version, "digest": pack.digest, "canary": pack.header.canary}
     return LogHeader(SCHEMA, about, asdict(settings), epochs, target, facts, list(pack.questions))
 

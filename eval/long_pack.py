@@ -64,7 +64,8 @@ _FORMS = {"has": "{} has locker {}.", "moved": "{} has moved to locker {}.", "wr
 
 
 def make(sizes: Sequence[int] = SIZES, seed: int = 0) -> Pack:
-    """Return the pack with questions at these depths (``sizes``, in tokens), in ascending order."""
+    """Return the pack with questions at these depths (``sizes``, in tokens), in ascending order; another ``seed`` gives
+    other notes."""
     depths = sorted(set(sizes))
     texts = math.ceil(TEXTS / len(depths))
     asked = [q for depth in depths for i in range(texts) for q in _questions(depth, f"{seed} {i}")]

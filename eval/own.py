@@ -113,7 +113,8 @@ def _csv(path: Path, text: str) -> Iterator[tuple[str, dict[str, str]]]:
 
 
 def _question(record: dict[str, Any], stem: str) -> Question:
-    """Return the question that a record describes; raise ValueError with what is wrong with it."""
+    """Return the question that a record describes; raise ValueError with what is wrong with it. ``stem``: the file's
+    name, used as source if the record has none."""
     cells: dict[str, Any] = {}
     for name, value in record.items():
         cells.setdefault(re.sub(r"[\s_-]+", " ", name).strip().lower(), value)

@@ -240,8 +240,8 @@ def _json(text: str) -> Any:
 
 
 def line_set(spec: str) -> frozenset[int] | None:
-    """Return the line numbers that ``7``, ``4-6`` or ``3,9-10`` stands for; None for anything else, or if 0 (no line)
-    is combined with others."""
+    """Return the line numbers that a ``spec`` such as ``7``, ``4-6`` or ``3,9-10`` stands for; None for anything else,
+    or if 0 (no line) is combined with others."""
     lines: set[int] = set()
     for part in spec.replace(" ", "").split(","):
         match = re.fullmatch(r"([0-9]{1,4})(?:-([0-9]{1,4}))?", part)

@@ -35,7 +35,8 @@ def follow(
     """Run the runner that ``make(listener)`` returns, shown on the live screen or else by lines on ``out``. The screen
     needs stdin, stdout and stderr to be terminals.
 
-    total, done   number of samples of the run, and how many of them were done before
+    total, done   number of samples of the run, and how many of them were done before; ``pause_s``: seconds for which
+                  the screen shows each grade
     """
     if screen and all(map(is_tty, (sys.stdin, sys.stdout, sys.stderr))):
         from .tui import show

@@ -67,8 +67,8 @@ class Settings:
 
 
 def settings_of(settings: Mapping[str, object], given: Mapping[str, object]) -> Settings:
-    """Return the settings of a pack or a log, overridden by those that the user gave; unknown settings of the pack or
-    log are ignored."""
+    """Return the settings of a pack or a log, overridden by those that the user gave (``given``); unknown settings of
+    the pack or log are ignored."""
     known = {field.name for field in fields(Settings)}
     own = {name: value for name, value in settings.items() if name in known}
     return Settings(**{**own, **given})  # type: ignore[arg-type]

@@ -18,8 +18,8 @@ def user_text(question: Question) -> str:
 
 
 def prompt(question: Question, think: str, system: str = SYSTEM) -> Prompt:
-    """Return the prompt to send to a target; the system text ``system`` is used only for questions in the form of an
-    examination."""
+    """Return the prompt to send to a target, with the thinking mode ``think`` unless the question has its own; the
+    system text ``system`` is used only for questions in the form of an examination."""
     think = question.think or think
     if question.kind in EXAM:
         return Prompt.chat(user_text(question), system, think)

@@ -109,8 +109,8 @@ class Replay(Runner):
         return not cancel()
 
     def _wait(self, due: float, cancel: Cancellation, last: bool = False) -> float:
-        """Wait for ``due`` seconds of the recorded run, unless that is too short to sleep; return the seconds still to
-        wait."""
+        """Wait for ``due`` seconds of the recorded run, unless that is too short to sleep (with ``last`` in any case);
+        return the seconds still to wait."""
         nap = due / self._speed
         if nap < LEAST_NAP and not last:
             return due

@@ -268,8 +268,8 @@ def ask(
     ctx: int | None = None,
     streamed: Callable[[Streamed], float] = lambda event: 0.0,
 ) -> Sample:
-    """Ask one sample, grade the answer and return the sample; after an error of the target its status is "failed",
-    other errors are raised.
+    """Ask a question once, as its sample number ``epoch``, grade the answer and return the sample; after an error of
+    the target its status is "failed", other errors are raised.
 
     ctx: context in tokens, for a local target. ``streamed`` is called with each piece of the answer and returns the
     seconds that it waited, which do not count as time of the answer.

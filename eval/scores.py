@@ -75,8 +75,8 @@ def summarize(questions: Mapping[str, Question], samples: Iterable[Sample]) -> d
 
 
 def score(done: Sequence[Sample], questions: Mapping[str, Question]) -> dict[str, Any]:
-    """Return the share of right answers, in which every question counts once, and the number of samples with each
-    outcome.
+    """Return the share of right answers among the graded samples ``done``, in which every question counts once, and the
+    number of samples with each outcome.
 
     ``ci95`` (95 % interval) is None without a graded question; ``guess``, the score expected from guessing, is present
     if all questions state it.
@@ -110,7 +110,8 @@ def by_question(done: Iterable[Sample]) -> dict[str, list[Sample]]:
 
 
 def pass_at(done: Iterable[Sample], k: int) -> float | None:
-    """Return the unbiased estimate of pass@k; None unless every question has k samples.
+    """Return the unbiased estimate of pass@k, the share of questions with a right answer among k samples; None unless
+    every question has k samples.
 
     It is the mean over questions of 1 - C(n - right, k) / C(n, k), n being the question's number of samples.
     """

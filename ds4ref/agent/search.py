@@ -22,7 +22,7 @@ _KINDS = {stat.S_IFDIR: "d", stat.S_IFLNK: "l", stat.S_IFREG: "-"}
 
 
 def listing(workspace: Workspace, real: str) -> str:
-    """Return a line ``T SIZE NAME`` for each entry of a folder, sorted by name, 300 at most.
+    """Return a line ``T SIZE NAME`` for each entry of the folder ``real``, sorted by name, 300 at most.
 
     T is d (folder), l (link), - (file) or ? (other).
     """
@@ -38,7 +38,7 @@ def listing(workspace: Workspace, real: str) -> str:
 
 
 def read_text(workspace: Workspace, real: str) -> Text:
-    """Return a file's text; raises ToolError for a binary file."""
+    """Return the text of the file ``real``; raises ToolError for a binary file."""
     data = workspace.read(real).data
     if b"\0" in data:
         raise ToolError(f"{workspace.shown(real)} is a binary file (NUL at byte {data.find(0)} of {len(data)})")
@@ -54,8 +54,8 @@ def shortened(line: str, width: int, at: int = 0) -> str:
 
 
 def search(workspace: Workspace, real: str, query: Search, cancel: Cancellation) -> str:
-    """Return the matching lines as the model sees them: for each file its path, then a line ``  NUMBER TEXT`` per
-    match.
+    """Return the lines in ``real`` (a folder or a file) that match ``query``, as the model sees them: for each file its
+    path, then a line ``  NUMBER TEXT`` per match.
 
     In a folder, files that are binary, too large or unreadable are skipped. The search ends early, and the result says
     so, after half a minute or when ``cancel`` is pressed.

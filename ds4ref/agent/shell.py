@@ -41,7 +41,7 @@ _PLAIN = {"TERM": "dumb", "NO_COLOR": "1", "PAGER": "cat", "GIT_PAGER": "cat", "
 
 
 def scrubbed(environ: Mapping[str, str], *secret: str) -> dict[str, str]:
-    """Return the environment without variables whose name or value looks like that of a key or password.
+    """Return the environment ``environ`` without variables whose name or value looks like that of a key or password.
 
     The variables named by ``secret``, and others with the same values, are removed, too. Further variables are set that
     tell programs to use no colours and no pager, and to ask no questions.
@@ -128,7 +128,7 @@ class Shell:
 
 
 def _collect(process: subprocess.Popen[bytes], seconds: float) -> bytes:
-    """Wait for the end of a process and of its output; return all output so far."""
+    """Wait at most ``seconds`` for the end of a process and of its output; return all output so far."""
     try:
         return process.communicate(timeout=seconds)[0]
     except subprocess.TimeoutExpired as error:

@@ -140,8 +140,12 @@ class Toolbox:
         return Result(done, done)
 
     def _replace(self, tool: str, real: str, file: File | None, content: Callable[[], bytes]) -> Change:
-        """Replace the content of ``file``, after asking the user, unless it changed since the model saw it; return the
-        change."""
+        """Replace the content of the file at the path ``real``, for "edit" or "write" (``tool``), after asking the
+        user; return the change.
+
+        ``file``: its present content, None if it does not exist. Raise ToolError if it has changed since the model saw
+        it.
+        """
         self.workspace.check_writable(real, file)
         before, name = Text.parse(file.data if file else b""), self.workspace.shown(real)
         if file and self.seen.get(real, before.version) != before.version:

@@ -27,7 +27,8 @@ It raises KeyboardInterrupt for Ctrl-C while typing.
 
 
 def line_reader(prompt: str, commands: Iterable[str], history: str = HISTORY) -> ReadLine:
-    """Return a function that reads lines from stdin; on a terminal, Tab completes ``commands``."""
+    """Return a function that reads lines from stdin. On a terminal it shows ``prompt``, Tab completes ``commands``, and
+    lines are kept in the file ``history``."""
     if is_tty(sys.stdin) and is_tty(sys.stdout):
         return _editor(prompt, commands, history)
     return _plain(prompt if sys.stdin.isatty() else "")

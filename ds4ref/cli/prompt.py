@@ -58,7 +58,8 @@ def read_ids(path: str) -> tuple[int, ...]:
 
 
 def check_ids(ids: tuple[int, ...], vocab: int, where: str) -> list[int]:
-    """Return ``ids`` as a list; raises TokenError for the first one not below ``vocab``."""
+    """Return ``ids`` as a list; raise TokenError for the first one not below ``vocab``. ``where``: the flag they come
+    from."""
     for at, value in enumerate(ids):
         if value >= vocab:
             raise TokenError(f"{where}: item {at} is {value}, but the vocabulary has {vocab} tokens (0..{vocab - 1})")
@@ -85,7 +86,7 @@ def warn_of_system(tok: Tokenizer, system: str) -> None:
 
 
 def encode(source: PromptSource, tok: Tokenizer, vocab: int, system: str, mode: str) -> tuple[list[int], bool]:
-    """Return (token ids of a one-shot prompt, whether the answer starts inside ``<think>``).
+    """Return (token ids of a one-shot prompt, whether the answer starts inside ``<think>``). ``mode``: thinking mode.
 
     An empty prompt is allowed for models without a chat template that start every text with BOS; raise UsageError for
     others.

@@ -156,7 +156,7 @@ def settings(args: Namespace, key: str) -> Settings:
 def make_service(
     engine: Engine, args: Namespace, how: Settings, trace: Trace | None = None, constrain: GuideOf | None = None
 ) -> Service:
-    """Assemble the server for an open engine.
+    """Assemble the server for an open engine; ``how``: its settings.
 
     ``constrain``: function that returns the constraint on the answer to a request, by default ``constrain.guide_of``.
     """
@@ -226,7 +226,7 @@ def body(argv: Sequence[str], constrain: GuideOf | None = None) -> int:
 def serve(
     args: Namespace, how: Settings, sock: socket.socket, trace: Trace | None, constrain: GuideOf | None = None
 ) -> int:
-    """Load the model and serve on ``sock`` until SIGINT or SIGTERM; return the exit code."""
+    """Load the model and serve on ``sock`` with the settings ``how`` until SIGINT or SIGTERM; return the exit code."""
     from ..server import listen, logs
 
     with open_engine(PROG, args) as engine:
@@ -245,8 +245,8 @@ def serve(
 
 
 def facts(how: Settings, engine: Engine) -> Settings:
-    """Return the settings with the values that depend on the model: its name and file, for display, and the default
-    token limit."""
+    """Return the settings ``how`` with the values that depend on the model: the name to display, and the default token
+    limit."""
     from dataclasses import replace
 
     from ..nano import embedded_path

@@ -34,8 +34,8 @@ GREY, CYAN, RESET = "\x1b[90m", "\x1b[36m", "\x1b[0m"
 
 
 def run(prog: str, body: Callable[[Sequence[str]], int], argv: Sequence[str] | None = None) -> int:
-    """Run a command: call ``body`` with the command line's arguments (``argv``, or those of the process) and return the
-    exit code.
+    """Run the command ``prog``: call ``body`` with the command line's arguments (``argv``, or those of the process) and
+    return the exit code.
 
     An exception is printed as one line on stderr and becomes the exit code: 2 for UsageError, 130 for Ctrl-C, else 1.
     """

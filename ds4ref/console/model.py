@@ -73,7 +73,7 @@ def choose_model(prog: str, requested: str | None) -> ModelChoice:
 
 @contextmanager
 def single_instance(prog: str) -> Iterator[None]:
-    """Hold the lock file named by DS4_LOCK_FILE during the block; UsageError names the process that already holds it.
+    """Context manager: hold the lock file named by DS4_LOCK_FILE. Raise UsageError if another process holds it.
 
     ds4 always locks, because two 80 GB models do not fit one machine. Here it is optional.
     """
@@ -166,7 +166,7 @@ def drafting(args: Namespace, embedded: bool = False) -> Drafting | None:
     """Return the settings of speculative decoding that the flags ask for, None if it is off.
 
     As in ds4, ``--mtp FILE`` alone drafts nothing, and ``--mtp-draft N`` of 2 or more turns drafts on. Raise UsageError
-    for flags that contradict each other.
+    for flags that contradict each other. ``embedded``: the model is the embedded one.
     """
     given = _given(Drafting, args)
     most, kind = given.get("most"), given.get("kind")

@@ -136,8 +136,9 @@ def render(page: Page, suffix: str, by: str = "ds4ref") -> str:
 def write_page(path: str, page: Page, by: str = "ds4ref", secret: str = "") -> list[str]:
     """Write the page to ``path``, which ends in .html, the same page beside it as .md, and the files of its pictures.
 
-    ``secret``: an API key, which is blanked out in case a server sent it back. Each file is written atomically. Return
-    the paths, the HTML first; raise DataError, before any file is written, if one cannot be.
+    ``by``: the command that writes it. ``secret``: an API key, which is blanked out in case a server sent it back. Each
+    file is written atomically. Return the paths, the HTML first; raise DataError, before any file is written, if one
+    cannot be.
     """
     html = Path(path)
     texts = {html.with_suffix(suffix): render(page, suffix, by) for suffix in FORMS}

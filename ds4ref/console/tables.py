@@ -40,7 +40,8 @@ def stdout_width(piped: int = UNBOUNDED) -> int:
 
 
 def fitted(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> str:
-    """Format a table in lines of at most ``width`` terminal cells, without the last line feed.
+    """Format a table in lines of at most ``width`` terminal cells, without the last line feed. ``rows`` have a text for
+    each column.
 
     Columns whose cells are all empty are left out.
     """

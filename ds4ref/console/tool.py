@@ -129,14 +129,15 @@ def report_notes(prog: str, target: Target) -> list[str]:
 
 
 def finish(result: dict[str, Any], as_json: bool, table: str) -> None:
-    """Print a result on stdout: ``table``, or ``result`` as one line of JSON."""
+    """Print a result on stdout: ``result`` as one line of JSON if ``as_json``, else the text ``table``."""
     if text := json.dumps(result, ensure_ascii=False) if as_json else table:
         print(text)
     sys.stdout.flush()
 
 
 def rows(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
-    """Format a plain table with right-aligned numbers; on a narrow terminal the last columns are dropped first."""
+    """Format a plain table of headings ``head`` and rows ``body``, with numbers aligned right; on a narrow terminal the
+    last columns are dropped first."""
     cells = [[str(cell) for cell in row] for row in body]
     numbers = [all(row[i][:1] in "0123456789+-." for row in cells) for i in range(len(head))]
     specs = [

@@ -68,7 +68,8 @@ class Policy:
         return position if position >= self.min_tokens else -1
 
     def cold(self, ids: Sequence[int], user: int, assistant: int) -> int:
-        """Return the number of tokens of a new prompt that a cold checkpoint covers; 0 for no checkpoint."""
+        """Return the number of tokens of a new prompt that a cold checkpoint covers; 0 for no checkpoint. ``user``,
+        ``assistant``: as for ``anchor``."""
         if not self.min_tokens <= len(ids) <= self.cold_max:
             return 0
         length = self.anchor(ids, user, assistant)
@@ -102,8 +103,8 @@ class Frontiers:
         return before
 
     def cold_failed(self, length: int, before: int) -> None:
-        """Undo ``cold_begins``, which returned ``before``: the checkpoint was not written. A longer one saved since
-        still counts."""
+        """Undo ``cold_begins(length)``, which returned ``before``: the checkpoint was not written. A longer one saved
+        since still counts."""
         if self.saved_tokens == length:
             self.saved_tokens = before
 

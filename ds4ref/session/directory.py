@@ -106,7 +106,10 @@ class StoredCheckpoint:
 
 
 def score(hits: int, tokens: int, size: int, used: int, created: int, now: float) -> float:
-    """Return the eviction score: tokens per byte times (1 + hits), with hits halved for every six hours without use."""
+    """Return the eviction score: tokens per byte times (1 + hits), with hits halved for every six hours without use.
+
+    used, created, now: Unix seconds; if ``used`` is 0 (unknown), ``created`` counts as the last use.
+    """
     since = used or created
     hits_now = hits * 2.0 ** (-max(0.0, now - since) / HALF_LIFE) if since else 0.0
     return ((hits_now if hits_now >= 0.01 else 0.0) + 1) * tokens / size
@@ -229,7 +232,8 @@ class Directory:
         return files
 
     def _look(self, name: str, about: os.stat_result) -> StoredCheckpoint | None:
-        """Return the entry of a file, cached while the file is unchanged; None if it is gone."""
+        """Return the entry of the file ``name`` with the status ``about``, cached while the file is unchanged; None if
+        it is gone."""
         state = about.st_ino, about.st_size, about.st_mtime_ns
         old = self._entries.get(name)
         if old is not None and old.state == state and not old.unread:
@@ -327,7 +331,7 @@ class Directory:
     def quarantine(self, name: str, state: tuple[int, int], why: str) -> None:
         """Rename a damaged checkpoint to NAME.bad, unless it has been replaced since.
 
-        state: inode and size in bytes of the file in which damage was detected.
+        state: inode and size in bytes of the file in which damage was detected. why: what the damage is, for the log.
         """
         log.warning("kv cache: %s is damaged: %s", name, why)
         self._damaged[name] = state
@@ -392,7 +396,8 @@ class Directory:
         return gone
 
     def _ranked(self, files: Files, protected: str = "", replaced: str = "") -> list[tuple[str, int]]:
-        """Return names and sizes of the files that may be deleted, lowest value first."""
+        """Return names and sizes of the files that may be deleted, lowest value first; parameters as for
+        ``make_room``."""
         now = self.clock()
         ranked: list[tuple[int, float, float, str, int]] = []
         for name, about in files.items():

@@ -320,8 +320,8 @@ class Session:
         return self._cache_ahead, RANKS if self._decoder is None else self._decoder.ranks
 
     def take(self, rows: Rows, tokens: Sequence[int]) -> None:
-        """Take the outputs of a pass that has advanced the cache by ``tokens``; ``append`` of the first of them then
-        computes nothing."""
+        """Take ``rows``, the outputs of a pass that has advanced the cache by ``tokens``; ``append`` of the first of
+        them then computes nothing."""
         self._rows, self._row, self._ahead = rows, -1, [int(token) for token in tokens]
         self._drafted = len(tokens) > 1
 

@@ -87,8 +87,8 @@ class Store:
         policy: Policy | None = None,
         **options: Any,
     ) -> Store:
-        """Open the store under ``path``, created if missing; if that fails, log a warning and return a store that finds
-        no checkpoint."""
+        """Open the store in the folder ``path``, which may take ``budget`` bytes and is created if missing; if that
+        fails, log a warning and return a store that finds no checkpoint."""
         directory = Directory(path, budget)
         try:
             directory.open()
@@ -241,7 +241,8 @@ class Store:
         return True
 
     def _same(self, old: Checkpoint, header: Header, integrity: Integrity) -> bool:
-        """Return whether a file already holds the same tokens, for the same engine, under the same kind of key."""
+        """Return whether the file ``old`` already holds the same tokens, for the same engine, under the same kind of
+        key, as the new header and integrity section describe."""
         h = old.header
         if old.integrity is None or self.identity.differs(old.identity) or h.ctx > header.ctx or h.kind != header.kind:
             return False

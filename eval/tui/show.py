@@ -38,7 +38,7 @@ def show(
     """Run ``make_runner(listener)`` on the screen until the user leaves or a signal comes.
 
     The run has ended when this returns. Raise the run's or the screen's error, and KeyboardInterrupt if the user did
-    not want to wait for the end. ``pause_s``: seconds to show each grade.
+    not want to wait for the end. ``title``: heading of the screen; ``pause_s``: seconds to show each grade.
     """
     app = EvalApp(make_runner, questions, epochs, log, title=title, pause_s=pause_s)
     interrupt.second = app.request_leave  # an exception would break the event loop

@@ -89,7 +89,7 @@ def speed(rate: float | None) -> str:
 
 
 def header(board: Board, title: str, status: str, waiting: int, score: Interval | None) -> Table:
-    """Return the top lines: target and speed, score and time, progress and counts.
+    """Return the top lines of the screen: target and speed, score and time, progress and counts.
 
     ``waiting``: number of samples still to ask.
     """

@@ -134,7 +134,7 @@ def resolve_mode(
     thinking  whether the request turns thinking on; None if absent or null
     model     the model name in the request: deepseek-chat and deepseek-reasoner turn thinking off and on
     explicit  the request decides about thinking even if ``thinking`` is None (by a null ``thinking``; in the Responses
-              API by any effort), so that the model name is ignored
+              API by any effort); the model name is then ignored
     """
     mode = "high" if effort is None else effort_mode(effort)
     enabled = thinking is not False

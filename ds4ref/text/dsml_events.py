@@ -39,8 +39,7 @@ class ArgumentsDelta:
 
 @dataclass(frozen=True)
 class Failed:
-    """A block of calls turned out to be malformed or unterminated: its calls do not count, and its markup follows as
-    text."""
+    """The end of a malformed or unterminated block: its calls do not count, and its markup follows as text."""
 
     reason: str
 

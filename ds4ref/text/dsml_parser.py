@@ -139,8 +139,8 @@ class DsmlParser:
         return taken
 
     def _possible_start(self, *words: str) -> int:
-        """Return the index from which the rest of the text is a proper prefix of one of ``words``, else the end of the
-        text."""
+        """Return the index from which the text may be the beginning of one of ``words``: where its rest is a proper
+        prefix of one. If there is none, return the end of the text."""
         tail = self._text[max(self._at, len(self._text) - max(map(len, words))) :]
         return len(self._text) - max(partial_suffix(tail, word) for word in words)
 

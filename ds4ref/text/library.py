@@ -269,8 +269,8 @@ def _vocab(table: Mapping[str, Any]) -> dict[str, int]:
 def _started(table: Mapping[str, Any], where: str) -> tuple[LimitedProcess, dict[str, int]]:
     """Start the process in which the library encodes texts; return it and the vocabulary (token -> id).
 
-    It loads two variants of ``table``: the tokenizer for a text at the start of a prompt (FIRST), and that for a text
-    after a control token (LATER). Raise TextError if the library refuses the table.
+    It loads ``table`` for texts at the start of a prompt (FIRST), and a variant for texts after a control token
+    (LATER). Raise TextError if the library refuses the table.
     """
     tables = list(dict.fromkeys(json.dumps(variant) for variant in (table, _continued(table))))
     opening = {"do": "tokenizers", "tables": tables}

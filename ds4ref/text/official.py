@@ -1,11 +1,11 @@
-"""Prompts as DeepSeek's own encoder renders them since July 2026 (docs/explanation/text.md 3): profiles 0731 and v4.1.
+"""Renders prompts in the chat formats of DeepSeek's checkpoints since July 2026, as DeepSeek's own encoder does.
 
     render(chat, PROFILES["0731"])              the prompt of a conversation, a ``Rendered``
-    render(chat, profile, escapes=False)        the official text where a value or a result holds a closing tag
+    render(chat, profile, escapes=False)        exactly the official text, even if a value or result has a closing tag
 
-May's form, which ds4 uses, is ``chat.render``. The two profiles differ in what ``Profile`` says, and in where system
-texts and tool results stand: 0731 moves all system texts to the front and closes a turn where a result follows a user's
-text; v4.1 leaves both in place.
+There are two formats, called profiles: 0731 and v4.1 (docs/explanation/text.md 3); the format of May 2026, which ds4
+uses, is ``chat.render``. The profiles differ in what ``Profile`` lists, and in the order of messages: 0731 moves all
+system texts to the front, and starts a new turn when a tool result follows a user's text; v4.1 leaves both in place.
 """
 
 from __future__ import annotations
@@ -67,15 +67,16 @@ _SCHEMA = _FORMAT + "You MUST strictly adhere to the following schema to reply:\
 
 @dataclass(frozen=True)
 class Profile:
-    """What a checkpoint's training made of a conversation.
+    """The chat format that a checkpoint was trained with.
 
-    efforts      text inserted for each reasoning effort; "" where there is none
+    efforts      text inserted for each reasoning effort; "" for none
     tags         spelling of the DSML tags
-    in_place     later system texts stay where they are, as turns of their own; results are ordered within their turn
-    bare_call    what stands in a call without parameters
-    json_object  the answer format of ``json_object``
-    image        what stands for an image
-    escapes      what would end a name, value or result inside it is escaped, as in May's form
+    in_place     whether later system texts stay where they are, as turns of their own, and tool results are sorted
+                 within their turn; otherwise system texts move to the front
+    bare_call    text inside a tool call without parameters
+    json_object  text that asks for an answer in the format ``json_object``
+    image        placeholder for an image
+    escapes      whether closing tags inside a name, value or result are escaped, as in the format of May 2026
     """
 
     name: str
@@ -114,8 +115,8 @@ PROFILES = {
 class Tool:
     """A function that the model may call.
 
-    parameters  its JSON schema; of a strict tool ``strict_schema`` of it
-    deferred    it is not shown
+    parameters  JSON schema of its arguments; for a strict tool the result of ``strict_schema``
+    deferred    whether it is left out of the tools section
     """
 
     name: str
@@ -133,9 +134,9 @@ class Chat:
     """A conversation to be answered.
 
     thinking     whether the answer starts with reasoning
-    effort       low, high or max
-    tool_choice  auto, none, required (the answer starts inside a block of calls)
-    format       the answer's format: "json_object", or a JSON schema as a Python object; None: free text
+    effort       reasoning effort: "low", "high" or "max"
+    tool_choice  "auto", "none", or "required": the prompt opens a block of tool calls, which the answer continues
+    format       format of the answer: "json_object", or a JSON schema as a Python object; None: free text
     """
 
     messages: Sequence[Message]
@@ -154,13 +155,14 @@ _SCALARS: dict[str, dict[str, Any]] = {
     "boolean": {},
     "null": {},
 }
-"""Keywords that a strict schema keeps beside its description, by type."""
+"""JSON Schema keywords that a strict schema keeps in addition to the description, with their types, by schema type."""
 
 
 def strict_schema(schema: Any) -> dict[str, Any]:
-    """Return the parameters of a tool with ``strict`` as the official API shows them.
+    """Return the parameter schema of a strict tool as DeepSeek's API shows it to the model.
 
-    Its own keywords stay, in its order, and all properties are required. What the API refuses raises ValueError.
+    Only the keywords that the API supports are kept, in its order, and all properties are required. Raise ValueError
+    for a schema that the API refuses.
     """
     schema = {"type": "object"} if schema is None else schema
     if not isinstance(schema, dict) or schema.get("type") != "object":
@@ -208,7 +210,8 @@ def _strict(schema: Any, may_be_empty: bool = False) -> dict[str, Any]:
 
 
 def dumps(value: Any, profile: Profile) -> str:
-    """Return ``value`` as JSON in the official encoder's spelling, which is Python's but for small numbers in 0731."""
+    """Return ``value`` as JSON exactly as the official encoder writes it: like Python, except for small numbers in
+    profile 0731."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{dumps(name, profile)}: {dumps(item, profile)}" for name, item in value.items()) + "}"
     if isinstance(value, list):
@@ -221,8 +224,10 @@ def dumps(value: Any, profile: Profile) -> str:
 
 
 def loads(text: str) -> Any:
-    """Parse JSON as the official encoder does: integers beyond 64 bits become floats, what is no number or no Unicode
-    is refused with ValueError."""
+    """Parse JSON as the official encoder does: integers beyond 64 bits become floats.
+
+    Raise ValueError for NaN, numbers out of range, lone surrogates, and text that is not JSON.
+    """
 
     def integer(digits: str) -> int | float:
         value = int(digits)
@@ -248,8 +253,8 @@ def loads(text: str) -> Any:
 def render(chat: Chat, profile: Profile, escapes: bool | None = None) -> Rendered:
     """Return the prompt of a conversation, with the start of an answer unless the last message is a ``prefix``.
 
-    The official encoder escapes nothing: with ``escapes``, names, values and results that hold what would end them are
-    escaped as in May's form (None: as the profile says).
+    escapes: whether to escape closing tags inside names, values and tool results, as in the format of May 2026; None:
+    as the profile says. The official encoder does not, so such text could end its element early.
     """
     escapes = profile.escapes if escapes is None else escapes
     prompt = Rendered().protocol(protocol.BOS)
@@ -268,7 +273,7 @@ def render(chat: Chat, profile: Profile, escapes: bool | None = None) -> Rendere
         prompt.extend(_head(chat, tools, profile, system).parts)
         turns = _turns(_by_calls([message for message in messages if message.role != "system"]), False)
     close = protocol.THINK_OPEN if chat.thinking else protocol.THINK_CLOSE
-    # v4.1 keeps the reasoning of a prefix only behind a message that is no reminder
+    # v4.1 keeps the reasoning of a prefix only if some earlier message is not a reminder
     behind = leading is not None if profile.in_place else True
     for index, turn in enumerate(turns):
         role = turn[0].role
@@ -294,7 +299,7 @@ def render(chat: Chat, profile: Profile, escapes: bool | None = None) -> Rendere
 
 
 def _head(chat: Chat, tools: Sequence[Tool], profile: Profile, system: str) -> Rendered:
-    """Return effort, system text, tools section and answer format."""
+    """Return the first section of a prompt: reasoning effort, system text, tools, and the format of the answer."""
     head = Rendered().plain(profile.efforts[chat.effort] if chat.thinking else "").plain(system)
     if tools:
         lines = [tool.line(profile) for tool in tools if not tool.deferred]
@@ -308,7 +313,7 @@ def _head(chat: Chat, tools: Sequence[Tool], profile: Profile, system: str) -> R
 
 
 def _updated(message: Message, profile: Profile) -> list[TextPart]:
-    """Return the section that brings more tools with a system message."""
+    """Return the section of a system message that adds tools; [] if it adds none."""
     if not message.tools:
         return []
     return (
@@ -319,8 +324,11 @@ def _updated(message: Message, profile: Profile) -> list[TextPart]:
 
 
 def _by_calls(messages: list[Message]) -> list[Message]:
-    """Return messages with results in the order of their calls: of as many messages after an answer as it has calls,
-    those without an id first, those that answer none of its calls last."""
+    """Sort tool results by the order of the calls that they answer, and return the messages.
+
+    After a message with n calls, the next n messages are sorted: results without an id come first, then results in the
+    order of the calls, then all others.
+    """
     for index, message in enumerate(messages):
         ids = [call.id for call in message.calls]
         end = index + 1 + len(ids)
@@ -336,8 +344,11 @@ def _by_calls(messages: list[Message]) -> list[Message]:
 
 
 def _turns(messages: list[Message], results_after_text: bool) -> list[list[Message]]:
-    """Group messages: neighbouring texts of the user and results are one turn, unless a result after a text starts
-    another one; with ``results_after_text`` results are ordered by the calls before them, in the places of results."""
+    """Group messages into turns: adjacent user texts and tool results are one turn.
+
+    results_after_text: a result may follow a user's text in the same turn, and the results of a turn are sorted by the
+    calls that they answer, user texts staying where they are. Otherwise a result after a text starts a new turn.
+    """
     turns: list[list[Message]] = []
     ids: list[str] = []
     for message in messages:
@@ -358,7 +369,7 @@ def _turns(messages: list[Message], results_after_text: bool) -> list[list[Messa
 
 
 def _asked(prompt: Rendered, turn: list[Message], escapes: bool, profile: Profile) -> None:
-    """Append results and texts of the user, joined by empty lines."""
+    """Append a turn of tool results and user texts, separated by empty lines."""
     if not profile.in_place:  # empty texts beside others are dropped, results come first
         texts = [message for message in turn if message.role == "user"]
         results = [message for message in turn if message.role == "tool"]
@@ -374,7 +385,7 @@ def _asked(prompt: Rendered, turn: list[Message], escapes: bool, profile: Profil
 
 
 def _answer(prompt: Rendered, message: Message, profile: Profile, escapes: bool, keep: bool) -> None:
-    """Append an answer without its end: reasoning if it is kept, text, calls."""
+    """Append an answer of the assistant without its end token: reasoning (if ``keep``), text, tool calls."""
     prompt.protocol(protocol.ASSISTANT)
     if keep:
         prompt.protocol(protocol.THINK_OPEN).plain(message.reasoning)
@@ -396,7 +407,7 @@ def _calls(calls: Iterable[ToolCall], profile: Profile, escapes: bool) -> list[T
 
 
 def _values(arguments: str) -> dict[str, Any]:
-    """Return the values of a call's arguments; what is not a JSON object is one text named ``arguments``."""
+    """Return a call's arguments as a dict; text that is not a JSON object becomes one argument "arguments"."""
     try:
         values = loads(arguments)
     except ValueError:

@@ -1,8 +1,9 @@
-"""Streaming parser of what a model of profile 0731 or v4.1 writes, as DeepSeek's own parser reads it (text.md 5).
+"""Streaming parser of answers in the chat formats 0731 and v4.1, equal to DeepSeek's own (docs/explanation/text.md 5).
 
-Reasoning, answer, then calls: the marker of a tag opens the block wherever it stands, in reasoning too, and nothing of
-what follows becomes text again. Both spellings of the tags are read. Unlike ``dsml_parser``, nothing is repaired and no
-block is taken back: what is no call is left out, values that are no strings are passed on as they are.
+An answer is reasoning, text, then tool calls. The beginning of a DSML tag opens the block of calls wherever it occurs,
+even in reasoning, and nothing after it is text again. Both spellings of the tags are accepted. Unlike ``dsml_parser``,
+this one repairs nothing and never turns a block back into text: anything in the block that is not a call is dropped,
+and values that are not strings are passed on unchecked.
 """
 
 from __future__ import annotations
@@ -25,42 +26,45 @@ _Found = Generator[None, None, str]
 
 
 class OfficialParser:
-    """Parser of one answer, fed in pieces of any size; ``in_block`` and ``done`` say that a block is
-    open or closed.
+    """Parser of one answer, fed in pieces of any size.
 
-    thinking   the answer starts with reasoning
-    tools      calls are looked for
-    continues  it goes on with the reasoning or text of a prefix: a newline at its start counts
-    in_calls   the prompt opened the block of calls
+    ``in_block`` is True inside a block of tool calls, ``done`` after it.
+
+    thinking   whether the answer starts with reasoning
+    tools      whether to recognise tool calls
+    continues  whether the answer continues the reasoning or text of a prefix, so that newlines at its start are kept
+    in_calls   whether the prompt ended by opening the block of calls
     """
 
     def __init__(self, thinking: bool, tools: bool = True, continues: bool = False, in_calls: bool = False):
         self._markers = (THINK_CLOSE, _OPEN) if tools else (THINK_CLOSE,)
         self._thinking = thinking
         self._cursor, self._events = Cursor(), list[Event]()
-        self._calls: list[list[str]] = []  # of each call its name, then the fragments of its arguments
+        self._calls: list[list[str]] = []  # for each call its name, followed by the fragments of its arguments
         self._texts: dict[type, list[str]] = {ReasoningDelta: [], TextDelta: []}
-        self._rest: Callable[[str], None] = self._drop  # what becomes of the text that is held back at the end
+        self._rest: Callable[[str], None] = self._drop  # called at the end with the text that is still held back
         self.done = self.in_block = False
         self._rules = self._message(continues, in_calls)
         next(self._rules)
 
     def feed(self, chunk: str) -> list[Event]:
-        """Parse a further piece and return the new events."""
+        """Parse the next piece of text and return the new events."""
         self._cursor.append(chunk)
         self._events = []
         next(self._rules)
         return self._events
 
     def finish(self) -> list[Event]:
-        """End the input and return the remaining events: what might have become a marker is text or a value."""
+        """End the input and return the remaining events. The beginning of a possible tag at the end counts as text, or
+        as part of the value that it follows."""
         self._events = []
         self._rest(self._cursor.take())
         return self._events
 
     @property
     def result(self) -> Generated:
-        """Return what was parsed so far; arguments of a call that was cut off are cut off, too."""
+        """Return the answer as far as it is parsed; if it ends inside a call, the arguments of that call are
+        incomplete."""
         calls = tuple(ToolCall(name, "".join(fragments)) for name, *fragments in self._calls)
         reasoning, content = ("".join(texts) for texts in self._texts.values())
         return Generated(reasoning, content, calls, complete=bool(calls), thinking_closed=not self._thinking)
@@ -96,7 +100,8 @@ class OfficialParser:
             yield
 
     def _text(self, continues: bool) -> _Wait:
-        """Pass text on up to a block; the newlines before it, and around the end of reasoning, are dropped."""
+        """Emit reasoning and text up to a block of calls; newlines before the block, and around the end of the
+        reasoning, are dropped."""
         cursor = self._cursor
         while True:
             while not continues and cursor.rest in ("", "\n" * len(cursor.rest)):
@@ -125,7 +130,7 @@ class OfficialParser:
                 self._thinking, self._rest, continues = False, self._drop, False
 
     def _until(self, *markers: str) -> _Found:
-        """Skip text up to the first of ``markers`` and return that marker, consumed."""
+        """Skip text up to and including the first of ``markers``, and return that marker."""
         while (found := self._cursor.first(*markers)) is None:
             yield
         self._cursor.take(found[0] + len(found[1]))
@@ -147,7 +152,7 @@ class OfficialParser:
         self._argument("{}" if len(self._calls[-1]) == 1 else "}")
 
     def _name(self) -> _Wait:
-        """Pass a parameter's name on with its quotation marks, up to a space behind one of them."""
+        """Emit a parameter's name with its quotation marks; it ends at a quotation mark followed by a space."""
         while True:
             name, space, _ = self._cursor.rest.partition(" ")
             quoted = (self._calls[-1][-1] + name).endswith('"')
@@ -180,10 +185,11 @@ _JSON_END = "\n```"
 
 
 class JsonText:
-    """Filter of an answer in format ``json_object``: one space instead of the text before and after the JSON.
+    """Filter for an answer in format ``json_object``: text before the JSON and after it becomes one space each.
 
-    The official parser writes one for each piece of a stream; here the result does not depend on how it was cut. After
-    JSON without a fence everything is passed on.
+    The JSON may be in a Markdown code fence, which is removed. Without a fence, everything from the start of the JSON
+    on is passed on. The official parser writes one space per piece of a stream; here the result does not depend on how
+    the answer was cut.
     """
 
     def __init__(self) -> None:
@@ -193,12 +199,12 @@ class JsonText:
         self._spaced = False
 
     def feed(self, text: str) -> str:
-        """Return what is known to belong to the filtered answer."""
+        """Add text of the answer; return the filtered text as far as it is certain by now."""
         self._cursor.append(text)
         return self._advance(final=False)
 
     def finish(self) -> str:
-        """Return the rest at the end of the answer."""
+        """End the answer; return the rest of the filtered text."""
         return self._advance(final=True)
 
     def _advance(self, final: bool) -> str:
@@ -225,7 +231,7 @@ class JsonText:
         return out
 
     def _space(self, text: str) -> str:
-        """Return a space for the first text before or after the JSON."""
+        """Return a space if this is the first text before the JSON, or the first after it, else nothing."""
         first = bool(text) and not self._spaced
         self._spaced = self._spaced or first
         return " " if first else ""

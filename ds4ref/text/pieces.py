@@ -1,11 +1,11 @@
-"""Vocabularies of scored pieces: SentencePiece's byte-pair encoding, as in llama2.c and Llama's GGUF files.
+"""Tokenizer for vocabularies of scored pieces: SentencePiece's byte-pair encoding, as in llama2.c and Llama's GGUFs.
 
-A text, with a space put in front, is cut into characters; a character that is not a piece becomes its bytes. Then the
-neighbouring pair whose concatenation has the highest score is merged, the leftmost of equals first, until no
-concatenation is a piece.
+A text, with a space put in front, is cut into characters; a character that is not a token becomes the tokens of its
+bytes. Then the adjacent pair whose concatenation has the highest score is merged, the leftmost one on ties, until no
+concatenation is a token.
 
-User-defined tokens (runs of spaces, HTML tags) are taken out of every text first, the longest at a place, as llama.cpp
-and Hugging Face do; what lies between two of them is a text of its own.
+User-defined tokens (runs of spaces, HTML tags) are cut out of every text first, the longest possible, as in llama.cpp
+and Hugging Face; the text between two of them is encoded separately.
 
 A file without a chat template has no chat protocol: a prompt is text that the model continues. If a prompt is rendered
 as a chat, all control strings except BOS and EOS are left out (``chats`` is False).
@@ -37,11 +37,11 @@ SPACE = "\u2581"
 """The character that stands for a space in GGUF files."""
 _SPACE_BYTES = SPACE.encode()
 LOWEST = -1e10
-"""Pieces with this score or less are never merged."""
+"""Pairs whose concatenation has this score or less are never merged."""
 MAX_FILE_BYTES = 64 << 20
 MAX_PIECE_BYTES = 1 << 12
 _LEGACY_BYTES = 3
-"""Token of byte 0 in a tokenizer.bin, after three control tokens."""
+"""Id of the token for byte 0 in a tokenizer.bin; ids 0 to 2 are control tokens."""
 _ENTRY = struct.Struct("<fi")
 _BYTE_PIECE = re.compile(rb"<0x([0-9A-Fa-f]{2})>")
 
@@ -49,14 +49,21 @@ _BYTE_PIECE = re.compile(rb"<0x([0-9A-Fa-f]{2})>")
 class PieceTokenizer(ControlStrings):
     """Tokenizer (text <-> token ids) with the interface of ``tokenizer.Tokenizer``.
 
-    pieces    bytes of each token
-    scores    score of each token; of equal pieces the first counts
-    bytes_at  token id of each of the 256 bytes, -1 where there is none
-    ends      ids of tokens that end an answer besides ``eos``
-    control   ids that no plain text encodes to and that decode to nothing
-    user      string -> id of the tokens that are matched first in every text
-    named     string -> id of the tokens that rendered text may contain
-    spelled   U+2581 in a text is a space, as in GGUF files
+    pieces       bytes of each token
+    scores       score of each token; of tokens with equal bytes the first counts
+    bytes_at     token id of each of the 256 bytes, -1 for none
+    bos, eos     ids of the tokens that begin and end texts, -1 for none
+    ends         ids of other tokens that end an answer
+    unknown      id of the token for a byte that has no token
+    control      ids that plain text never yields and that decode to nothing
+    hidden       other ids that plain text never yields
+    space_first  whether a space is put in front of every text
+    adds_bos     whether a text that the model is to continue starts with ``bos``
+    user         string -> id of user-defined tokens, which are matched first in every text
+    named        string -> id of control tokens that are recognised in rendered text
+    template     the chat template, None if there is none
+    spelled      whether U+2581 in a text means a space, as in GGUF files
+    where        name of the vocabulary, for error messages
     """
 
     split = "pieces"
@@ -106,17 +113,17 @@ class PieceTokenizer(ControlStrings):
         return len(self._pieces)
 
     def tables(self) -> tuple[list[bytes], list[float], list[int]]:
-        """Return pieces, scores and the token ids of the 256 bytes, as passed in."""
+        """Return ``pieces``, ``scores`` and ``bytes_at`` as passed to the constructor."""
         return self._pieces, self._scores, self._bytes_at
 
     # --- text to ids
 
     def encode(self, text: str | bytes) -> list[int]:
-        """Encode plain text without BOS, in O(n log n)."""
+        """Encode plain text without BOS, in time O(n log n)."""
         return self._encoded([(FIRST, _decoded(text))])
 
     def encode_rendered(self, text: str | bytes) -> list[int]:
-        """Encode a rendered chat: each control string becomes its token, the spans between them are plain text."""
+        """Encode a rendered chat: each control string becomes its token, the text between them is plain text."""
         return self._encoded(self._spans(_decoded(text)))
 
     def _encoded(self, spans: Sequence[Span]) -> list[int]:
@@ -130,7 +137,7 @@ class PieceTokenizer(ControlStrings):
         return ids
 
     def _parts(self, data: bytes) -> Iterator[int | bytes]:
-        """Yield user-defined tokens and the texts between them, each with the space that it starts with."""
+        """Yield the ids of user-defined tokens, and the texts between them, each with a space put in front."""
         at = 0
         for match in (*self._first.finditer(data), None):
             part = data[at : match.start() if match else None]
@@ -142,17 +149,17 @@ class PieceTokenizer(ControlStrings):
                 at = match.end()
 
     def text_bytes(self, text: str | bytes) -> bytes:
-        """Return the bytes that ``decode(encode(text))`` gives."""
+        """Return the bytes that ``decode(encode(text))`` returns."""
         data = b"".join(self._pieces[part] if isinstance(part, int) else part for part in self._parts(raw_bytes(text)))
         return data.removeprefix(b" ") if self.space_first else data
 
     def pieces(self, text: str | bytes) -> list[bytes]:
-        """Return the pieces of a text that are encoded separately: the whole text, since there is no pre-tokenizer."""
+        """Return the parts of a text that are encoded separately: the whole text, since there is no pre-tokenizer."""
         data = raw_bytes(text)
         return [data] if data else []
 
     def _characters(self, data: bytes) -> list[int]:
-        """Return the tokens of characters, or of the bytes of characters that are no piece."""
+        """Return one token for each character; a character without a token gives the tokens of its bytes."""
         tokens: list[int] = []
         at, end = 0, len(data)
         while at < end:
@@ -168,7 +175,7 @@ class PieceTokenizer(ControlStrings):
         return tokens
 
     def _joined(self, tokens: list[int]) -> list[int]:
-        """Merge neighbouring pairs, best score first."""
+        """Merge adjacent tokens, best score first, until no pair can be merged; return the remaining tokens."""
         count = len(tokens)
         after, before = [*range(1, count), -1], [*range(-1, count - 1)]
         queue: list[tuple[float, int, int, int, int, int]] = []
@@ -207,7 +214,7 @@ class PieceTokenizer(ControlStrings):
         return self._shown[token] if 0 <= token < len(self._shown) else b""
 
     def decode(self, ids: Iterable[int]) -> bytes:
-        """Return the bytes of a token sequence, without the space that encoding puts in front of a text."""
+        """Return the bytes of a token sequence; if it starts with BOS, without the space that encoding put in front."""
         ids = list(ids)
         data = b"".join(map(self.token_bytes, ids))
         return data.removeprefix(b" ") if self.space_first and ids[:1] == [self.bos] else data
@@ -223,7 +230,7 @@ def _shown_bytes(piece: bytes) -> bytes:
 
 
 def read_tokenizer_bin(path: str | os.PathLike[str], vocab: int) -> PieceTokenizer:
-    """Read llama2.c's tokenizer.bin with ``vocab`` tokens; raise TextError for any other file.
+    """Read llama2.c's tokenizer.bin with ``vocab`` tokens; raise TextError if it is not one of that many.
 
     As in llama2.c, token 1 starts a text and also ends generation, because it would start the next text.
     """
@@ -261,7 +268,7 @@ def read_tokenizer_bin(path: str | os.PathLike[str], vocab: int) -> PieceTokeniz
 
 
 def contents(path: str | os.PathLike[str]) -> bytes:
-    """Return the bytes of a vocabulary's file; raise TextError if it cannot be read or is too large for one."""
+    """Return the bytes of a vocabulary file; raise TextError if it cannot be read or is too large."""
     try:
         if os.path.exists(path) and not os.path.isfile(path):
             raise TextError(f"{os.fspath(path)}: not a regular file")
@@ -290,10 +297,10 @@ def from_source(source: TensorSource) -> PieceTokenizer:
         if match:
             bytes_at[int(match[1], 16)] = i
     by_kind: dict[int, dict[str, int]] = {}
-    for i, (token, kind) in reversed([*enumerate(zip(tokens, kinds, strict=True))]):  # of equal ones the first counts
+    for i, (token, kind) in reversed([*enumerate(zip(tokens, kinds, strict=True))]):  # of equal strings the first wins
         if token and kind in (UNKNOWN, CONTROL, USER):
             by_kind.setdefault(CONTROL if token in CONTROL_BY_NAME else kind, {})[token] = i
-    # Text has U+2581 for spaces when it is merged: a token that is spelled with a space is never reached.
+    # In GGUF files spaces of text are U+2581: a token whose string has a real space can never match.
     hidden = [i for i, kind in enumerate(kinds) if kind in (UNKNOWN, UNUSED, BYTE) or " " in tokens[i]]
     return PieceTokenizer(
         pieces, scores, bytes_at, bos=stored.bos, eos=stored.eos, unknown=keys.value("unknown_token_id", IDS, 0),

@@ -1,6 +1,6 @@
-"""How byte-level vocabularies of GGUF files cut text, by the name of the pre-tokenizer (``tokenizer.ggml.pre``).
+"""Pre-tokenizers of byte-level vocabularies in GGUF files: how text is cut, by their name (``tokenizer.ggml.pre``).
 
-Patterns are those of llama.cpp's vocabulary code, in the syntax of tokenizer.json.
+The patterns are those of llama.cpp's vocabulary code, in the syntax of tokenizer.json.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _QWEN35 = rf"{_SHORT}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}| ?[^\s\p{{
 
 
 def _cased(ending: str) -> str:
-    """Words that start with upper-case letters or have none, each with ``ending``."""
+    """Return a pattern of words in which upper-case letters come only first, each followed by ``ending``."""
     start = r"[^\r\n\p{L}\p{N}]?"
     return f"{start}{_UPPER}*{_LOWER}+{ending}|{start}{_UPPER}+{_LOWER}*{ending}"
 
@@ -56,12 +56,13 @@ _PUNCTUATED = " ?[^(\\s|.,!?…。，、।۔،)]+"
 
 
 class Rule(NamedTuple):
-    """How text is cut and merged.
+    """How text is cut before tokens are merged.
 
-    patterns  each isolates its matches in the pieces that the one before has left
-    nfc       text is normalized
-    whole     a piece that is a token is not taken apart
-    bos       a text starts with BOS unless the file says otherwise
+    patterns  applied one after the other: each cuts the pieces left by the previous ones at its matches, which become
+              pieces of their own
+    nfc       whether text is first normalized to Unicode NFC
+    whole     whether a piece that is itself a token is used without applying merges
+    bos       whether a text starts with BOS if the file does not say
     """
 
     patterns: tuple[str, ...]
@@ -108,4 +109,4 @@ _RULES = {
     "default": Rule((r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", "[0-9][0-9][0-9]")),
 }
 RULES = {name: rule for names, rule in _RULES.items() for name in names.split()}
-"""Rule by name; a file without a name has ``default``."""
+"""Rules by the name of the pre-tokenizer; "default" is for files that do not name one."""

@@ -1,9 +1,9 @@
-"""The prompt of a conversation, in the form that a model was trained on.
+"""Renders the prompt of a conversation in the chat format that a model was trained on.
 
     prompt_of(tokenizer.profile, messages, schemas, mode)      a ``Rendered``
     encode_chat_prompt(tokenizer, system, text, mode)          a first turn as token ids for the command line
 
-``profile`` is one of ``official.PROFILES``; None is May's form (``chat.render``), which ds4 uses.
+``profile`` is one of ``official.PROFILES``; None means the format of May 2026 (``chat.render``), which ds4 uses.
 """
 
 from __future__ import annotations
@@ -28,10 +28,14 @@ def prompt_of(
     profile: Profile | None, messages: Sequence[Message], schemas: Sequence[str] = (), mode: str = "high", *,
     in_place: bool = False, answer: bool = False, form: str = "",
 ) -> Rendered:  # fmt: skip
-    """Render a conversation (``chat.render``).
+    """Render a conversation in the format ``profile``.
 
-    A profile other than May's decides itself where system texts stand, always starts an answer, and shows the answer's
-    format ``form`` (a JSON schema as text, "{}" for any object).
+    schemas   tool schemas as JSON text
+    mode      thinking mode
+    in_place  as in ``chat.render``; with a profile, that decides where system messages go
+    answer    as in ``chat.render``; with a profile, an answer is always started
+    form      format of the answer, which only prompts of a profile mention: a JSON schema as text, "{}" for any object,
+              "" for free text
     """
     if profile is None:
         return chat.render(messages, schemas, mode, in_place=in_place, answer=answer)
@@ -43,18 +47,21 @@ def prompt_of(
 
 
 def tool_of(schema: str) -> Tool:
-    """Return a tool from the JSON text of its function, as OpenAI or Anthropic write it."""
+    """Return a tool from the JSON text of its function, in the form of OpenAI's or Anthropic's API."""
     function: dict[str, Any] = official.loads(schema)
     parameters = function.get("parameters") or function.get("input_schema") or {}
     if function.get("strict"):
-        with suppress(ValueError):  # what the official API refuses is shown as it came
+        with suppress(ValueError):  # a schema that DeepSeek's API would refuse is shown unchanged
             parameters = official.strict_schema(parameters)
     return Tool(function.get("name") or "", function.get("description") or "", parameters)
 
 
 def _messages(messages: Iterable[Message], profile: Profile) -> Iterator[Message]:
-    """Yield messages as the official encoder's API hands them on: parts joined by empty lines, results on their own, a
-    developer's text as the user's where system texts move to the front, no empty system texts."""
+    """Yield messages as DeepSeek's API passes them to its encoder.
+
+    Parts of a message are joined by empty lines, tool results become messages of their own, and empty system messages
+    are dropped. Developer messages count as the user's in profile 0731, as system messages in v4.1.
+    """
     roles = {"developer": "system" if profile.in_place else "user", "function": "tool"}
     for message in messages:
         role = roles.get(message.role, message.role)
@@ -71,14 +78,15 @@ def _messages(messages: Iterable[Message], profile: Profile) -> Iterator[Message
             yield message
 
 
-# --- token by token, for a command line
+# --- prompts as token ids
 
 
 def encode_chat_prompt(tokenizer: Tokenizer, system: str, prompt: str, mode: str = "high") -> list[int]:
-    """Return the token ids of a first turn; each text is encoded on its own as plain text.
+    """Return the token ids of a conversation of a system text and a user's prompt, with the start of the answer.
 
-    An empty system text adds nothing. The model's own template or profile is used if there is one. For a tokenizer
-    without a chat protocol the ids are BOS and the prompt alone, which the model continues.
+    Control strings in the texts stay text. An empty system text is left out. The model's own template or profile is
+    used if there is one. For a tokenizer without a chat format the ids are those of BOS and the prompt alone, which the
+    model continues.
     """
     if tokenizer.renders:
         messages = [Message("system", system)] * bool(system) + [Message("user", prompt)]
@@ -90,8 +98,11 @@ def encode_chat_prompt(tokenizer: Tokenizer, system: str, prompt: str, mode: str
 
 
 def encode_messages(tokenizer: Tokenizer, messages: list[Message], mode: str) -> list[int]:
-    """Return the token ids of a conversation by the model's own template or profile; without the default system text,
-    which nobody wrote, if the template refuses system texts (Gemma 2, early Mistral)."""
+    """Return the token ids of a conversation, rendered with the model's own template or profile.
+
+    If the template refuses system messages (as those of Gemma 2 and early Mistral do), the default system text, which
+    no user wrote, is left out.
+    """
     try:
         return prompt_of(tokenizer.profile, messages, (), mode).encode(tokenizer)
     except TextError:

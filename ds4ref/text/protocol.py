@@ -1,7 +1,7 @@
-"""The control strings of the DeepSeek V4 chat format (docs/explanation/text.md 1, 3, 4): protocol constants.
+"""The control strings and DSML tags of DeepSeek V4's chat formats (docs/explanation/text.md 1, 3, 4).
 
-``｜`` is U+FF5C and ``▁`` is U+2581. The DSML marker is a token without angle brackets: a tag starts as ``<`` or
-``</`` followed by the marker.
+``｜`` is U+FF5C and ``▁`` is U+2581. DSML is the markup for tool calls. Its marker is a token without angle brackets: a
+tag starts with ``<`` or ``</``, followed by the marker.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ DSML = "｜DSML｜"
 SPECIALS = (BOS, EOS, USER, ASSISTANT, THINK_OPEN, THINK_CLOSE, DSML)
 """The strings that each encode to one control token; none is a prefix of another."""
 LATER = (SYSTEM, REMINDER)
-"""Those that came after May."""
+"""Control strings that were added after the first checkpoints of May 2026."""
 
 DEFAULT_SYSTEM = "You are a helpful assistant"
-"""ds4's default system text, which has no final period."""
+"""ds4's default system text; it has no final period there either."""
 
 TOOL_RESULT_OPEN = "<tool_result>"
 TOOL_RESULT_CLOSE = "</tool_result>"
@@ -34,8 +34,10 @@ WHITESPACE = " \t\n\v\f\r"
 
 
 class Dialect(NamedTuple):
-    """One spelling of the DSML tags; openers of invoke and parameter lack the final ``>``, because attributes
-    follow."""
+    """One spelling of the DSML tags: of a block of calls, a call ("invoke") and a parameter.
+
+    ``invoke_open`` and ``param_open`` lack the final ``>``, because attributes follow.
+    """
 
     block_open: str
     block_close: str
@@ -46,7 +48,7 @@ class Dialect(NamedTuple):
 
 
 def dialect(prefix: str, block: str = "tool_calls") -> Dialect:
-    """Return the tags with ``prefix`` before their names; ``block`` is the name of the outermost one."""
+    """Return the tags with ``prefix`` before their names; ``block`` is the name of the block's tag."""
 
     def pair(name: str, end: str) -> tuple[str, str]:
         return f"<{prefix}{name}{end}", f"</{prefix}{name}>"

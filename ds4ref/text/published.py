@@ -1,7 +1,7 @@
 """Reads tokenizer.json, the vocabulary of a published model, for the byte-level BPE of ``tokenizer``.
 
-``vocabulary`` returns tokens and merges as a GGUF stores them. Vocabularies that two such lists cannot express are
-refused: models other than BPE, and unknown-token or byte-fallback rules, which byte-level vocabularies do not need.
+``vocabulary`` returns tokens and merges as a GGUF file stores them. Vocabularies other than BPE are refused, because
+two such lists cannot express them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ TOKENIZER = "tokenizer.json"
 MAX_TOKENIZER_BYTES = 64 << 20
 MAX_TOKENS = 1 << 20
 MAX_VALUES = 3 << 20
-"""Maximum number of JSON values: 256,000 tokens and twice as many merges, each a list, have 2.3 million."""
+"""Maximum number of JSON values in the file. A vocabulary of 256,000 tokens and twice as many merges, each a list, has
+2.3 million."""
 
 
 def definition(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -26,9 +27,10 @@ def definition(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def vocabulary(checkpoint: Checkpoint) -> tuple[list[str], list[str]]:
-    """Return tokens by id and merges by rank ("left right"); unused ids get tokens that no text encodes to.
+    """Return the token strings by id, and the merges ("left right"), best first; unused ids get tokens that no text
+    encodes to.
 
-    Raise ModelFileError if the file is missing or no JSON, TextError if it is not a byte-level BPE vocabulary.
+    Raise ModelFileError if the file is missing or not JSON, TextError if it is not a BPE vocabulary.
     """
     table, where = definition(checkpoint), checkpoint.folder / TOKENIZER
     model = table.get("model")
@@ -48,7 +50,7 @@ def vocabulary(checkpoint: Checkpoint) -> tuple[list[str], list[str]]:
 
 
 def _merge(where: Any, merge: Any) -> str:
-    """Normalise a merge, "left right" or ["left", "right"], to the first form."""
+    """Return a merge, which is "left right" or ["left", "right"], in the first form."""
     if isinstance(merge, str):
         return merge
     if isinstance(merge, list) and len(merge) == 2 and all(isinstance(part, str) for part in merge):

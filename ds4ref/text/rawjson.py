@@ -1,8 +1,8 @@
-"""JSON text that keeps its exact bytes.
+"""Takes JSON text apart without changing it.
 
-Tool schemas and arguments are inserted verbatim (text.md 3, 4): key order, number spelling and duplicate keys must
-survive, so they cannot pass through dicts. These functions walk JSON text and return slices of it. They are strict
-about values, iterative (with bounded nesting) and take linear time.
+Tool schemas and arguments are inserted into prompts verbatim (docs/explanation/text.md 3, 4): key order, number
+spelling and duplicate keys must survive, so they cannot be parsed into dicts. These functions walk JSON text and return
+slices of it. They accept only valid values, limit the nesting, do not recurse, and take linear time.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def value_end(text: str, start: int = 0) -> int:
-    """Return the index after the JSON value that starts at ``start`` or after white space; raise ValueError if none
-    does."""
+    """Return the index after the JSON value that starts at ``start``, or after white space there; raise ValueError if
+    there is no valid value."""
     at, stack = start, ""
     want = "value"  # value, value-or-end, key, key-or-end, colon, comma-or-end
     while True:
@@ -61,10 +61,9 @@ def value_end(text: str, start: int = 0) -> int:
 
 
 def members(text: str) -> list[tuple[str, str]]:
-    """Return (name, raw value) of an object's members in order, duplicates included; raise ValueError if it is no
-    object.
+    """Return (name, raw value) of an object's members in order, duplicates included.
 
-    Commas are optional, and text after the object is ignored.
+    Commas are optional, and text after the object is ignored. Raise ValueError if ``text`` is not an object.
     """
     at = _space(text, 0)
     if text[at : at + 1] != "{":

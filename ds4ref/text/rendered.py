@@ -1,9 +1,9 @@
-"""A rendered prompt that remembers the origin of its text.
+"""A rendered prompt that records which of its text may contain control tokens.
 
-ds4's server renders one string and then recognises control strings anywhere in it, also those that a user, a file or a
-tool wrote. Here a prompt is a list of parts, each with the control strings that may become tokens in it: only those
-that the protocol inserted. The bytes are the same; only injected control strings stay text (docs/explanation/text.md
-2).
+ds4's server renders one string and then recognises control strings anywhere in it, even if a user, a file or a tool
+wrote them. Here a prompt is a list of parts, and each part says which control strings become tokens in it: only those
+that the chat format itself inserted. The text is the same as ds4's, but injected control strings stay text
+(docs/explanation/text.md 2).
 
     prompt.text                                 the string that ds4 would render
     prompt.encode(tokenizer)                    safe
@@ -26,17 +26,18 @@ MARKER = re.compile(re.escape(protocol.DSML))
 
 
 class TextPart(NamedTuple):
-    """A span of text, and a pattern of the control strings recognised in it: none, only the DSML marker, or all."""
+    """A piece of a prompt. ``control`` matches the control strings that become tokens in it: None, only the DSML marker
+    (``MARKER``), or ``ALL``."""
 
     text: str
     control: re.Pattern[str] | None
 
 
 class Conversation(NamedTuple):
-    """The conversation that a prompt was rendered from, for models with a chat template of their own.
+    """The conversation that a prompt was rendered from, kept for models that render it with their own chat template.
 
-    messages  in the OpenAI protocol's form
-    tools     the JSON text of each tool's function
+    messages  messages as dicts in the OpenAI API's form
+    tools     JSON text of each tool's function
     mode      thinking mode
     answer    whether the prompt ends with the start of an answer; a last message that is a ``prefix`` stays open
     """
@@ -48,7 +49,7 @@ class Conversation(NamedTuple):
 
 
 class Rendered:
-    """A prompt as a list of parts; text between two control tokens is encoded as one span, even across parts."""
+    """A prompt as a list of parts. Text between two control tokens is encoded as one, even across parts."""
 
     conversation: Conversation | None = None
 
@@ -56,11 +57,11 @@ class Rendered:
         self.parts: list[TextPart] = []
 
     def plain(self, text: str) -> Rendered:
-        """Append text by a user, file or tool: control strings in it stay text."""
+        """Append text from a user, file or tool: control strings in it stay text."""
         return self._add(text, None)
 
     def protocol(self, text: str) -> Rendered:
-        """Append text that the chat protocol wrote: control strings in it become control tokens."""
+        """Append text of the chat format itself: control strings in it become control tokens."""
         return self._add(text, ALL)
 
     def markup(self, text: str) -> Rendered:
@@ -68,7 +69,7 @@ class Rendered:
         return self._add(text, MARKER)
 
     def extend(self, parts: list[TextPart]) -> Rendered:
-        """Append rendered parts."""
+        """Append parts that were rendered elsewhere."""
         self.parts += parts
         return self
 
@@ -96,7 +97,7 @@ class Rendered:
                 pending.append(text[at : match.start()])
                 ids += tokenizer.encode("".join(pending))
                 control_id = tokenizer.special_id(match.group())
-                if control_id >= 0:  # a vocabulary without a protocol for chats knows beginning and end at most
+                if control_id >= 0:  # a vocabulary without a chat format lacks most control tokens
                     ids.append(control_id)
                 pending, at = [], match.end()
             pending.append(text[at:])
@@ -104,7 +105,7 @@ class Rendered:
 
 
 def _by_template(conversation: Conversation, tokenizer: Tokenizer) -> list[int]:
-    """Encode a conversation by the model's own template."""
+    """Encode a conversation with the model's own chat template."""
     tools = [{"type": "function", "function": json.loads(text)} for text in conversation.tools]
     ids: list[int] = tokenizer.chat(  # type: ignore[attr-defined]
         conversation.messages, tools=tools or None, answer=conversation.answer, thinking=conversation.mode

@@ -1,7 +1,8 @@
-"""The ``tools`` of a request as schema lines of the tool prompt (text.md 3): verbatim wherever possible.
+"""Converts the ``tools`` of a request to the lines of the tool prompt (docs/explanation/text.md 3).
 
-Members meant for the server (``cache_control``, which moves from request to request, and ``defer_loading``) are removed
-from the line. A custom tool is shown as a function with one string parameter ``input``.
+Each line is the JSON schema of a tool, verbatim if possible. Members meant for the server are removed:
+``cache_control``, which clients move from tool to tool between requests, and ``defer_loading``. A custom tool is shown
+as a function with one string parameter ``input``.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ class Schema:
     """One tool of a request.
 
     text        JSON that the model sees
-    name        name by which the model calls it
-    namespace   prefix of ``name`` that the client keeps apart from the tool's own name
-    kind        "function"; "custom", whose call is plain text; "tool_search" for the hosted tool of that name; "hosted"
-                for tools that only another server could run, hidden from the model
-    strict      the client demands arguments that fit the schema
-    deferred    not shown in the tool prompt; a tool search result shows the line instead (``messages``)
-    in_results  such a result is part of the conversation
-    grammar     (syntax, definition) of a custom tool's text, None if the text is free
+    name        name by which the model calls the tool
+    namespace   prefix of ``name`` that the client does not count as part of the tool's name
+    kind        "function"; "custom", called with plain text; "tool_search", the API's tool of that name; "hosted", a
+                tool that only another server could run, which is hidden from the model
+    strict      whether the client demands arguments that fit the schema
+    deferred    whether the tool prompt leaves it out, because a tool search result will show its line (``messages``)
+    in_results  whether such a result is part of the conversation
+    grammar     (syntax, definition) of the grammar for a custom tool's text; None if the text is free
     """
 
     text: str
@@ -56,7 +57,7 @@ class Schema:
 
     @property
     def bare(self) -> str:
-        """Return the client's name of the tool, without the namespace."""
+        """Return the tool's name without the namespace, as the client calls it."""
         return self.name.removeprefix(self.namespace)
 
     @property
@@ -80,13 +81,20 @@ def read_schemas(raw: str | None) -> list[Schema]:
 
 
 def found_in(schemas: Iterable[Schema], names: Iterable[str]) -> list[Schema]:
-    """Return ``schemas``; mark as callable any that search results have named (``messages.tool_references``)."""
+    """Return ``schemas``, with those in ``names`` marked as shown by a search result, so that they are callable.
+
+    names: names of tools that tool search results refer to (``messages.tool_references``).
+    """
     wanted = set(names)
     return [replace(schema, in_results=True) if schema.name in wanted else schema for schema in schemas]
 
 
 def brought(raw_tools: Sequence[str]) -> list[Schema]:
-    """Return the schemas of tools that search results show in place: callable, but not in the tool prompt."""
+    """Return the schemas of tools whose definitions are part of tool search results: they are callable, but the tool
+    prompt does not repeat them.
+
+    raw_tools: JSON text of each tool (``messages.from_responses``).
+    """
     return [replace(schema, deferred=True, in_results=True) for schema in read_schemas(f"[{','.join(raw_tools)}]")]
 
 
@@ -123,7 +131,7 @@ def _tool(raw: str) -> list[Schema]:
 
 
 def _without(raw: str) -> str:
-    """Return a tool's JSON without members meant for the server, verbatim if it has none."""
+    """Return a tool's JSON without the members meant for the server; unchanged if it has none of them."""
     members = rawjson.members(raw)
     if not any(name in _FOR_THE_SERVER for name, _ in members):
         return raw
@@ -132,10 +140,10 @@ def _without(raw: str) -> str:
 
 
 def _custom(tool: Fields) -> Schema:
-    """Return the schema of a custom tool, which takes text, perhaps of a given format.
+    """Return the schema of a custom tool, which takes plain text, perhaps restricted by a grammar.
 
-    The format is {"format": {"type": "grammar", "syntax", "definition"}}; the chat API puts everything under "custom",
-    and the grammar's members under "grammar".
+    A grammar is given as {"format": {"type": "grammar", "syntax": ..., "definition": ...}}; the chat completions API
+    nests all of this under "custom", and the grammar's members under "grammar".
     """
     inner = fields(tool["custom"], "custom of a tool") if "custom" in tool else tool
     name = text(inner.get("name"), "name of a tool")
@@ -158,7 +166,7 @@ def _custom(tool: Fields) -> Schema:
 
 
 def _within(tool: Fields, namespace: str) -> Schema:
-    """Return the schema of a tool in a namespace, in the plain form under its full name."""
+    """Return the schema of a tool in a namespace, named by the namespace and its own name together."""
     kind = text(tool.get("type"), "type of a tool")
     if kind == "custom" and "input_schema" not in tool:
         plain = _custom(tool)

@@ -1,14 +1,14 @@
-"""Pre-tokenizers: cut text into the pieces that byte-pair merges never cross (docs/explanation/text.md 2).
+"""DeepSeek's pre-tokenizers: cut text into the pieces that byte-pair merges never cross (docs/explanation/text.md 2).
 
 ``split_unicode`` is the model's original pre-tokenizer: digits in groups of up to three, then runs of Chinese and
-Japanese kana, then words, punctuation and white space by Unicode category. The public tokenizer makes three passes,
-each one isolating its matches, so a later pattern never looks across an earlier match; here the three are combined into
-one expression whose classes exclude the matches of earlier passes. (The `tokenizers` library cannot run the passes
-itself: its regex engine fails on a run of ten million spaces. This one is linear.)
+Japanese kana, then words, punctuation and white space by Unicode category. The published tokenizer makes three passes,
+each of which cuts out its matches, so that a later pattern never looks across an earlier match; here the three are
+combined into one regular expression whose character classes exclude the matches of earlier passes. (The `tokenizers`
+library is not used for this: its regex engine fails on a run of ten million spaces. This expression is linear.)
 
 ``split_ds4`` follows ds4: rules on bytes, where every byte above 0x7F counts as a letter. The two agree on ASCII text
 except for control characters that are not white space: ``split_unicode`` keeps a run of them in one piece where ds4
-cuts the run up, and splits off the last blank of blanks before the run.
+cuts it up, and separates the last of several blanks before the run from the others.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ from functools import cache
 from typing import Any, AnyStr
 
 STRIDE = 1 << 18
-"""Characters, or bytes, that are split at once: no other thread runs meanwhile, and their pieces are in memory."""
+"""Number of characters or bytes that are split at a time: meanwhile no other thread runs, and all pieces are in
+memory."""
 _BEHIND = 4
-"""How far behind a piece there must be text to know its end: the longest character, or look-ahead."""
+"""Number of characters or bytes that must follow a piece for its end to be certain: the longest byte sequence of a
+character, or look-ahead."""
 
 _PUNCT = r"!-/:-@\[-`{-~"  # the 32 ASCII punctuation characters
 _CJK = "\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff"
@@ -30,12 +32,12 @@ _CJK = "\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff"
 def _unicode_pattern() -> Any:
     import regex
 
-    taken = rf"\p{{N}}{_CJK}"  # what the first two passes have isolated: ends every look-ahead
+    taken = rf"\p{{N}}{_CJK}"  # matched by the first two passes: no look-ahead goes beyond it
     letter = rf"[[\p{{L}}\p{{M}}]--[{_CJK}]]"
     symbol = rf"[[\p{{P}}\p{{S}}]--[{_CJK}]]"
     space = r"\p{White_Space}"
     other = rf"[^{space}\p{{L}}\p{{M}}\p{{P}}\p{{S}}{taken}]"  # control, format, unassigned, private use
-    # The last pass cuts up what the second has isolated, too: "・" and voicing marks by themselves are punctuation.
+    # The last pass also cuts up the second's matches: "・" and voicing marks by themselves are punctuation.
     kanji_or_kana = rf"[[{_CJK}]&&[\p{{L}}\p{{M}}]]"
     between = rf"[[{_CJK}]&&[\p{{P}}\p{{S}}]]"
     gap = rf"[[{_CJK}]--[\p{{L}}\p{{M}}\p{{P}}\p{{S}}]]"
@@ -50,7 +52,7 @@ def _unicode_pattern() -> Any:
         rf"{space}*[\r\n]++",
         rf"{space}+(?![^{space}{taken}])",
         rf"{space}++",
-        rf"{other}+(?!{letter})",  # runs that no pattern wants stay together
+        rf"{other}+(?!{letter})",  # runs that no pattern matches stay together
     )
     return regex.compile("|".join(alternatives), regex.DOTALL | regex.VERSION1)
 
@@ -64,7 +66,8 @@ def split_unicode(text: str) -> Iterator[str]:
 def _ds4_pattern() -> Any:
     import regex  # ``re`` before Python 3.11.5 keeps what a possessive group passed before it failed (gh-106052)
 
-    # A character is as long as its lead byte says; continuation bytes are not checked. A cut-off tail is single bytes.
+    # The lead byte gives a character's length; continuation bytes are not checked. An incomplete last character is cut
+    # into single bytes.
     char = r"(?>[\xC0-\xDF].|[\xE0-\xEF]..|[\xF0-\xF7]...|[\x80-\xFF])"
     letters = rf"(?:[A-Za-z]|{char})++"
     letter = r"[A-Za-z\x80-\xFF]"
@@ -92,11 +95,10 @@ def split_ds4(data: bytes) -> Iterator[bytes]:
 
 
 def _strides(pattern: Any, text: AnyStr) -> Iterator[AnyStr]:
-    """Yield the matches of ``pattern`` in ``text``, found a stride at a time.
+    """Yield the matches of ``pattern`` in ``text``, searching ``STRIDE`` characters or bytes at a time.
 
-    What lies behind the end of a stride may change its last piece, and white space in front of that: there newlines
-    further on decide where a piece ends. These are found again, by the next stride; a stride without any other piece
-    is made longer.
+    Text after the end of a stride can change the stride's last piece, and white space before that piece, whose end
+    depends on newlines further on. These pieces are left to the next stride; a stride that has no others is doubled.
     """
     at, length = 0, STRIDE
     while at < len(text):

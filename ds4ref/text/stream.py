@@ -1,4 +1,7 @@
-"""Streaming text: emit only whole characters, and nothing that may become a stop string (text.md 2)."""
+"""Text as it is generated: emit only whole characters, and nothing that may become a stop string.
+
+Also ``Cursor``, the input of a streaming parser. See docs/explanation/text.md 2.
+"""
 
 from __future__ import annotations
 
@@ -35,9 +38,9 @@ class StreamDecoder:
 class StopHolder:
     """Filter that cuts text at the first stop string and withholds text that may still become one.
 
-    The stop that starts earliest wins, on a tie the one listed first, as if the whole text were searched at once: a
-    match waits while a longer stop that began before it may still match. Empty strings are ignored. After the cut,
-    ``stopped`` is the matching stop string, and all further text is dropped.
+    The stop string that starts earliest wins, and of several the one listed first, as if the whole text were searched
+    at once: a match is not final while another stop string that began before it may still be completed. Empty stop
+    strings are ignored. After the cut, ``stopped`` is the matching stop string, and all further text is dropped.
     """
 
     def __init__(self, stops: Sequence[str]):
@@ -46,7 +49,7 @@ class StopHolder:
         self.stopped: str | None = None
 
     def feed(self, text: str) -> str:
-        """Append text; return the part of the withheld text that can no longer belong to a stop string."""
+        """Add text; return the text that can no longer become part of a stop string and was not yet returned."""
         return self._advance(text, final=False)
 
     def finish(self) -> str:
@@ -79,7 +82,7 @@ class StopHolder:
 
 
 class Cursor:
-    """Input of a streaming parser: ``text`` before index ``at`` is consumed."""
+    """Input of a streaming parser: ``text``, of which everything before index ``at`` has been consumed."""
 
     def __init__(self) -> None:
         self.text, self.at = "", 0
@@ -89,7 +92,7 @@ class Cursor:
         self.text, self.at = self.text[self.at :] + chunk, 0
 
     def take(self, end: int | None = None) -> str:
-        """Consume and return the text up to index ``end``, all of it without one."""
+        """Consume and return the text up to index ``end``; None: all of it."""
         start, self.at = self.at, len(self.text) if end is None else end
         return self.text[start : self.at]
 
@@ -99,13 +102,13 @@ class Cursor:
         return self.text[self.at :]
 
     def first(self, *words: str) -> tuple[int, str] | None:
-        """Return the index of the first of ``words``, and that word; None if there is none."""
+        """Return (index, word) of the first of ``words`` in the text not yet consumed; None if there is none."""
         found = [(at, word) for word in words if (at := self.text.find(word, self.at)) >= 0]
         return min(found, default=None)
 
     def possible_start(self, *words: str) -> int:
-        """Return the index from which the rest of the text is a proper prefix of one of ``words``, else the end of the
-        text."""
+        """Return the index from which the text may be the beginning of one of ``words``: where its rest is a proper
+        prefix of one. If there is none, return the end of the text."""
         tail = self.text[max(self.at, len(self.text) - max(map(len, words))) :]
         return len(self.text) - max(partial_suffix(tail, word) for word in words)
 

@@ -1,10 +1,10 @@
-"""Chat templates of models: Jinja in a sandbox, in a process with limits (``limited``).
+"""Chat templates of models: Jinja in a sandbox, in a separate process with limits (``limited``).
 
     template = ChatTemplate(source, {"bos_token": "<s>", "eos_token": "</s>"})
     template.render([{"role": "user", "content": "Hello"}])
 
-A template is part of an untrusted file: one that fails or exceeds a limit of time, memory or ``MAX_CHARACTERS`` is a
-``TextError``.
+A template is part of an untrusted file: one that fails, or exceeds a limit of time, memory or ``MAX_CHARACTERS`` of
+output, raises ``TextError``.
 """
 
 from __future__ import annotations
@@ -21,10 +21,15 @@ MAX_CHARACTERS = 1 << 24
 
 
 class ChatTemplate:
-    """A chat template and the control tokens it may insert; safe for several threads, which wait for each other."""
+    """A chat template. Several threads may use it; they wait for each other.
+
+    source   the Jinja text
+    tokens   control tokens that it may insert, by variable name: "bos_token" -> "<s>"
+    seconds  processor time allowed for a conversation, before additional time for its size
+    """
 
     def __init__(self, source: str, tokens: Mapping[str, str] | None = None, seconds: float = SECONDS):
-        """Take the Jinja text ``source``; raise TextError if it has more than a million characters."""
+        """Raise TextError if ``source`` has more than a million characters; it is compiled by the first ``render``."""
         if len(source) > MAX_SOURCE:
             raise TextError(f"a chat template of {len(source)} characters, at most {MAX_SOURCE} are allowed")
         self.source, self._tokens = source, dict(tokens or {})
@@ -35,7 +40,12 @@ class ChatTemplate:
         self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Any] | None = None, answer: bool = True,
         **variables: Any,
     ) -> str:  # fmt: skip
-        """Render a conversation; with ``answer`` the text ends in the start of the assistant's turn.
+        """Render a conversation as text.
+
+        messages   messages as dicts in the OpenAI API's form
+        tools      tools in the same form, None for none
+        answer     end with the start of the assistant's turn
+        variables  further variables of the template
 
         Raise TextError if the template fails or exceeds a limit.
         """

@@ -1,9 +1,9 @@
-"""Byte-level BPE from a vocabulary and its merges (docs/explanation/text.md 1, 2), on the `tokenizers` library.
+"""DeepSeek's tokenizer: byte-level BPE (docs/explanation/text.md 1, 2), with the merge engine of `tokenizers`.
 
-``encode`` treats its input as plain text: no content yields a control token. ``encode_rendered`` takes a rendered chat,
-where the seven protocol strings are control tokens. Neither adds BOS or EOS.
+``encode`` treats its input as plain text: nothing in it yields a control token. ``encode_rendered`` takes a rendered
+chat, in which the seven control strings (``protocol.SPECIALS``) become control tokens. Neither adds BOS or EOS.
 
-Any input has one defined meaning, and ``decode(encode(x))`` returns its bytes:
+Any input has one defined meaning as bytes, and ``decode(encode(x))`` returns these:
     str     its UTF-8 bytes. U+DC80..U+DCFF stand for the raw bytes 0x80..0xFF, as in Python's own command line
             arguments and file names; any other lone surrogate becomes U+FFFD.
     bytes   unchanged, valid UTF-8 or not.
@@ -35,16 +35,16 @@ _LONGEST = max(map(len, protocol.SPECIALS))
 _FOREIGN_SURROGATE = re.compile("[\ud800-\udc7f\udd00-\udfff]")
 _CACHE_PIECES, _CACHE_LENGTH = 1 << 16, 48
 _STRIDE = 1 << 20
-"""Characters that are searched for protocol strings at once: no other thread runs meanwhile."""
+"""Number of characters that are searched for control strings at a time: meanwhile no other thread runs."""
 
 
 def _specials(text: str) -> Iterator[re.Match[str]]:
-    """Yield the protocol strings in ``text``."""
+    """Yield the matches of control strings in ``text``."""
     at = 0
     while at < len(text):
         end = at + _STRIDE
         match = _SPECIAL.search(text, at, end + _LONGEST)
-        if match is None or match.start() >= end:  # one behind the end may be cut
+        if match is None or match.start() >= end:  # left to the next stride, where it is certainly complete
             at = end
         else:
             yield match
@@ -52,16 +52,17 @@ def _specials(text: str) -> Iterator[re.Match[str]]:
 
 
 class Tokenizer:
-    """Text <-> token ids.
+    """Converts text to token ids and back.
 
-    tokens  ``tokens[id]`` is the string of a token; of duplicates the later one counts, as in ds4
-    merges  ``merges[rank]`` is "left right", best first
-    split   pre-tokenizer: "unicode" or "ds4" (see splits.py)
-    chats   prompts are rendered as a chat; tokenizers of other models (``pieces``) may have no chat protocol
+    tokens   ``tokens[id]`` is the string of a token; of duplicates the later one counts, as in ds4
+    merges   ``merges[rank]`` is "left right", best first
+    split    pre-tokenizer: "unicode" or "ds4" (see splits.py)
+    chats    whether the model has a chat format; tokenizers of other models (``pieces``) may have none
+    profile  the model's chat format, one of ``official.PROFILES``; None: that of May 2026
 
     Ids of the control tokens: ``bos``, ``eos``, ``user``, ``assistant``, ``think_open``, ``think_close``, ``dsml``.
 
-    Raise TextError if the tables cannot work: a protocol string or one of the 256 byte characters is not a token, a
+    Raise TextError for an unusable vocabulary: a control string or one of the 256 byte characters is not a token, or a
     merge is malformed, names an unknown token or makes a control token.
     """
 
@@ -98,7 +99,7 @@ class Tokenizer:
 
     @property
     def renders(self) -> bool:
-        """Return whether prompts have another form than May's: one of the model's own template, or of a later
+        """Return whether prompts have another format than that of May 2026: the model's own template, or a later
         profile."""
         return self.template is not None or self.profile is not None
 
@@ -112,9 +113,9 @@ class Tokenizer:
         return len(self._tokens)
 
     def with_split(self, split: Callable[[bytes], Sequence[bytes]]) -> Tokenizer:
-        """Return a tokenizer of the same vocabulary with another pre-tokenizer, to simulate a faulty one.
+        """Return a tokenizer with the same vocabulary and another pre-tokenizer, to simulate a wrong one.
 
-        ``split`` maps the bytes of a plain text to the pieces that are merged separately.
+        split: maps the bytes of a plain text to the pieces within which tokens are merged.
         """
         other = copy.copy(self)
         other._pieces = {}
@@ -124,14 +125,13 @@ class Tokenizer:
     # --- text to ids
 
     def encode(self, text: str | bytes) -> list[int]:
-        """Encode plain text: protocol strings in it are ordinary characters. Nearly linear in its length."""
+        """Encode plain text: control strings in it are ordinary characters. Takes nearly linear time."""
         ids: list[int] = []
         self._encode_span(_normal(text), ids)
         return ids
 
     def encode_rendered(self, text: str | bytes) -> list[int]:
-        """Encode a rendered chat: each protocol string becomes its control token, the spans between them are plain
-        text."""
+        """Encode a rendered chat: each control string becomes its token, the text between them is plain text."""
         ids: list[int] = []
         text, at = _normal(text), 0
         for match in _specials(text):
@@ -142,7 +142,7 @@ class Tokenizer:
         return ids
 
     def text_bytes(self, text: str | bytes) -> bytes:
-        """Return the bytes that ``decode(encode(text))`` gives, without encoding."""
+        """Return the bytes that ``decode(encode(text))`` returns, without encoding."""
         return _raw(_normal(text))
 
     def pieces(self, text: str | bytes) -> list[bytes]:
@@ -153,7 +153,8 @@ class Tokenizer:
         return split_unicode(text) if self.split == "unicode" else split_ds4(_raw(text))
 
     def _encode_span(self, text: str, ids: list[int]) -> None:
-        """Append the ids of a plain text to ``ids``: a copy of millions would hold up other threads."""
+        """Append the ids of a plain text to ``ids``. No list is returned: copying millions of ids would block other
+        threads."""
         cache = self._pieces
         for piece in self._split(text):
             piece_ids = cache.get(piece)
@@ -186,14 +187,14 @@ class Tokenizer:
         return b"".join(map(self.token_bytes, ids))
 
     def special_id(self, string: str) -> int:
-        """Return the id of a protocol string; raise TextError for one that the vocabulary lacks."""
+        """Return the token id of a control string; raise TextError if the vocabulary lacks it."""
         if string not in self._special_ids:
             raise TextError(f"the vocabulary has no token {string}: this template is for another checkpoint")
         return self._special_ids[string]
 
 
 def _normal(text: str | bytes) -> str:
-    """Return text in which exactly the invalid bytes are lone surrogates U+DC80..U+DCFF."""
+    """Return the text as str, in which bytes that are not valid UTF-8 are lone surrogates U+DC80..U+DCFF."""
     if isinstance(text, str):
         try:
             text.encode()
@@ -204,7 +205,7 @@ def _normal(text: str | bytes) -> str:
 
 
 def raw_bytes(text: str | bytes) -> bytes:
-    """Return the bytes of a text by the rules in the module's docstring."""
+    """Return the bytes that a text stands for, by the rules in the module's docstring."""
     return _raw(_normal(text))
 
 
@@ -213,7 +214,10 @@ def _raw(piece: str | bytes) -> bytes:
 
 
 def _byte_pair_model(ids: dict[str, int], merges: Sequence[str]) -> Any:
-    """Build the library's merge engine, checking every merge first: the library panics on some and misreads others."""
+    """Return the library's BPE model for tokens (string -> id) and merges.
+
+    Every merge is checked first, because the library crashes on some malformed merges and misreads others.
+    """
     pairs = []
     for rank, merge in enumerate(merges):
         first, space, second = merge.partition(" ")
@@ -232,7 +236,7 @@ def _byte_pair_model(ids: dict[str, int], merges: Sequence[str]) -> Any:
 
 
 def _strings(source: TensorSource, key: str) -> list[str]:
-    """Return a string array of the metadata; TextError names the key if it is absent or malformed."""
+    """Return an array of strings from the metadata; raise TextError if the key is missing or its value malformed."""
     values = source.metadata.get(key)
     if values is None:
         raise TextError(f"{source.path}: no {key}: this file has no tokenizer")

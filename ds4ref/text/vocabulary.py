@@ -1,9 +1,8 @@
-"""Opens the tokenizer of a model file, chosen by the contents of the file or of its folder.
+"""Opens the tokenizer of a model, of the class that the contents of its file or folder call for.
 
-byte-level BPE of DeepSeek     tokenizer.Tokenizer
-another tokenizer.json         library.LibraryTokenizer, with the chat template beside it; also for byte-level GGUF
-files
-scored pieces (Llama)          pieces.PieceTokenizer, of a GGUF file or a tokenizer.bin beside a llama2.c checkpoint
+DeepSeek's byte-level BPE            tokenizer.Tokenizer
+another byte-level tokenizer         library.LibraryTokenizer: any tokenizer.json, or a GGUF file
+pieces with scores (Llama)           pieces.PieceTokenizer: a GGUF file, or tokenizer.bin beside a llama2.c checkpoint
 """
 
 from __future__ import annotations
@@ -20,8 +19,10 @@ if TYPE_CHECKING:
 
 
 def open_tokenizer(source: TensorSource, split: str = "unicode") -> Tokenizer:
-    """Open the tokenizer of a model; ``split`` applies to DeepSeek's. Raise TextError if there is no usable
-    tokenizer."""
+    """Open the tokenizer of a model; raise TextError if there is no usable one.
+
+    split: pre-tokenizer of DeepSeek's tokenizer (``Tokenizer``); other tokenizers have only their own.
+    """
     beside = getattr(source, "vocabulary", None)
     if beside is not None:
         from .pieces import read_tokenizer_bin
@@ -44,6 +45,7 @@ def open_tokenizer(source: TensorSource, split: str = "unicode") -> Tokenizer:
 
 
 def ids_by_bytes(tokenizer: Tokenizer) -> dict[bytes, int]:
-    """Return token ids by token bytes; of tokens with equal bytes the lowest id, none for tokens without bytes."""
+    """Return a dict from the bytes of a token to its id, the lowest of those with equal bytes. Tokens that decode to
+    nothing are left out."""
     found = ((tokenizer.token_bytes(i), i) for i in reversed(range(len(tokenizer))))
     return {raw: i for raw, i in found if raw}

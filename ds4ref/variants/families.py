@@ -117,14 +117,13 @@ def _window(extra: float) -> Made:
 
 
 def _tables(chunk: Chunk, compress: bool, field: str, value: float) -> RopeTables:
-    """Return rope tables computed with ``value`` in the shape's ``field``: of compressed layers, or of the others."""
+    """Return the rope tables of compressed or other layers, computed with ``value`` in the shape's ``field``."""
     wrong: dict[str, Any] = {field: float(value)}
     return RopeTables(dataclasses.replace(chunk.shape, **wrong), compress, chunk.numerics.rope)
 
 
 def _rope(compress: bool, field: str) -> Callable[[float], Made]:
-    """Return a maker of faults that change a constant (``field`` of the shape) of the rope tables of compressed layers,
-    or of the others."""
+    """Return a maker of faults that change a constant, ``field``, of the rope tables of compressed or other layers."""
 
     def make(value: float) -> Made:
         def begin(chunk: Chunk) -> None:
@@ -144,8 +143,8 @@ def _position(point: str, source: str, inverse: bool = False) -> Callable[[float
 
 
 def _back_base(compress: bool, field: str) -> Callable[[float], Made]:
-    """Return a maker of faults that rotate the attention output back with another rope base than the one used for
-    queries and cached rows; in compressed layers, or in the others."""
+    """Return a maker of faults that rotate the attention output back with another rope base than that of queries and
+    cached rows, in compressed or other layers."""
 
     def make(value: float) -> Made:
         def edit(current: Any, layer: int, chunk: Chunk, taps: dict) -> Any:
@@ -167,8 +166,8 @@ def _pair(shape: ModelShape) -> float:
 
 
 def _pairs_off(field: str) -> Callable[[ModelShape], tuple[float, ...]]:
-    """Return a function that lists values of ``field`` that move an end of YaRN's ramp by whole pairs of channels, the
-    smallest step that has an effect."""
+    """Return a function that lists values of ``field`` that move an end of YaRN's ramp by whole pairs of channels; less
+    has no effect."""
     return lambda shape: tuple(getattr(shape, field) * _pair(shape) ** by for by in (-3, -2, -1, 1, 2, 3))
 
 

@@ -1,8 +1,8 @@
 """Faults: typical bugs of engines, each injected into our forward pass by a small hook.
 
 A fault replaces ops, shape or rope tables when a chunk of tokens begins, or edits named intermediates (``hooks.NAMES``)
-during the pass. Tests inject faults to prove that the test suite would notice; the diagnosis compares their logits with
-those of other engines.
+during the pass. Tests inject faults to prove that the test suite would notice; the diagnosis compares other engines'
+logits with them.
 
     session.hooks = FAULTS["hc_comb_transposed"].hooks()
 """
@@ -57,8 +57,7 @@ class Fault:
     says    one-line description
     begin   called when a chunk of tokens begins, to change its ops, shape or tables; None: nothing to change
     edits   functions that replace intermediates, by the intermediate's name
-    quiet   whether its effect is smaller than the noise of quantized activations, so that only comparisons in floats
-            can find it
+    quiet   whether its effect is below the noise of quantized activations, so that only float comparisons show it
     needs   field of Numerics that must be on for the bug to have an effect; "": it always has
     fmt     storage format whose decoding is wrong; "": the bug is not about a format
     tokens  longest prompt, in tokens, on which the bug has no effect
@@ -265,7 +264,7 @@ def _no_relu(scores: Callable) -> Callable:
 
 def _router(change: Callable[..., tuple], hashed: bool) -> Begin:
     """Return a ``begin`` function that replaces the router's result by change(probs, ids, weights, logits, bias, k,
-    scale), in layers that pick experts by a hash of the token (``hashed``) or else in all other layers."""
+    scale), in layers whose experts follow from a hash of the token (``hashed``), or in all others."""
 
     def make(route: Callable) -> Callable:
         def wrong(logits, bias, hash_ids, k, scale, floor):

@@ -85,11 +85,11 @@ def _tail_lost(point: str, size: int) -> dict[str, Edit]:
 
 
 def _slots_late(prefix: str, own: bool) -> dict[str, Edit]:
-    """Return an edit that shifts the inputs of a compressed row by one token: each slot of the window gets the token
-    before its own, the first slot the last token before the window (or nothing at the start of the prompt).
+    """Return an edit that shifts the inputs of a compressed row by one token: each slot of its window gets the token
+    before its own, the first one nothing if that would be before the prompt.
 
-    prefix  "attn" or "indexer": which compressor
-    own     shift the window itself; at ratio 4, where a row also pools the previous window, that one is always shifted
+    prefix: "attn" or "indexer". own: shift the row's own window too; at ratio 4 a row also pools the previous window,
+    which is always shifted.
     """
 
     def edit(value: tuple, layer: int, chunk: Chunk, taps: dict) -> tuple:

@@ -73,8 +73,8 @@ def _fp8_whole(chunk: Chunk) -> None:
 def _fp8_first_scale(chunk: Chunk) -> None:
     """Round a whole cached row with the scale of its first 64 channels, so that larger values elsewhere saturate.
 
-    Only saturation is simulated. Scales are powers of two, so a scale that is too large would change only values some
-    2^15 times smaller than the largest it can represent.
+    Only that is simulated: scales are powers of two, and one that is too large changes only values some 2^15 times
+    smaller than the largest it can represent.
     """
     right = chunk.kv_rounding
 
@@ -149,8 +149,8 @@ def _back_with_main(value: np.ndarray, layer: int, chunk: Chunk, taps: dict) -> 
 
 
 def _of_layer_before(what: str, halves: bool) -> dict[str, Edit]:
-    """Return edits that use the hyper-connections' mixing weights (``what``) of the same half, attention or FFN, of the
-    previous layer, or, if ``halves``, of the half right before this one."""
+    """Return edits that use the hyper-connections' mixing weights ``what`` of the previous layer or, if ``halves``, of
+    the attention or FFN half before."""
 
     def make(slot: str) -> Edit:
         def edit(value: np.ndarray, layer: int, chunk: Chunk, taps: dict) -> np.ndarray:

@@ -24,11 +24,8 @@ Rewrite = Callable[[np.ndarray], None]
 
 
 def _misread(fmt: str, rewrite: Rewrite) -> Begin:
-    """Return a ``begin`` function after which every matrix product reads weights of format ``fmt`` changed by
-    ``rewrite``.
-
-    rewrite: changes an array (n,) of the format's blocks in place.
-    """
+    """Return a ``begin`` function after which matrix products read weights of format ``fmt`` as changed by ``rewrite``,
+    which edits an array (n,) of the format's blocks in place."""
     layout = FORMATS[fmt].layout
     assert layout is not None
 

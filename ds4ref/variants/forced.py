@@ -1,9 +1,8 @@
 """Run some layers of a forward pass with hooks that replace intermediates (teacher forcing).
 
-A hook's ``tap`` returns the value to continue with. If it returns the other engine's value for every intermediate that
-the other engine dumped, each of our ops works on that engine's inputs, so errors do not add up from op to op.
-``run_layers`` runs only the requested layers, whose inputs the hooks must provide. ``pass_of`` returns how this is done
-for an architecture.
+A hook's ``tap`` returns the value to continue with. If that is the other engine's for every intermediate that the other
+engine dumped, each of our ops works on that engine's inputs, so errors do not add up. ``run_layers`` runs only the
+requested layers, whose inputs the hooks must provide. ``pass_of`` returns how this is done for an architecture.
 """
 
 from __future__ import annotations
@@ -58,10 +57,10 @@ def run_layers(
     weights: Mapping[int, LayerWeights | Weights] | None = None,
     cancel: Callable[[int], None] | None = None,
 ) -> None:
-    """Run all tokens in one chunk through some layers of the model; nothing is returned, the hooks see the values.
+    """Run all tokens in one chunk through some layers of the model, whose values only the hooks see.
 
-    layers   numbers of the layers, and ``HEAD`` for the output head; None: everything. A layer whose predecessor is not
-             run starts from undefined residual streams: the hooks must set them at ``hc_attn_in``
+    layers   numbers of the layers, ``HEAD`` for the output head; None: all. If the layer before one is not run, the
+             hooks must set its residual streams at ``hc_attn_in``
     weights  weights to use instead of the model's own, by layer number
     cancel   called with each layer's number before the layer is run; may raise to stop
     """

@@ -12,12 +12,8 @@ LIBRARY: dict[str, Fault] = {
 
 
 def applicable(numerics: Numerics, formats: set[str], tokens: int) -> list[Fault]:
-    """Return the faults that can have an effect.
-
-    numerics  numerics mode of the run
-    formats   storage formats of the model's tensors
-    tokens    length of the prompt
-    """
+    """Return the faults that have an effect in a numerics mode, for a model with tensors of these storage formats and a
+    prompt of this many tokens."""
     return [
         fault
         for fault in LIBRARY.values()

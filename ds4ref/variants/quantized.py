@@ -1,10 +1,9 @@
 """Measure the error of quantization op by op: run the same tokens through a model A and a requantized model B.
 
 Every op of B gets the inputs that A computed, so errors do not add up: the error of an op's result comes from that op's
-tensors alone. It is compared with the error of those tensors, the dequantized weights of B against those of A. If an
-op's error is much larger than that of its weights, an engine or kernel has a bug. If the weights' error is larger than
-their format explains, the conversion has a bug. Rows are also judged one by one, because a mean over a whole matrix
-would hide a single row that was lost.
+tensors alone. It is compared with the error of those tensors, B's dequantized weights against A's. If an op's error is
+much larger, an engine or kernel has a bug. If the weights' error is larger than their format explains, the conversion
+has a bug. Rows are also judged one by one: a mean over a whole matrix would hide a lost row.
 
 A runs layer by layer, so that memory holds the intermediates of one layer only.
 """
@@ -120,8 +119,8 @@ def compare(
     one       engine with the original model (A)
     other     engine with the requantized model (B)
     ids       tokens to run
-    points    names of the weights that produce each intermediate, without "blk.N." and ".weight"; used for
-              architectures whose ``Pass.tensors`` is None
+    points    names of the weights that produce each intermediate, without "blk.N." and ".weight", if ``Pass.tensors``
+              is None
     progress  called with each layer's number
 
     Raise DataError if the two are not the same model in different formats.
@@ -228,8 +227,7 @@ def _rows(w: Matrix, numbers: np.ndarray) -> np.ndarray:
 def distance(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float]:
     """Return the relative error |ours - theirs| / |theirs| and the cosine of two arrays.
 
-    If both are all zeros, these are 0 and 1; if only one is, infinity and 0. Values that are not finite give infinity
-    or NaN.
+    If both are zero, that is 0 and 1; if one is, infinity and 0. Non-finite values give infinity or NaN.
     """
     x, y = ours.astype(np.float64).ravel(), theirs.astype(np.float64).ravel()
     with np.errstate(invalid="ignore", over="ignore"):
@@ -240,11 +238,8 @@ def distance(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float]:
 
 
 def divergence(a: np.ndarray, b: np.ndarray) -> dict[str, float]:
-    """Return how far the logits (T, V) of two independent runs differ.
-
-    That is KL divergence KL(a || b) in nats (mean, median, 99th percentile, maximum over tokens), and the share of
-    tokens for which both runs rank the same token first.
-    """
+    """Return how far the logits (T, V) of two independent runs differ: statistics over the tokens of KL(a || b) in
+    nats, and how often both rank the same token first."""
     p, q = (_log_softmax(x.astype(np.float64)) for x in (a, b))
     kl = (np.exp(p) * (p - q)).sum(axis=1)
     return {

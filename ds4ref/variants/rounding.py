@@ -105,11 +105,10 @@ class RoundingSet:
     numerics  numerics mode of the model
     begin     called when a chunk of tokens begins, to add roundings that ``numerics`` does not cover; None: there are
               no others
-    coarse    whether the rounding steps are so large that float noise can flip a value to the next one, so that two
-              correct engines differ visibly
-    step      for an engine that computes in a 16-bit type, but of which it is not known what exactly it rounds: the
-              largest rounding error, relative to the power of two below the value. Runs with noise add random errors of
-              that size to every value, runs without noise none. 0: any other set
+    coarse    whether float noise can flip a value to the next rounding step, so that two correct engines differ visibly
+    step      for engines that compute in a 16-bit type, where what they round is not known: the largest rounding error,
+              relative to the power of two below the value. Runs with noise add random errors of that size to every
+              value, runs without noise none. 0: any other set
     """
 
     name: str

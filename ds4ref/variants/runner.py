@@ -35,8 +35,7 @@ mode ds4: its correct builds differ from our run without noise as much as our ru
 (docs/reference/vectors.md). 16 units flip roundings that no correct build flips, and would hide bugs of that size."""
 
 SMALL = 256 << 20
-"""Bytes of weights below which a pass is too short to use several threads well, so that passes run in parallel
-instead."""
+"""Bytes of weights below which a pass is too short to share among threads, so that several passes run in parallel."""
 
 ANYWHERE = frozenset({"embed", "result_output"})
 """Ops and intermediates that every architecture has in the same form: a family of faults that changes only these can be
@@ -46,8 +45,8 @@ _NOISY = frozenset({"attn_norm", "ffn_norm", "KVnorm", "q_lora_norm", "result_no
 
 
 class _Hooks:
-    """Session hooks that apply a rounding set, faults and optional noise, and record how close the choices of the
-    indexer and the router were (``margins``: by the first position of a chunk, one value per token)."""
+    """Session hooks that apply a rounding set, faults and optional noise, and record in ``margins`` how close the
+    choices of indexer and router were: one value per token, by the chunk's first position."""
 
     def __init__(
         self, rounding: RoundingSet, faults: Sequence[AnyFault], noise: np.random.Generator | None, model: Model,
@@ -96,10 +95,8 @@ class _Hooks:
         self._closest(np.where(hidden, -np.inf, scores), k, scores.std() + 1e-30)
 
     def _closest(self, scores: np.ndarray, k: int, unit: float = 1.0) -> None:
-        """Record for each token the gap between the k-th and the next best score, divided by ``unit``.
-
-        A small gap means that noise could change which k are chosen; the smallest gap of a token is kept.
-        """
+        """Record each token's gap between the k-th and the next best score, divided by ``unit``, if it is the smallest
+        so far."""
         if scores.shape[1] <= k:
             return
         best = -np.partition(-scores, k, axis=1)[:, : k + 1]
@@ -136,8 +133,8 @@ class Runner:
         return {name: each for name, each in FAMILIES.items() if self.own or _general(each)}
 
     def sets(self) -> list[str]:
-        """Return the names of the rounding sets, without those that are the same as another one for this model: a dense
-        decoder has no FP8 cache and no indexer to round."""
+        """Return the names of the rounding sets that differ for this model: a dense decoder has no FP8 cache and no
+        indexer to round."""
         if self.own:
             return list(ROUNDING)
         kept: dict[Any, str] = {}
@@ -161,10 +158,10 @@ class Runner:
         louder: float = 1.0,
         beside: bool = False,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return logits (T, V) float32, and for each token (T,) how close its closest top-k choice was.
+        """Return logits (T, V) float32, and for each token (T,) the smallest margin of its top-k choices.
 
-        The latter is the smallest gap between the last chosen and the best rejected score, over the router and the
-        indexer of all layers: where it is small, noise can change the choice.
+        A margin is the gap between the last chosen and the best rejected score of a router or indexer: where it is
+        small, noise can change the choice.
 
         mode    name of the rounding set
         faults  bugs to inject: faults of the library, faults of families, or scoped faults

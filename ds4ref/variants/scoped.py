@@ -65,7 +65,7 @@ class Scoped:
 class ScopedFault:
     """A fault limited to one region of the model, for ``Runner``.
 
-    fault  the fault
+    fault  what is wrong there
     part   name of the region, such as "compressed layers"
     where  returns whether the attention or FFN half of a layer is in the region
     """

@@ -1,7 +1,8 @@
 """Quantization of model files.
 
-``plan`` and ``families`` choose a format per tensor, ``imatrix`` reads importance, ``run`` executes a plan into a file
-that survives interruption (``part``), and ``splice`` replaces layers of one file by those of another.
+``plan`` and ``families`` choose a storage format for each tensor, ``imatrix`` reads and writes importance matrices,
+``run`` writes the planned file, which can be resumed after an interruption (``part``), and ``splice`` replaces layers
+of one file by those of another.
 
     plan = make_plan(source, Choices(recipe="q4"))
     specs = [item.spec for item in plan.items]

@@ -1,7 +1,7 @@
 """Families of tensors (such as all gate matrices of experts), and the storage format that a recipe assigns to each.
 
-The family follows from the whole name of a tensor: ``blk.3.ffn_gate_exps.weight_bias`` is no expert. Families are those
-of ds4's quantizer; in a model without routed experts, ``ffn`` is the feed-forward part.
+A tensor's family is determined by its whole name: ``blk.3.ffn_gate_exps.weight_bias`` is not an expert matrix. Families
+are those of ds4's quantizer, and ``ffn`` for the feed-forward matrices of models without routed experts.
 
     family_of("blk.3.ffn_gate_exps.weight", rank=3)  ->  "gate"
     RECIPES["q2"].wanted("gate", layer=3, layers=43)  ->  "IQ2_XXS"
@@ -39,13 +39,16 @@ _PROJECTIONS = {
 
 
 def layer_of(name: str) -> int | None:
-    """Return the layer number in a tensor's name, None outside the layers."""
+    """Return the layer number in a tensor's name; None for a tensor that does not belong to a layer."""
     match = _LAYER.fullmatch(name)
     return int(match[1]) if match else None
 
 
 def family_of(name: str, rank: int, integers: bool = False) -> str:
-    """Return the family of a tensor, a key of ``FAMILIES``; ``integers``: it holds integers, not weights."""
+    """Return the family of a tensor, a key of ``FAMILIES``.
+
+    rank: number of dimensions; integers: whether it holds integers instead of weights.
+    """
     if integers:
         return "table"
     if rank <= 1:
@@ -69,12 +72,12 @@ def family_of(name: str, rank: int, integers: bool = False) -> str:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A storage format per family.
+    """Which storage format each family of tensors gets.
 
     says      one-line description
     formats   family -> format
-    upgraded  number of last layers in which ``last`` applies
-    last      family -> format, replacing ``formats`` in these layers
+    upgraded  number of layers, at the end of the model, to which ``last`` applies
+    last      family -> format that replaces the one of ``formats`` in these layers
     """
 
     says: str

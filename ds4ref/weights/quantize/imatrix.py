@@ -1,14 +1,15 @@
-"""Importance of weights: the mean square of each column's inputs, measured on a calibration text.
+"""Importance matrices: the mean square of the inputs to each column of a matrix, measured on a calibration text.
 
-Two file formats are read and written. The older ``.dat`` (little endian): i32 entries, then per entry i32 length, name,
-i32 calls, i32 values and float32 values, and optionally a trailer i32 chunks, i32 length, data set; values are divided
-by calls unless calls is 0. And llama.cpp's GGUF: ``NAME.in_sum2`` (sums of squares, one row per expert) beside
-``NAME.counts``. A stack of experts has one vector per expert, in order.
+The quantizer weights rounding errors by them. Two file formats are read and written. The older ``.dat`` (little endian)
+has i32 number of entries; for each entry i32 length and name, i32 calls, i32 count and that many float32 values, which
+are divided by calls unless that is 0; and optionally i32 chunks, i32 length and name of the data set. llama.cpp's GGUF
+has ``NAME.in_sum2`` (sums of squares, one row per expert) and ``NAME.counts``. A stack of experts has one vector per
+expert, in order.
 
-The number of inputs per expert is kept where the format records it. An expert without inputs gets the mean over the
-others; one with few inputs is shrunk towards that mean, as if by ``PRIOR`` more tokens. ds4 writes 1.0 throughout for
-experts without inputs, on another scale than measured values; such vectors are read as unmeasured. Nothing in a file is
-trusted: sizes are bounded by the file's length before anything is allocated.
+The number of inputs of each expert is kept if the format records it. An expert without inputs gets the mean over the
+others; one with few inputs is pulled towards that mean, as if by ``PRIOR`` additional tokens. For experts without
+inputs ds4 writes 1.0 everywhere, on another scale than measured values; such vectors are treated as unmeasured. Nothing
+in a file is trusted: sizes are checked against the file's length before anything is allocated.
 
     table = read_imatrix("importance.dat")
     table.importance("blk.3.ffn_down_exps.weight", 2048, 256, expert=7)      float32 (2048,)
@@ -36,7 +37,7 @@ MAX_NAME_BYTES = 4096
 MAX_ENTRIES = 1 << 20
 MAX_FILE_BYTES = 8 << 30
 PRIOR = 4.0
-"""Weight, in tokens, of the mean over all experts when an expert's own mean is shrunk towards it."""
+"""Weight of the mean over all experts, in tokens, when it is averaged with the mean of an expert with few inputs."""
 
 _TRAILER_MOST = 1 << 16
 _SUMS, _COUNTS = ".in_sum2", ".counts"
@@ -45,7 +46,7 @@ _I32, _TWO = struct.Struct("<i"), struct.Struct("<ii")
 
 @dataclass
 class TensorImportance:
-    """The importance of one matrix, or of a stack of matrices (one vector each).
+    """The measured importance of one matrix, or of a stack of matrices with one vector each.
 
     means   float32 (vectors, cols): mean squares of the inputs
     counts  float64 (vectors,): number of inputs, 0 if unmeasured; None: the file does not record counts
@@ -55,7 +56,8 @@ class TensorImportance:
     counts: np.ndarray | None = None
 
     def usable(self) -> np.ndarray:
-        """Return vectors for a quantizer, float32 (vectors, cols), with unmeasured and rarely used experts smoothed."""
+        """Return the vectors for the quantizer, float32 (vectors, cols): those of unmeasured experts are replaced by
+        the mean over the others, those of rarely used experts moved towards it."""
         met = np.ones(len(self.means), bool) if self.counts is None else self.counts > 0
         if self.counts is None and len(self.means) > 1:
             met = ~(self.means == 1.0).all(axis=1)
@@ -71,7 +73,7 @@ class TensorImportance:
 
     @property
     def unmet(self) -> int:
-        """Return the number of vectors without any measurement."""
+        """Return the number of vectors without any measurement, those of experts that were never used."""
         if self.counts is not None:
             return int((self.counts <= 0).sum())
         return int((self.means == 1.0).all(axis=1).sum()) if len(self.means) > 1 else 0
@@ -79,9 +81,15 @@ class TensorImportance:
 
 @dataclass
 class Imatrix:
-    """An importance file: entries by tensor name, and the calibration data they come from.
+    """The contents of an importance file.
 
-    An entry with a single row may stand for a stack of experts; only the tensor itself says for how many.
+    An entry with a single row may hold the vectors of all experts of a stack, one after the other: only the tensor's
+    own dimensions tell.
+
+    entries   importance by tensor name
+    datasets  names of the calibration data
+    chunks    number of chunks of that data
+    path      the file, for error messages
     """
 
     entries: dict[str, TensorImportance] = field(default_factory=dict)
@@ -91,7 +99,12 @@ class Imatrix:
     _used: dict[tuple[str, int], np.ndarray] = field(default_factory=dict, repr=False)
 
     def importance(self, name: str, cols: int, experts: int = 0, expert: int | None = None) -> np.ndarray | None:
-        """Return float32 (cols,) for a matrix, or for one expert of a stack; None if the file has no entry for it.
+        """Return the importance vector float32 (cols,) of a matrix, or of one expert; None if the file has none.
+
+        name     name of the tensor
+        cols     number of columns of the matrix
+        experts  number of matrices in the tensor, if it is a stack of experts
+        expert   which of them; None for a plain matrix
 
         Entries ``NAME.expert.E`` and ``NAME.expert_E`` take precedence over ``NAME``. Raise DataError for an entry of
         another length.
@@ -220,7 +233,7 @@ def _read_gguf(path: str) -> Imatrix:
 def write_imatrix(path: str | os.PathLike[str], table: Imatrix) -> None:
     """Write ``table``, as GGUF if the name ends in ``.gguf``, else as ``.dat``; raise DataError if that fails.
 
-    The older format has no counts: unmeasured vectors are written as the mean of the others, on the scale of the rest.
+    The older format has no counts, so vectors that were not measured are written as the mean of the others.
     """
     path = os.fspath(path)
     if not table.entries:
@@ -248,7 +261,7 @@ def _dat(table: Imatrix) -> Iterator[bytes]:
 
 
 def _filled(entry: TensorImportance) -> np.ndarray:
-    """Return the means with those never measured replaced by the mean of the others."""
+    """Return the vectors of an entry, those never measured replaced by the mean of the others."""
     if entry.counts is None or not 0 < entry.unmet < len(entry.means):
         return entry.means
     met = entry.counts > 0

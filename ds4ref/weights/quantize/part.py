@@ -1,8 +1,9 @@
-"""A GGUF file under construction that survives interruption: the next run with the same plan continues it.
+"""Writes a GGUF file that can be resumed: after an interruption, the next run with the same plan continues the file.
 
-Bytes go to ``NAME.part`` beside the target, in order. Periodically they are synced, and ``NAME.part.json`` records the
-plan and the safe position (tensor, row), from which the next run goes on. So a resumed file equals one that was never
-interrupted. The finished file replaces the target by a rename; until then an older file of that name stays untouched.
+Bytes are written in order to ``NAME.part`` next to the target. Periodically they are synced to disk, and a journal,
+``NAME.part.json``, records the plan and the position (tensor, row) up to which everything is safe; the next run
+continues there, so a resumed file equals one that was never interrupted. The finished file is renamed to its final
+name; until then an older file of that name stays untouched.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ SYNC_SECONDS = 20.0
 
 
 class _Entry(msgspec.Struct):
-    """The journal: the digest of the plan, and the tensor and row to write next."""
+    """Contents of the journal: the digest of the plan, and the index of the tensor and row to write next."""
 
     plan: str
     tensor: int
@@ -35,7 +36,12 @@ class _Entry(msgspec.Struct):
 class PartFile:
     """A GGUF file under construction; ``tensor`` and ``row`` are the index of the tensor and row to write next.
 
-    fresh  discard the partial file of an earlier run
+    path       final name of the file
+    metadata   (key, type, value) of each entry, as in ``write_gguf``
+    specs      all tensors, in file order
+    alignment  of tensor data, in bytes
+    digest     hash of the plan (``Plan.digest``); a partial file with another one is not continued
+    fresh      discard the partial file of an earlier run
 
     Raise DataError if another process is writing the file or a partial file of another plan exists, ModelFileError if
     writing fails. Leaving the ``with`` block normally puts the file in place; an exception keeps the partial file.
@@ -76,7 +82,7 @@ class PartFile:
             raise
 
     def write(self, rows: int, data: Any) -> None:
-        """Write ``data``, the bytes of the next ``rows`` rows of the current tensor."""
+        """Write ``data``, the bytes of the next ``rows`` weight rows of the current tensor."""
         spec = self._specs[self.tensor]
         row_bytes = spec.nbytes // spec.rows
         view = memoryview(data).cast("B")
@@ -128,7 +134,7 @@ class PartFile:
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """Raise ModelFileError where the system cannot write."""
+        """Turn errors of the system into ModelFileError, with a hint if the run can be resumed."""
         try:
             yield
         except OSError as error:

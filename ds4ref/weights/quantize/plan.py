@@ -1,11 +1,10 @@
 """The plan of a quantizer run: every tensor with its format, the reason for that format, and its source.
 
-The first match decides the format of a tensor: ``--tensor-type``, the option of its family, the recipe, the template,
-the source. A format requested for this tensor or its family is binding, and an error if impossible; a recipe is a
-preference: where the rows of a tensor are not a whole number of its blocks, Q8_0 is used, or F16, with a note.
-An embedding that is also the head, because there is no output matrix, counts as the head unless its own option says
-otherwise.
-Planning reads no tensor byte.
+The format of a tensor is decided by the first of these that applies: ``--tensor-type``, the option of its family, the
+recipe, the template, the source. A format requested for a tensor or its family is binding: it is an error if the tensor
+cannot have it. A recipe is a preference: if the rows of a tensor are not a whole number of the format's blocks, Q8_0 is
+used, or F16, with a note. An embedding that also serves as the output matrix, because there is none, is treated as the
+output matrix unless an option names its own family. Planning reads no tensor data.
 """
 
 from __future__ import annotations
@@ -36,11 +35,11 @@ _SPLIT = "split."
 
 @dataclass(frozen=True)
 class Choices:
-    """The requested formats.
+    """The formats that the user requests; "copy" instead of a format means that of the template or source.
 
     recipe    key of ``RECIPES``, or None
-    families  family -> format, or "copy" for the format of template or source
-    tensors   (tensor name or prefix of matrix names, format or "copy"); the first match counts
+    families  family of tensors -> format
+    tensors   (tensor name, or prefix of the names of matrices; format); the first match counts
     """
 
     recipe: str | None = None
@@ -55,8 +54,9 @@ class Item:
     spec    name, format and dimensions in the new file
     source  the tensor in the source file
     family  key of ``FAMILIES``
-    why     what decided the format: one of "order", "family", "recipe", "template", "source"
-    note    further information, such as another format than the recipe's
+    why     what decided the format: "order" (``Choices.tensors``), "family", "recipe", "template" or "source"; in a
+            splice, "base" or "donor"
+    note    message for the user, such as that the recipe's format was not possible
     """
 
     spec: TensorSpec
@@ -72,12 +72,12 @@ class Item:
 
     @property
     def experts(self) -> int:
-        """Return the number of stacked matrices, 0 for a plain tensor."""
+        """Return the number of matrices in a stack of experts, 0 for a plain tensor."""
         return self.spec.dims[2] if len(self.spec.dims) == 3 else 0
 
     @property
     def weighed(self) -> bool:
-        """Return whether importance affects the quantized bytes."""
+        """Return whether an importance matrix affects the quantized bytes."""
         return not self.copied and FORMATS[self.spec.fmt].weighed
 
 
@@ -101,8 +101,11 @@ class Plan:
         return sum(item.source.nbytes for item in self.items)
 
     def parts(self, most: int) -> list[Plan]:
-        """Return a plan for each file of a split model whose tensors have at most ``most`` bytes a file; a larger
-        tensor has a file of its own. Metadata is that of llama.cpp's sets: all of it in the first file."""
+        """Split the plan into one for each file of a split model.
+
+        Each file has at most ``most`` bytes of tensors; a larger tensor has a file of its own. As in llama.cpp's split
+        models, the first file has all metadata.
+        """
         items: list[list[Item]] = [[]]
         room = most
         for item in self.items:
@@ -122,8 +125,11 @@ class Plan:
         ]
 
     def groups(self) -> list[tuple[str, str, int, int, int]]:
-        """Return (family, formats "from -> to" or the one that stays, number of tensors, bytes in the source, bytes in
-        the result) of tensors that are treated alike, largest result first."""
+        """Return a summary: one tuple for each group of tensors with the same family and formats, largest first.
+
+        It is (family, "FROM -> TO" or the format that stays, number of tensors, bytes in the source, bytes in the new
+        file).
+        """
         rows: dict[tuple[str, str], list[int]] = {}
         for item in self.items:
             formats = item.spec.fmt if item.copied else f"{item.source.fmt.name} -> {item.spec.fmt}"
@@ -133,14 +139,15 @@ class Plan:
         return sorted(((*key, *sums) for key, sums in rows.items()), key=lambda row: -row[4])  # type: ignore[misc]
 
     def outcome(self, path: str) -> Any:
-        """Return the header of the file to be written: the part of a ``TensorSource`` that a shape is read from."""
+        """Return what the header of the new file will contain, as an object with the attributes of a ``TensorSource``
+        that are needed to read a model's shape. ``path`` is its name in error messages."""
         specs = [item.spec for item in self.items]
         tensors = {s.name: TensorInfo(s.name, FORMATS[s.fmt], s.dims, 0, s.nbytes) for s in specs}
         return SimpleNamespace(path=path, size=self.nbytes, metadata=Metadata(self.metadata), tensors=tensors)
 
     def digest(self, paths: Sequence[str | os.PathLike[str]]) -> str:
-        """Return a hash of everything that the output bytes depend on; a partial file is continued only if the hash is
-        equal.
+        """Return a hash of everything that the bytes of the new file depend on, to decide whether a partial file can be
+        continued.
 
         paths: input files and folders (models, importance), identified by name, size and modification time.
         """
@@ -154,7 +161,7 @@ class Plan:
 
 
 def identity(path: str | os.PathLike[str]) -> list[str]:
-    """Return name, size and modification time of the files at or below ``path``."""
+    """Return one line with name, size and modification time for the file ``path``, or for each file in that folder."""
     path = os.fspath(path)
     files = [path]
     if os.path.isdir(path):
@@ -164,11 +171,10 @@ def identity(path: str | os.PathLike[str]) -> list[str]:
 
 
 def make_plan(source: TensorSource, choices: Choices, template: TensorSource | None = None) -> Plan:
-    """Plan formats for all tensors of ``source``, or for those of ``template``, in the template's order with its
-    metadata.
+    """Plan a new file with all tensors of ``source``, or, if given, with the tensors, order and metadata of a template.
 
-    Raise UsageError for a binding format that is impossible, DataError for a source that lacks a tensor of the template
-    or has it with other dimensions.
+    Raise UsageError for a requested format that a tensor cannot have, DataError for a source that lacks a tensor of the
+    template or has it with other dimensions.
     """
     _check_choices(choices)
     listed = source if template is None else template
@@ -198,7 +204,7 @@ def _check_choices(choices: Choices) -> None:
 
 
 def _plain(dims: tuple[int, ...]) -> tuple[int, ...]:
-    """Strip trailing dimensions of 1."""
+    """Return ``dims`` without trailing dimensions of 1."""
     while len(dims) > 1 and dims[-1] == 1:
         dims = dims[:-1]
     return dims
@@ -211,7 +217,7 @@ def _item(info: TensorInfo, stored: TensorInfo, choices: Choices, layers: int, t
     default = info.fmt.name
     wanted, why = default, "template" if templated else "source"
     recipe = RECIPES[choices.recipe].wanted(counted, layer_of(name), layers) if choices.recipe else None
-    # a prefix matches matrices only: norms and integers must be named in full
+    # a prefix selects matrices only: vectors such as norms, and integers, must be named in full
     whole = family not in ("vector", "table")
     ordered = next((fmt for begin, fmt in choices.tensors if name == begin or (whole and name.startswith(begin))), None)
     if ordered is not None:
@@ -232,7 +238,10 @@ def _item(info: TensorInfo, stored: TensorInfo, choices: Choices, layers: int, t
 
 
 def _possible(name: str, info: TensorInfo, stored: TensorInfo, wanted: str, why: str) -> tuple[str, str]:
-    """Return a format that this tensor can be written in, and a note if it is not the preferred one."""
+    """Return a format that this tensor can be written in, and a note if that is not ``wanted``.
+
+    Raise UsageError or DataError if there is none; ``why`` is that of ``Item``.
+    """
     if wanted == "I32":
         return wanted, ""
     if wanted not in QUANTIZERS:
@@ -251,8 +260,11 @@ def _possible(name: str, info: TensorInfo, stored: TensorInfo, wanted: str, why:
 
 
 def entries(metadata: Metadata, without: str = _DROPPED) -> Iterator[tuple[str, str, Any]]:
-    """Yield the metadata entries of a file, except those of its container and keys that start with ``without`` (notes
-    of an earlier run)."""
+    """Yield (key, type, value) of a file's metadata, to be copied to a new file.
+
+    Keys about the file's layout (alignment, split) are left out, and keys that start with ``without``, which were added
+    by an earlier run.
+    """
     for key in metadata:
         kind = metadata.type_of(key)
         if kind is not None and not key.startswith((without, _SPLIT)) and key != ALIGNMENT_KEY:
@@ -261,12 +273,12 @@ def entries(metadata: Metadata, without: str = _DROPPED) -> Iterator[tuple[str, 
 
 
 def alignment(metadata: Metadata) -> int:
-    """Return the alignment of tensor data in bytes, from a file's metadata or else GGUF's default."""
+    """Return the alignment of tensor data in bytes: that of a file's metadata, or GGUF's default."""
     return int(metadata[ALIGNMENT_KEY]) if metadata.type_of(ALIGNMENT_KEY) == "u32" else DEFAULT_ALIGNMENT
 
 
 def about_imatrix(table: Imatrix) -> list[tuple[str, str, Any]]:
-    """Return metadata entries that record which importance file the new file was made with."""
+    """Return metadata entries that record which importance file was used to make the new file."""
     metadata: list[tuple[str, str, Any]] = [
         (_DROPPED + "file", "string", os.path.basename(table.path)),
         (_DROPPED + "entries_count", "u64", len(table.entries)),
@@ -295,7 +307,7 @@ def _notes(items: list[Item], choices: Choices) -> Iterator[str]:
 
 
 def check_imatrix(plan: Plan, table: Imatrix, strict: bool) -> list[str]:
-    """Return warnings about tensors that ``table`` does not cover, among those that importance affects.
+    """Return warnings about tensors whose quantization could use importance, but for which ``table`` has none.
 
     Raise DataError for entries of wrong lengths and, if ``strict``, for missing ones.
     """
@@ -320,7 +332,7 @@ def check_imatrix(plan: Plan, table: Imatrix, strict: bool) -> list[str]:
 
 
 def covered(item: Item, table: Imatrix) -> bool:
-    """Return whether the table has importance for the tensor, or for each expert of a stack."""
+    """Return whether ``table`` has importance for a tensor, or for each matrix of a stack of experts."""
     cols, count = item.spec.dims[0], max(1, item.experts)
     return all(
         table.importance(item.spec.name, cols, count, expert if item.experts else None) is not None

@@ -1,8 +1,8 @@
-"""Execute a plan: pieces of rows are read, decoded and quantized by all threads, and written in order.
+"""Execute a plan: threads read, decode and quantize pieces of the tensors, which are written in order.
 
-A piece is some rows of one matrix. It is decoded to float32 only while it is processed, and the number of pieces in
-flight is limited by the memory budget; copied bytes go in pieces as well. The result depends neither on the size of the
-pieces nor on the number of threads.
+A piece is some weight rows of one matrix. It is in memory as float32 only while it is processed, and pieces are so
+small that all those in progress fit into the memory budget; tensors that are only copied are handled in pieces as well.
+The result depends neither on the size of the pieces nor on the number of threads.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MEMORY = 1 << 30
 """Default working memory of a run in bytes, not counting the program and mapped files."""
 
 BYTES_A_WEIGHT = 24
-"""Estimated bytes of memory per weight in flight: float32, decoding temporaries, stored bytes before and after."""
+"""Estimated bytes of memory for each weight in progress: as float32, while decoding, and as stored before and after."""
 
 MOST_WEIGHTS = 4 << 20
 """Maximum number of weights in a piece: enough to keep a thread busy for a second."""
@@ -38,7 +38,7 @@ Progress = Callable[[int, int], None]
 
 
 class Piece(NamedTuple):
-    """Rows ``first`` .. ``last`` - 1 of a tensor, all within one matrix of a stack."""
+    """Weight rows ``first`` .. ``last`` - 1 of the planned tensor ``item``, all of the same matrix if it is a stack."""
 
     item: Item
     first: int
@@ -55,10 +55,15 @@ def run(
     progress: Progress | None = None,
     cancelled: Callable[[], None] | None = None,
 ) -> None:
-    """Write the tensors of ``plan`` that ``out`` does not have yet; ``cancelled`` is called between pieces and may
-    raise.
+    """Write the tensors of ``plan`` that ``out`` does not have yet.
 
-    memory: working memory in bytes.
+    source     file that the tensors are read from
+    imatrix    importance of the weights, or None
+    threads    number of threads
+    memory     working memory in bytes
+    progress   called with (bytes written so far, bytes of all tensors) after each piece
+    cancelled  called between pieces; may raise to stop
+
     Raise DataError for weights that cannot be stored, ModelFileError for a source that cannot be read.
     """
     if any(not item.copied and item.spec.fmt in BLOCKED for item in plan.items):
@@ -103,13 +108,13 @@ def _in_flight(threads: int) -> int:
 
 
 def piece_weights(plan: Plan, threads: int, memory: int) -> int:
-    """Return the number of weights per piece such that all pieces in flight fit into ``memory`` bytes, or are single
-    rows."""
+    """Return the largest number of weights in a piece such that all pieces in progress fit into ``memory`` bytes. (A
+    piece has at least one row, even if that is larger.)"""
     return min(memory // (BYTES_A_WEIGHT * _in_flight(threads)), MOST_WEIGHTS)
 
 
 def _pieces(plan: Plan, most: int, tensor: int, row: int) -> Iterator[Piece]:
-    """Yield the pieces to be written from ``row`` of ``tensor`` on."""
+    """Yield the pieces from row ``row`` of tensor number ``tensor`` on, each of at most ``most`` weights or one row."""
     for number, item in enumerate(plan.items[tensor:], tensor):
         step = max(1, most // item.spec.dims[0])
         height = item.spec.dims[1] if item.experts else item.spec.rows
@@ -121,7 +126,7 @@ def _pieces(plan: Plan, most: int, tensor: int, row: int) -> Iterator[Piece]:
 
 
 def make(source: Rows, piece: Piece, imatrix: Imatrix | None) -> np.ndarray:
-    """Return the quantized or copied bytes of a piece, uint8 (rows, row_bytes).
+    """Return the bytes to write for a piece, quantized or copied, uint8 (rows, row_bytes).
 
     Raise DataError if a weight cannot be stored.
     """
@@ -146,10 +151,10 @@ def make(source: Rows, piece: Piece, imatrix: Imatrix | None) -> np.ndarray:
 
 
 class Rows:
-    """Access to stored rows of a source's tensors.
+    """Reads weight rows of a source's tensors, as stored.
 
-    A source that converts tensors on access (published weights) does so matrix by matrix; the last few converted
-    matrices are cached, since consecutive pieces share them.
+    A published model is converted matrix by matrix as it is read; the last few converted matrices are cached, since
+    consecutive pieces are usually of the same one.
     """
 
     CACHED = 4
@@ -160,8 +165,10 @@ class Rows:
         self._matrices: dict[tuple[str, int], np.ndarray] = {}
 
     def rows(self, item: Item, first: int, last: int) -> np.ndarray:
-        """Return rows ``first`` .. ``last`` - 1 of one matrix, uint8 (rows, row_bytes); raise ModelFileError if
-        unreadable."""
+        """Return rows ``first`` .. ``last`` - 1 of a tensor, all of one matrix, uint8 (rows, row_bytes).
+
+        Raise ModelFileError if the source cannot be read.
+        """
         name, size = item.source.name, item.source.fmt.row_bytes(item.spec.dims[0])
         if not hasattr(self.source, "piece"):
             return self._whole(self.source.raw(name), name, size, item.spec.rows)[first:last]
@@ -176,7 +183,7 @@ class Rows:
         return raw.reshape(rows, row_bytes)
 
     def _piece(self, name: str, index: int) -> np.ndarray:
-        """Return matrix ``index``, converted by the first caller while others wait."""
+        """Return matrix ``index`` of a tensor from the cache, or convert it; other threads wait meanwhile."""
         with self._lock:
             if (name, index) not in self._matrices:
                 self._matrices[name, index] = self.source.piece(name, index)  # type: ignore[attr-defined]

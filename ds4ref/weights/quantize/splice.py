@@ -1,7 +1,7 @@
 """Replace expert layers of one model file, the base, by those of another, the donor.
 
-Tensors are copied without decoding. Formats may be any that a GGUF file has; names, dimensions and metadata are the
-base's. The result records where the layers came from (``ds4ref.splice.*``).
+Tensors are copied without decoding, in any format that a GGUF file can have; names, dimensions and metadata are those
+of the base. Metadata of the result records where the layers came from (``ds4ref.splice.*``).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from .plan import Item, Plan, alignment, entries
 
 
 def splice_plan(base: TensorSource, donor: TensorSource, layers: Collection[int]) -> tuple[Plan, set[str]]:
-    """Return a plan that only copies, and the names of the tensors that come from ``donor``.
+    """Plan a copy of ``base`` in which the routed experts of ``layers`` are those of ``donor``.
 
-    Raise DataError for layers without routed experts, and for tensors that the donor lacks or has with other
-    dimensions.
+    Return the plan, and the names of the tensors that come from the donor. Raise DataError for layers without routed
+    experts, and for tensors that the donor lacks or has with other dimensions.
     """
     experts: dict[int, list[TensorInfo]] = {}
     for info in base.tensors.values():
@@ -59,7 +59,7 @@ def splice_plan(base: TensorSource, donor: TensorSource, layers: Collection[int]
 
 
 class Spliced:
-    """A source that takes the tensors named in ``taken`` from a donor and all others from a base."""
+    """A ``TensorSource`` with the tensors named in ``taken`` from the donor and all others from the base."""
 
     def __init__(self, base: TensorSource, donor: TensorSource, taken: Collection[str]):
         self.base, self.donor, self.taken = base, donor, taken
@@ -67,7 +67,7 @@ class Spliced:
         self.tensors = {name: (donor if name in taken else base).tensors[name] for name in base.tensors}
 
     def raw(self, name: str) -> Any:
-        """Return the bytes of a tensor from base or donor."""
+        """Return the stored bytes of a tensor, from base or donor."""
         return (self.donor if name in self.taken else self.base).raw(name)
 
     def close(self) -> None:

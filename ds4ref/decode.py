@@ -160,6 +160,8 @@ class Decoder:
             self._recorded_for = recorded_for
 
     def _recording(self, starts: Sequence[int], counts: Sequence[int]) -> tuple[Any, Inputs]:
+        """Return the recording of a pass of ``counts`` tokens from positions ``starts``, and its inputs; make it if
+        necessary."""
         sequences = zip(self.caches, starts, counts, strict=True)
         plans, keys = zip(*(self.model.plan_rows(cache, pos, count) for cache, pos, count in sequences), strict=True)
         key = tuple(zip(counts, keys, strict=True))

@@ -260,6 +260,7 @@ class Generation:
             yield Piece(None, rest, False)
 
     def _decode(self, decoder: StreamDecoder) -> Iterator[Piece]:
+        """Yield a ``Piece`` for each generated token, and note the times; stop texts are not searched for here."""
         import numpy as np
 
         timing, tok = self.timing, self.tokenizer

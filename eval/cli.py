@@ -89,6 +89,7 @@ def evaluate(job: Job, args: Namespace, command: Sequence[str]) -> int:
 
 
 def _log(job: Job, target: Target, command: Sequence[str]) -> Writer:
+    """Create the log of a run, or open it again if the run is resumed."""
     from ds4ref.runs.provenance import stamp
     from ds4ref.targets.openai import HttpTarget
 

@@ -264,6 +264,7 @@ class Writer:
             self._line({"note": text})
 
     def _line(self, entry: Any) -> None:
+        """Append one line and flush it to disk; if that fails, restore the log's previous end and raise DataError."""
         start, line = self._file.tell(), msgspec.json.encode(entry) + b"\n"
         try:
             while line:
@@ -296,6 +297,7 @@ VOLATILE = ("name", "threads", "url", "file")
 
 
 def _refuse_others(path: Path, old: LogHeader, new: LogHeader) -> None:
+    """Raise UsageError, naming the differences, if a log cannot be resumed with the settings of the header ``new``."""
     differing = [
         f"{name} ({_short(old.settings.get(name))} there, {_short(value)} now)"
         for name, value in new.settings.items()

@@ -167,6 +167,7 @@ def read_job(args: Namespace) -> Job:
 
 
 def _resumed(args: Namespace, target: str | None, given: dict[str, Any]) -> Job:
+    """Return the run that resumes a log; what the command line leaves out is taken from the log's header."""
     if args.output is not None:
         raise UsageError("--resume continues its log: --output does not apply")
     if args.long_tokens is not None or args.pack == long_pack.NAME:

@@ -69,6 +69,7 @@ def read(path: Path) -> Pack:
 
 
 def _text(path: Path) -> str:
+    """Return the text of a file; raise DataError if it cannot be read, is not UTF-8 or is empty."""
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except OSError as error:
@@ -99,6 +100,7 @@ def _json(where: str, text: str) -> Any:
 
 
 def _csv(path: Path, text: str) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield (place in the file, cells by column name) for each row of a CSV file that is not blank."""
     rows = csv.DictReader(text.splitlines(keepends=True), strict=True)
     try:
         for row in rows:

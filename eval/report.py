@@ -108,6 +108,7 @@ def _score(name: str, score: Mapping[str, Any]) -> list[str]:
 
 
 def _lines(totals: Mapping[str, Any], questions: Mapping[str, Question], samples: Sequence[Sample]) -> list[str]:
+    """Return sentences on the questions asked, exhausted limits, failures, pass@k, tool calls and costs."""
     lines = []
     asked = len({sample.id for sample in samples})
     if asked < len(questions):

@@ -200,6 +200,7 @@ class Runner:
             raise self.error
 
     def _work(self) -> None:
+        """Ask samples, one after the other, until none is left or the run is stopped: the work of one thread."""
         try:
             while not self.stopped and self.waiting():
                 self._going.wait()  # also pause between samples, since not every target streams
@@ -211,6 +212,7 @@ class Runner:
             self.stop()
 
     def _one(self, key: Key) -> None:
+        """Ask one sample and log it; put it back into the queue if it was abandoned for another one."""
         cancel = Cancellation()
         with self._lock:
             self._running[key] = cancel

@@ -119,6 +119,8 @@ class Agent:
         return outcome
 
     def _rounds(self, cancel: Cancellation) -> Outcome:
+        """Get answers and run their tool calls until an answer has no call, or something ends the turn; return how it
+        ended."""
         for _ in range(self.settings.max_turns):
             done, void = self._answer(cancel)
             calls = self._with_ids(done.calls) if done.finish in (Finish.TOOL_CALLS, Finish.STOP) else ()

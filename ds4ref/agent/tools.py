@@ -87,6 +87,7 @@ class Toolbox:
     # --- looking
 
     def _read(self, args: Read, cancel: Cancellation) -> Result:
+        """Return some lines of a file, each after its number, as many as fit into ``READ_BYTES``."""
         real, name = self._place(args.path)
         self.permit("read", f"read {name}")
         text = read_text(self.workspace, real)
@@ -123,6 +124,7 @@ class Toolbox:
     # --- changing
 
     def _edit(self, args: Edit, cancel: Cancellation) -> Result:
+        """Replace a text that occurs once in a file; the result shows the change as a diff."""
         real, name = self._place(args.path)
         file = self.workspace.read(real)
         text = Text.parse(file.data)
@@ -163,6 +165,7 @@ class Toolbox:
     # --- running
 
     def _bash(self, args: Bash, cancel: Cancellation) -> Result:
+        """Run a shell command; the result has its exit status and its output."""
         self.permit("bash", "run", args.command)
         ended = self.shell.run(args.command, args.timeout_sec, cancel)
         why = [_STOPPED[ended.why].format(args.timeout_sec)] if ended.why else []

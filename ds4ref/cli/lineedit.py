@@ -35,6 +35,8 @@ def line_reader(prompt: str, commands: Iterable[str], history: str = HISTORY) ->
 
 
 def _plain(prompt: str) -> ReadLine:
+    """Return a function that reads plain lines from stdin, after printing ``prompt`` if it is not empty."""
+
     def read() -> str | None:
         if prompt:
             sys.stdout.write(prompt)
@@ -46,6 +48,7 @@ def _plain(prompt: str) -> ReadLine:
 
 
 def _editor(prompt: str, commands: Iterable[str], history: str = HISTORY) -> ReadLine:
+    """Return a function that reads lines with a line editor, for a terminal."""
     from prompt_toolkit import PromptSession
     from prompt_toolkit.completion import WordCompleter
     from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent

@@ -102,6 +102,8 @@ def body(argv: Sequence[str]) -> int:
 
 
 def _checkpoint(args: Namespace, folder: str) -> str:
+    """Write a model, by default the embedded one, as a folder of safetensors in the published form; return the
+    folder."""
     from ..nano.cache import slice_path
     from ..nano.checkpoint import write_checkpoint
     from ..nano.trained import weights_folder
@@ -120,6 +122,8 @@ def _checkpoint(args: Namespace, folder: str) -> str:
 
 
 def _slice(args: Namespace, out: str | None) -> str:
+    """Write a model with random weights and a published model's dimensions, but fewer layers and experts; return its
+    path."""
     from ..nano.cache import slice_path
     from ..nano.recipe import slice_shape, write_model
 

@@ -202,6 +202,7 @@ def _refuse_unreadable(plan: Plan, path: str | None) -> None:
 
 
 def _run(args: Namespace, plan: Plan, source: Any, table: Any, digest: str) -> None:
+    """Write the output file that the plan describes, or several with --split-max-size, and print their size."""
     from ds4ref.kernels.system import available_cores
 
     from ..weights.container import part_paths
@@ -263,6 +264,8 @@ def _source(args: Namespace) -> str:
 
 
 def _check_target(path: str | None, overwrite: bool, *sources: str | None) -> None:
+    """Raise an error unless the output file ``path`` can be written: it must not be an input, or exist without
+    ``overwrite``."""
     if path is None:
         raise UsageError("--output is needed")
     check_output(path)

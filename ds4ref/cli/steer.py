@@ -208,6 +208,8 @@ def measure(args: Namespace) -> int:
 
 
 def _trial(engine: Engine, args: Namespace, about: dict[str, Any]) -> Trial:
+    """Return what to measure: prompts that were not used for building, a text for the loss, and the measure of the
+    effect."""
     from ..nano.skills import held_out_text
     from ..steering import metrics
     from ..steering.measure import Trial

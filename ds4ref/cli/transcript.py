@@ -64,6 +64,7 @@ class Transcript:
         return ids
 
     def _messages(self) -> list[Message]:
+        """Return the conversation as messages, each answer split into reasoning and text."""
         messages = [Message("system", self.system)] * bool(self.system)
         for turn in self.turns:
             messages.append(Message("user", turn.user))

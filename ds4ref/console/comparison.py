@@ -63,6 +63,7 @@ def text(c: Comparison, width: int, answers: Callable[[Change], Sequence[str]] |
 
 
 def _changes(pairs: Pairing, width: int, answers: Callable[[Change], Sequence[str]] | None) -> list[str]:
+    """Return a table or a list of the questions that got worse in B, then one of those that got better."""
     parts = []
     for heading, changes in zip(CHANGES[pairs.repeated], (pairs.lost, pairs.gained), strict=True):
         if changes and answers is not None:

@@ -103,6 +103,7 @@ def _panel(
     styles: dict[str, int],
     label: str,
 ) -> None:
+    """Draw the curves of one panel, with their bands, warnings, axes and heading ``text``."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     top = max(point[3] for curve in curves for point in curve.points)

@@ -205,6 +205,7 @@ class Directory:
         return self._damaged.get(entry.name) != entry.state[:2]
 
     def _refresh(self) -> None:
+        """Read the folder again if it changed, or changed so recently that a second change could go unnoticed."""
         try:
             changed = os.stat(self.path).st_mtime_ns
         except OSError:
@@ -217,6 +218,7 @@ class Directory:
             self._scan()
 
     def _scan(self) -> Files:
+        """Read the metadata of all checkpoints and sort their keys by length; return the status of all files."""
         looked, changed = time.time(), -1
         with contextlib.suppress(OSError):
             changed = os.stat(self.path).st_mtime_ns
@@ -354,6 +356,8 @@ class Directory:
         return gone
 
     def _left_behind(self, name: str, about: os.stat_result, ours: bool) -> bool:
+        """Return whether an unfinished file is abandoned. ``ours``: ds4ref wrote it, so its writer would hold a
+        lock."""
         old = time.time() - about.st_mtime > FOREIGN_SECONDS
         if not ours:
             return old

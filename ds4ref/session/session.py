@@ -414,6 +414,8 @@ class Session:
         return X
 
     def _check(self, tokens: Sequence[int], start: int) -> None:
+        """Raise an error unless ``tokens``, from position ``start`` on, are token ids of the vocabulary and fit the
+        context."""
         self._renew()
         vocab = self.model.shape.vocab
         ids = np.asarray(tokens)

@@ -205,6 +205,8 @@ class Store:
         return False
 
     def _save(self, session: Session, texts: list[bytes], reason: str) -> bool:
+        """Save a session as ``save`` does, but raise errors; a file that already holds the same tokens only gets
+        further keys."""
         if not session.valid or session.pos < self.policy.min_tokens:
             return False
         tokens, now = session.tokens, int(self.directory.clock())

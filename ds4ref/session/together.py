@@ -44,6 +44,8 @@ class Together:
             session.take(rows, [token])
 
     def _decoder(self, sessions: tuple[Session, ...]) -> Decoder:
+        """Return the decoder that evaluates these sessions together, the one used before if their caches are the
+        same."""
         caches, ranks = zip(*(session.lend() for session in sessions), strict=True)
         decoder = self._decoders.pop(sessions, None)
         if decoder is None or decoder.caches != caches:

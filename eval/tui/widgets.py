@@ -176,6 +176,7 @@ class QuestionTable(DataTable[Text], inherit_bindings=False):
                     self.update_cell(str(i), column, cell, update_width=True)
 
     def _cells(self, i: int) -> tuple[Text, Text, Text, Text]:
+        """Return the cells of the row of question ``i``: number, state, result and text."""
         board, question, states = self.board, self.board.questions[i], self.board.states(i)
         number = f" {i + 1:>{len(str(len(board.questions)))}}"
         title = Text.assemble((f"{one_line(question.source)}: ", QUIET), one_line(question.question[:400])[:200])
@@ -294,6 +295,7 @@ class AnswerPane(Vertical):
         self._shown = shown
 
     def _figures(self, key: Key, live: Live | None) -> str:
+        """Return the tokens and time of a running answer, or the figures of a finished one."""
         if live is None:
             sample = self.board.samples.get(key)
             return "" if sample is None else f" {one_line(heading(sample))}"

@@ -1,7 +1,8 @@
-"""A chunk of tokens on the way through the model: ids, positions, the current layer, and the mode's roundings.
+"""A chunk: the tokens that one pass computes together, with their positions, the current layer, and the roundings of
+the numerics mode.
 
-Values that depend on the position reach the ops as arrays of ``Inputs``. Python decisions that depend on the position
-are in the chunk's ``plan``: one recording serves every token with an equal plan.
+Values that depend on positions reach the ops as input arrays (``archs.inputs``). Decisions in Python that depend on
+positions are in the chunk's ``plan``; passes with equal plans can replay the same recording.
 """
 
 from __future__ import annotations
@@ -20,20 +21,20 @@ from .shape import CSA, HCA, ModelShape
 from .weights import LayerWeights
 
 LASTING = 1 << 14
-"""Minimum number of indexer rows that a recording scores.
+"""Minimum number of indexer rows that a recorded pass scores, even if fewer are filled.
 
-Scoring rows that are still empty costs no measurable time; recording again at every power of two below this would.
+Scoring empty rows costs no measurable time; recording again at every power of two below this number would.
 """
 
 HEAD = -1
-"""Layer number under which hooks see the output head's intermediates."""
+"""Layer number that hooks get for intermediates of the output head."""
 
 
 class Plan(NamedTuple):
     """Decisions of a pass that follow from the positions of its tokens.
 
-    closing  number of compression windows that end within the chunk, by ratio
-    scored   number of indexer rows to score, 0 while all visible rows fit into the top k
+    closing  compression ratio (4, 128) -> number of compression windows that the chunk completes
+    scored   number of indexer rows to score; 0 while there are so few rows that all of them are selected
     """
 
     closing: dict[int, int]
@@ -46,10 +47,10 @@ class Plan(NamedTuple):
 
 
 def plan(shape: ModelShape, pos0: int, count: int, most: int = 0) -> Plan:
-    """Return the plan of ``count`` tokens from position ``pos0`` on.
+    """Return the plan of a pass of ``count`` tokens, the first one at position ``pos0``.
 
-    most: if not 0, round the number of scored rows up to a power of two, at least ``LASTING`` and at most ``most``, so
-    that one recording serves many positions.
+    most: if not 0, the number of scored rows is rounded up to a power of two, at least ``LASTING`` and at most
+    ``most``, so that one recording can be replayed at many positions.
     """
     end = pos0 + count
     rows = end // CSA
@@ -61,10 +62,10 @@ def plan(shape: ModelShape, pos0: int, count: int, most: int = 0) -> Plan:
 
 
 class Chunk(Inputs):
-    """Tokens ids (T,) at positions pos0 .. pos0 + T - 1 on their way through the model.
+    """The tokens ids (T,) of one pass, at positions pos0 .. pos0 + T - 1.
 
-    ``at_layer`` sets ``layer``, ``ratio``, ``w`` and ``cache`` to those of the current layer. A chunk of several
-    sequences has ``members`` in place of a plan and a cache.
+    ``at_layer`` sets ``layer``, ``ratio``, ``w`` (weights) and ``cache`` to those of the current layer. A chunk of
+    several sequences has no plan and no cache of its own, but those of its ``members``, one chunk for each sequence.
     """
 
     layer: int
@@ -87,12 +88,12 @@ class Chunk(Inputs):
         self.plan = plan
         self.given: dict[int, np.ndarray] = {}
         self.incoming: np.ndarray | None = None
-        """Streams (T, C, D) float32 from the layers before, for a model without the first ones."""
+        """Residual streams (T, C, D) float32 from the preceding layers, for a model that lacks the first layers."""
         if hooks is not None:
             hooks.begin(self)
 
     def at_layer(self, layer: int, w: LayerWeights, *caches: LayerCache) -> None:
-        """Set the current layer, with its weights and the cache of each sequence."""
+        """Set the current layer: its number, its weights and its cache for each sequence."""
         self.layer, self.ratio, self.w = layer, self.shape.ratios[layer], w
         if self.members:
             for member, cache in zip(self.members, caches, strict=True):
@@ -101,15 +102,15 @@ class Chunk(Inputs):
             (self.cache,) = caches
 
     def leave(self) -> Self:
-        """Drop references to weights, cache and ops after a pass, keeping only the inputs, and return the chunk."""
+        """Drop references to weights, cache and backend after a pass, keeping the inputs; return the chunk."""
         self.__dict__.pop("cache", None)
         del self.w
         self.given = {}
         return super().leave()
 
     def parts(self, width: int, most: int) -> list[slice]:
-        """Split the tokens into slices of at most ``most // width`` tokens, to bound temporaries of ``width`` values
-        per token.
+        """Split the tokens into slices of at most ``most // width`` tokens, so that a temporary array of ``width``
+        values per token has at most ``most`` values.
 
         With hooks there is a single slice, so that they see whole arrays.
         """
@@ -119,15 +120,16 @@ class Chunk(Inputs):
     # --- inputs
 
     def at(self, ratio: int = 1) -> np.ndarray:
-        """Return the window index of the first token, pos0 // ratio, as int64 (1,); its position for ratio 1."""
+        """Return the number of the compression window that the first token is in, pos0 // ratio, as int64 (1,); for
+        ratio 1 that is its position."""
         return self.input(("at", ratio), lambda c: (np.array([c.pos0 // ratio]),))[0]
 
     def rope_tables(
         self, compress: bool | None = None, positions: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return cos, sin (n, R/2) at ``positions``, by default the chunk's own.
+        """Return cos, sin (n, R/2) for RoPE at n ``positions``, by default those of the chunk's tokens.
 
-        compress: use the frequencies of compressed layers; None: those of the current layer's kind.
+        compress: whether to use the frequencies of layers with compression; None: those of the current layer.
         """
         compress = self.ratio != 0 if compress is None else compress
         if positions is not None:
@@ -136,8 +138,8 @@ class Chunk(Inputs):
         return cos, sin
 
     def row_tables(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return cos, sin (n, R/2) of the n compressed rows that the chunk closes, at the positions where their windows
-        begin."""
+        """Return cos, sin (n, R/2) for RoPE of the n compressed rows that the chunk completes: the position of a row is
+        that of its window's first token."""
         ratio, n = self.ratio, self.plan.closing[self.ratio]
         cos, sin = self.input(
             ("rows", ratio), lambda c: c.rope[True]((c.pos0 // ratio + np.arange(n)) * ratio)
@@ -155,12 +157,12 @@ class Chunk(Inputs):
         return first, count
 
     def visible(self, ratio: int) -> np.ndarray:
-        """Return how many compressed rows each token may see, int32 (T,): a token sees the row whose window it
+        """Return how many compressed rows each token may attend to, int32 (T,): those up to the row whose window it
         completes."""
         return self.input(("visible", ratio), lambda c: (((c.positions + 1) // ratio).astype(np.int32),))[0]
 
     def no_rows(self) -> np.ndarray:
-        """Return zeros int32 (T,): the ``visible`` of layers without compression."""
+        """Return zeros int32 (T,): the number of compressed rows that tokens see in layers without compression."""
         return self.input("none", lambda c: (np.zeros(len(c.ids), np.int32),))[0]
 
     def rows(self, ratio: int) -> np.ndarray:
@@ -168,7 +170,8 @@ class Chunk(Inputs):
         return self.input(("count", ratio), lambda c: (np.array([(c.pos0 + len(c.ids)) // ratio], np.int32),))[0]
 
     def streams_before(self) -> np.ndarray:
-        """Return the streams of the layers before, (T, C, D): ``incoming``, or zeros while a pass is recorded."""
+        """Return the residual streams of the preceding layers, (T, C, D): ``incoming``, or zeros while a pass is
+        recorded."""
 
         def compute(c: Chunk) -> tuple[np.ndarray]:
             blank = np.zeros((len(c.ids), c.shape.hc, c.shape.dim), np.float32)
@@ -179,14 +182,16 @@ class Chunk(Inputs):
     # --- rounding
 
     def act(self, w: Matrix) -> str:
-        """Return the rounding of the inputs of matrix ``w`` in this mode: its format's activation format, or
-        "float"."""
+        """Return the format to which inputs of matrix ``w`` are rounded in this mode: the activation format of its
+        storage format, or "float" for no rounding."""
         return FORMATS[w.fmt].activation if self.numerics.act_quant else "float"
 
     def kv_rounding(self, rows: np.ndarray) -> np.ndarray:
-        """Round the non-rotary channels of attention rows (n, hd) to E4M3, if the mode does."""
+        """Return attention rows (n, hd), with the channels that RoPE does not rotate rounded to E4M3 (8-bit float) if
+        the mode does so."""
         return self.ops.round_e4m3(rows, self.shape.plain_dim) if self.numerics.kv_fp8 else rows
 
     def index_rounding(self, v: np.ndarray) -> np.ndarray:
-        """Apply the Hadamard transform and E2M1 rounding to indexer vectors (..., index_dim), if the mode does."""
+        """Return indexer vectors (..., index_dim), Hadamard-transformed and rounded to E2M1 (4-bit float) if the mode
+        does so."""
         return self.ops.round_e2m1(self.ops.hadamard(v)) if self.numerics.indexer_qat else v

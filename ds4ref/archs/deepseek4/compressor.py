@@ -1,8 +1,8 @@
-"""Compressor: pools windows of 4 or 128 tokens into one cached row each (docs/explanation/model.md 6).
+"""Compressor: pools each window of 4 or 128 tokens into one cached row (docs/explanation/model.md 6).
 
-The same routine makes attention rows (head_dim wide) and indexer rows (index_dim wide). Projections wait in a ring
-until their window closes. Where windows overlap (ratio 4) a row mixes the first half of the previous window's
-projections with the second half of its own.
+The same code makes compressed attention rows (head_dim wide) and indexer rows (index_dim wide). Each token's projection
+is kept in a ring buffer until the token's window is complete. Where windows overlap (ratio 4), projections are twice as
+wide as rows: a row pools the first half of the previous window's projections and the second half of its own window's.
 """
 
 from __future__ import annotations
@@ -18,29 +18,30 @@ if TYPE_CHECKING:
 
 
 class Projected(NamedTuple):
-    """Projections of a compressor for T tokens: values and gates, (T, width) each."""
+    """What a compressor computes for each of T tokens: values and gates (scores before the position bias), (T, width)
+    each."""
 
     kv: np.ndarray
     gate: np.ndarray
 
     def of(self, places: slice | None) -> Projected:
-        """Return the projections of one sequence's tokens."""
+        """Return the part that belongs to one sequence's tokens, which are at ``places`` in the chunk."""
         return Projected(of_sequence(self.kv, places), of_sequence(self.gate, places))
 
 
 def project(c: Chunk, prefix: str, x: np.ndarray) -> Projected:
-    """Project x (T, D); ``prefix`` is "attn" or "indexer"."""
+    """Project the attention input x (T, D) by the two matrices of a compressor; ``prefix``: "attn" or "indexer"."""
     w = c.w.compressor(prefix)
     kv = c.tap(f"{prefix}_comp_kv_raw", c.ops.linear(x, w.kv, "float"))
     return Projected(kv, c.tap(f"{prefix}_comp_gate_raw", c.ops.linear(x, w.gate, "float")))
 
 
 def closed_rows(c: Chunk, prefix: str, projected: Projected) -> np.ndarray | None:
-    """Put a sequence's projections into the ring and return the rows (n, width) of windows closed by the chunk, normed
-    and rotated.
+    """Store one sequence's projections in the ring buffer and return the compressed rows (n, width) of the windows that
+    the chunk completes, after norm and RoPE; None if it completes none.
 
-    Return None if no window closed. ``prefix`` is "attn" or "indexer". The first row belongs to window pos0 // ratio.
-    The caller rounds and stores the rows.
+    prefix: the compressor, "attn" or "indexer". The first row belongs to window number pos0 // ratio. The caller rounds
+    and stores the rows.
     """
     ops, w, ring, n = c.ops, c.w.compressor(prefix), c.cache.projections[prefix], c.plan.closing[c.ratio]
     kv, score = projected.kv, ops.position_bias(projected.gate, w.ape, c.at())

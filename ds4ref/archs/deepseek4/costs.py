@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 
 
 class Costs(costs.Costs):
-    """The cost model of one model file, or of a recipe."""
+    """The cost model of a model file, or of a model of given dimensions in given storage formats."""
 
     @classmethod
     def of_recipe(cls, shape: ModelShape, recipe: str = "q2", act_quant: bool = True) -> Self:
-        """Return bytes and operations per token of a model of this shape in a quantization recipe; no file is needed.
+        """Return the cost model of a model of these dimensions, quantized by a recipe of ``tensors.RECIPES``, without a
+        file.
 
         Raise UsageError for an unknown recipe.
         """
@@ -36,5 +37,5 @@ class Costs(costs.Costs):
 
     @classmethod
     def of_file(cls, source: TensorSource, shape: ModelShape, act_quant: bool = True) -> Self:
-        """Return the costs of an open model file; raise ShapeError if its tensors do not fit ``shape``."""
+        """Return the cost model of an open model file; raise ShapeError if its tensors do not fit ``shape``."""
         return cls.of_tensors(check_tensors(source, shape), shape, act_quant)

@@ -1,8 +1,8 @@
 """The forward pass of a chunk of tokens, layer by layer (docs/explanation/model.md 1.3, 11.2).
 
-Decode is a chunk of one token, recorded once and replayed (``ds4ref.decode``); prefill is a chunk of many. A
-token's result does not depend on the other tokens of its chunk, except that backends sum in another order for chunks of
-many tokens: see ``ds4ref.kernels.cpu``.
+Prefill runs chunks of many tokens; decode runs chunks of one token, as a pass that is recorded once and then replayed
+(``ds4ref.decode``). A token's result does not depend on the other tokens of its chunk, except for rounding: backends
+sum in another order for chunks of many tokens (``ds4ref.kernels.cpu``).
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ class Model(archs.Model):
     def cache(self, ctx: int, exact: bool = False) -> Cache:
         """Return an empty cache for ``ctx`` tokens.
 
-        Rows that the mode rounds to binary16 are stored as such unless ``exact``: hooks may change the rounding.
+        Rows that the numerics mode rounds to float16 are stored as float16. With ``exact`` they are stored as float32,
+        which hooks that change the rounding need.
         """
         return Cache(self.shape, ctx, self.ops, self.numerics.kv_f16 and not exact)
 
@@ -64,8 +65,10 @@ class Model(archs.Model):
         """Run tokens ids (T,) through all layers, advance ``cache`` by T, and return the final streams (T, C, D) for
         ``logits``.
 
-        incoming: streams (T, C, D) of the layers before, for a model without the first ones (``weights.bind_part``).
-        Raise Cancelled between layers if ``cancel()`` turns true; the caller must then roll back the cache.
+        hooks: see and may replace named intermediates.
+        incoming: streams (T, C, D) of the preceding layers, for a model that lacks the first ones
+        (``weights.bind_part``).
+        Raise Cancelled if ``cancel()``, called between layers, returns true; the caller must then roll back the cache.
         """
         with self.experts.passing(fresh=cache.pos == 0):
             c = self.chunk(ids, cache, hooks)
@@ -75,7 +78,7 @@ class Model(archs.Model):
         return X
 
     def chunk(self, ids: np.ndarray, cache: Cache, hooks: Hooks | None = None) -> Chunk:
-        """Return a chunk of tokens ids (T,) at the position of ``cache``, after reserving room for them in it."""
+        """Make room for tokens ids (T,) in ``cache`` and return them as a chunk at its position."""
         cache.reserve(len(ids))
         return Chunk(self, ids, cache.pos, plan(self.shape, cache.pos, len(ids)), hooks)
 
@@ -95,8 +98,8 @@ class Model(archs.Model):
         return X
 
     def logits(self, X: np.ndarray, pos0: int = 0, hooks: Hooks | None = None) -> np.ndarray:
-        """Compute logits (T, V) float32, an array of the backend, of streams X (T, C, D) of tokens from position
-        ``pos0`` on."""
+        """Compute logits (T, V) float32, an array of the backend, from the streams X (T, C, D) of tokens, the first one
+        at position ``pos0``."""
         return head.logits(Chunk(self, [0] * len(X), pos0, Plan({}, 0), hooks), self.weights, X)
 
     # --- saved sessions
@@ -113,18 +116,22 @@ class Model(archs.Model):
         """Return the size of a saved session of ``tokens`` tokens in bytes."""
         return self.shape.payload_bytes(tokens)
 
-    # --- a few tokens, recorded (see ``ds4ref.decode``)
+    # --- recorded passes of a few tokens (see ``ds4ref.decode``)
 
     def plan_rows(self, cache: Cache, pos: int, count: int) -> tuple[Plan, Hashable]:
-        """Return the plan that the positions of ``count`` tokens imply, and a key that is equal for equal plans."""
+        """Return the plan of a pass of ``count`` tokens at ``pos``, and a key: passes with equal keys can replay the
+        same recording."""
         rows_plan = plan(self.shape, pos, count, cache.index_rows)
         return rows_plan, rows_plan.key
 
     def record_rows(
         self, recording: Any, caches: Sequence[Cache], counts: Sequence[int], plans: Sequence[Plan]
     ) -> tuple[Any, Any, Inputs]:
-        """Record the ops of a pass of T rows, ``counts`` tokens of each sequence; return its streams (T, C, D), its
-        logits (T, V), None without an output head, and its inputs."""
+        """Record the ops of a pass of T tokens in all: ``counts`` tokens, planned by ``plans``, for each of ``caches``.
+
+        Return the pass's streams (T, C, D), its logits (T, V), None for a model without the output head, and its
+        inputs.
+        """
         members = [
             Chunk(self, blank(count), cache.pos, rows_plan, None, recording)
             for cache, count, rows_plan in zip(caches, counts, plans, strict=True)

@@ -1,4 +1,4 @@
-"""Output head: streams to logits (docs/explanation/model.md 9)."""
+"""Output head: computes logits from the residual streams (docs/explanation/model.md 9)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def logits(c: Chunk, w: Weights, X: np.ndarray) -> np.ndarray:
-    """Compute logits (T, V) of streams X (T, C, D), which may be those of the chunk's last T tokens only."""
+    """Compute logits (T, V) from the residual streams X (T, C, D) of the chunk's last T tokens, or of all."""
     ops, s, c.layer = c.ops, c.shape, HEAD
     mix = c.tap("result_hc_pre", ops.hc_mix(X, w.output_hc_fn, s.rms_eps))
     weights = c.tap("result_hc_weights", ops.hc_head_weights(mix, w.output_hc_scale, w.output_hc_base, s.hc_eps))

@@ -1,9 +1,9 @@
-"""Hooks on named intermediates: record or replace them.
+"""Hooks on named intermediates of the forward pass: they can record or replace them.
 
-The pass calls ``tap(name, layer, value)`` at every point listed in ``NAMES`` and continues with the returned value.
-Names are those of ds4's graph dumps (model.md 1.4) where one exists. The others, marked "ours", are discrete decisions
-(windows, visible rows, rope tables, pooling candidates), so that a hook can make any single-fault variant of the model
-without a branch in the pass.
+The pass calls ``tap`` with each intermediate listed in ``NAMES`` and continues with the value that it returns. Names
+are those of ds4's graph dumps (model.md 1.4) where there is one. The others, marked "ours", are mostly decisions that
+ds4 does not dump (windows, visible rows, RoPE tables, pooling candidates): with them, a hook can inject any single bug
+into the model, to test whether checks find it, without extra code in the pass.
 
     with a Recorder:  rec = Recorder("attn_norm", "kqv_out"); session.hooks = rec; session.sync(ids); rec["kqv_out", 3]
 """
@@ -91,23 +91,26 @@ NAMES = {
 
 
 class Hooks(Protocol):
-    """Interface of hooks: the pass calls ``begin`` once per chunk and ``tap`` at every named point.
+    """Interface of hooks: the pass calls ``begin`` once per chunk and ``tap`` for every named intermediate.
 
-    ``begin`` may replace the chunk's ops, shape, rope or visible, which is how variants of the model are made.
+    ``begin`` may replace the chunk's attributes ``ops``, ``shape``, ``rope`` or ``visible``, which is how variants of
+    the model with injected bugs are made.
     """
 
     def begin(self, chunk: Any) -> None:
-        """Prepare for a chunk (``chunk.Chunk``) before its first tap; the hook may modify the chunk."""
+        """Prepare for a chunk (``chunk.Chunk``), before its first intermediate; the hook may modify the chunk."""
 
     def tap(self, name: str, layer: int, value: Any, chunk: Any) -> Any:
-        """Return the value that the pass continues with, ``value`` itself or a replacement."""
+        """Return the value that the pass continues with: ``value``, the intermediate ``name`` of a layer, or a
+        replacement."""
 
 
 class Recorder:
-    """Hooks that copy named intermediates (all by default) of every chunk.
+    """Hooks that keep copies of named intermediates (all by default) of every chunk.
 
-    Names are those of ``NAMES`` here or, for other families, in ``archs.dense.chunk``; KeyError for any other.
-    ``recorder[name, layer]`` concatenates the chunks along the token axis.
+    names: keys of ``NAMES`` here or, for other families, in ``archs.dense.chunk``; raise KeyError for any other.
+    layers: record only these layers; None: all.
+    ``recorder[name, layer]`` returns the intermediate for all chunks, concatenated along the token axis.
     """
 
     def __init__(self, *names: str, layers: set[int] | None = None):
@@ -129,7 +132,7 @@ class Recorder:
         """Do nothing."""
 
     def tap(self, name: str, layer: int, value: Any, chunk: Any) -> Any:
-        """Record the value and return it."""
+        """Keep a copy of the value if its name and layer are to be recorded; return the value."""
         if name in self.names and (self.layers is None or layer in self.layers):
             recorded = value.copy() if isinstance(value, np.ndarray) else value
             self.parts.setdefault((name, layer), []).append(recorded)

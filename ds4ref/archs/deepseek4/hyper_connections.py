@@ -1,4 +1,5 @@
-"""Hyper-connections around a block: streams to one block input, block output to streams (model.md 3)."""
+"""Hyper-connections (model.md 3): the residual is C parallel streams; each attention or FFN block reads one mixture of
+them, and its output is mixed back into all of them."""
 
 from __future__ import annotations
 
@@ -11,7 +12,12 @@ if TYPE_CHECKING:
 
 
 class Mixing(NamedTuple):
-    """Results of ``pre`` that ``post`` needs: streams X (T, C, D), post (T, C), comb (T, C, C)."""
+    """Results of ``pre`` that ``post`` needs.
+
+    X     residual streams before the block (T, C, D)
+    post  factor of the block's output for each stream (T, C)
+    comb  matrix that mixes the streams (T, C, C)
+    """
 
     X: np.ndarray
     post: np.ndarray
@@ -19,7 +25,8 @@ class Mixing(NamedTuple):
 
 
 def pre(c: Chunk, half: str, X: np.ndarray) -> tuple[np.ndarray, Mixing]:
-    """Reduce streams X (T, C, D) to the block input before its norm (T, D); ``half`` is "attn" or "ffn"."""
+    """Return the input of a block before its norm (T, D), a weighted sum of the streams X (T, C, D), and what ``post``
+    needs after the block; ``half``: "attn" or "ffn"."""
     ops, s, fn = c.ops, c.shape, c.w.mixing(half)
     X = c.tap(f"hc_{half}_in", X)
     mix = c.tap(f"hc_{half}_pre_mixes", ops.hc_mix(X, fn.fn, s.rms_eps))
@@ -31,5 +38,6 @@ def pre(c: Chunk, half: str, X: np.ndarray) -> tuple[np.ndarray, Mixing]:
 
 
 def post(c: Chunk, half: str, y: np.ndarray, mixing: Mixing) -> np.ndarray:
-    """Mix block output y (T, D) back into streams (T, C, D)."""
+    """Return the new streams (T, C, D): the old ones mixed, plus the block's output y (T, D) times each stream's
+    factor."""
     return c.tap(f"hc_{half}_post", c.ops.hc_expand(mixing.X, y, mixing.post, mixing.comb))

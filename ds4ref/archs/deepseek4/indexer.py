@@ -13,15 +13,16 @@ if TYPE_CHECKING:
     import numpy as np
 
 SCORES_AT_ONCE = 16 << 20
-"""Maximum number of indexer scores (tokens x rows) computed at a time: 64 MB, or 64 tokens at a context of a
-million."""
+"""Maximum number of indexer scores (tokens x rows) computed at a time: 64 MB of memory; for a context of a million
+tokens, the scores of 64 tokens."""
 
 
 class Wanted(NamedTuple):
-    """What T tokens ask the indexer for, and what they add to it.
+    """What the indexer computes from the attention inputs of T tokens, before rows are selected.
 
-    projected  projections of its compressor
-    q          query heads (T, Hi, d), and ``weights`` (T, Hi) of their scores; None while nothing is scored
+    projected  projections of its compressor, from which new indexer rows are made
+    q          query heads (T, Hi, d); None while so few rows exist that all are selected
+    weights    weight of each head's scores (T, Hi), or None like ``q``
     """
 
     projected: compressor.Projected
@@ -29,14 +30,15 @@ class Wanted(NamedTuple):
     weights: np.ndarray | None
 
     def of(self, places: slice | None) -> Wanted:
-        """Return what one sequence's tokens ask for."""
+        """Return the part that belongs to one sequence's tokens, which are at ``places`` in the chunk."""
         if self.q is None:
             return Wanted(self.projected.of(places), None, None)
         return Wanted(self.projected.of(places), of_sequence(self.q, places), of_sequence(self.weights, places))
 
 
 def project(c: Chunk, x: np.ndarray, u: np.ndarray, tables: tuple[np.ndarray, np.ndarray]) -> Wanted:
-    """Project x (T, D) and the normed low-rank query u (T, q_rank); ``tables`` are the rope tables of the chunk."""
+    """Compute compressor projections, query heads and head weights of the indexer, from the attention input x (T, D)
+    and the normed low-rank query u (T, q_rank); ``tables``: cos and sin for RoPE."""
     ops, s, w = c.ops, c.shape, c.w
     projected = compressor.project(c, "indexer", x)
     if not any(part.plan.scored for part, _ in c.sequences()):
@@ -48,9 +50,10 @@ def project(c: Chunk, x: np.ndarray, u: np.ndarray, tables: tuple[np.ndarray, np
 
 
 def select(c: Chunk, wanted: Wanted) -> np.ndarray | None:
-    """Update a sequence's indexer rows, then select the compressed rows that each of its tokens attends to.
+    """Store the indexer rows that one sequence's tokens complete, then select the compressed rows that each of these
+    tokens attends to.
 
-    Return row ids int32 (T, k), ascending and padded with -1, or None while every visible row fits in top-k.
+    Return row numbers int32 (T, k), ascending and padded with -1; None while there are at most k rows, all selected.
     """
     ops, s = c.ops, c.shape
     row = compressor.closed_rows(c, "indexer", wanted.projected)

@@ -1,4 +1,4 @@
-"""Feed-forward half of a layer: routed experts plus the shared one (docs/explanation/model.md 8)."""
+"""Feed-forward half of a layer: the routed experts plus the shared expert (docs/explanation/model.md 8)."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 def half_layer(c: Chunk, X: np.ndarray) -> np.ndarray:
-    """Apply the feed-forward half of the layer to streams X (T, C, D)."""
+    """Apply the feed-forward half of the current layer to the residual streams X (T, C, D); return the new streams."""
     ops = c.ops
     h, mixing = hyper_connections.pre(c, "ffn", X)
     x = c.tap("ffn_norm", ops.rms_norm(h, c.w.ffn_norm, c.shape.rms_eps))
     ids, weights = _route(c, x)
-    shared = _shared(c, x)  # before the routed experts, which may still be on their way from disk
+    shared = _shared(c, x)  # before the routed experts, which may still be being read from disk
     y = c.tap("ffn_out", ops.add(_routed(c, x, ids, weights, shared), shared))
     return hyper_connections.post(c, "ffn", c.steer("ffn", y), mixing)
 
@@ -28,7 +28,7 @@ def half_layer(c: Chunk, X: np.ndarray) -> np.ndarray:
 def hashed_experts(c: Chunk, layer: int, w: LayerWeights) -> np.ndarray | None:
     """Return the expert ids (T, K) of a hash-routed layer, looked up by token id; None for other layers.
 
-    Ids are known, and prefetch begins, before the first layer runs.
+    These ids are known before the first layer runs, so the first call, made then, also begins to read the experts.
     """
     if w.ffn_gate_tid2eid is not None and layer not in c.given:
         c.given[layer] = c.ops.take_rows(w.ffn_gate_tid2eid, c.ids)
@@ -37,7 +37,7 @@ def hashed_experts(c: Chunk, layer: int, w: LayerWeights) -> np.ndarray | None:
 
 
 def _route(c: Chunk, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the chosen experts (T, K) of x (T, D) and their weights (T, K)."""
+    """Return the expert ids (T, K) that are chosen for the FFN input x (T, D), and their weights (T, K)."""
     ops, s, w = c.ops, c.shape, c.w
     logits = c.tap("ffn_moe_logits", ops.linear(x, w.ffn_gate_inp, "float"))
     hashed = hashed_experts(c, c.layer, w)
@@ -50,10 +50,11 @@ def _route(c: Chunk, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _routed(c: Chunk, x: np.ndarray, ids: np.ndarray, weights: np.ndarray, shared: np.ndarray) -> np.ndarray:
-    """Return the sum of the chosen experts (T, D), with routing weights applied before the down projection, as in
-    ds4.
+    """Return the sum of the outputs of the chosen experts (T, D) for the FFN input x (T, D); as in ds4, routing weights
+    are applied before the down projection.
 
-    Weights that are still being read are waited for once the shared expert is computed.
+    ids, weights: as ``_route`` returns them. shared: output of the shared expert, after which the pass waits for expert
+    matrices that are still being read from disk.
     """
     ops, s, w = c.ops, c.shape, c.w
     c.experts.read(ops, c.layer, ids, GATE_UP, after=shared)
@@ -66,7 +67,7 @@ def _routed(c: Chunk, x: np.ndarray, ids: np.ndarray, weights: np.ndarray, share
 
 
 def _shared(c: Chunk, x: np.ndarray) -> np.ndarray:
-    """Return the output of the shared expert (T, D): same nonlinearity, weight 1."""
+    """Return the output (T, D) of the shared expert, which is computed like a routed one with weight 1."""
     ops, w = c.ops, c.w
     act = c.act(w.ffn_gate_shexp)
     gate = c.tap("ffn_shexp_gate", ops.linear(x, w.ffn_gate_shexp, act))

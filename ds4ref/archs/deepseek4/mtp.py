@@ -1,13 +1,14 @@
 """The block for multi-token prediction: one more layer, beside the model, that predicts the token after the next
 (docs/explanation/model.md 15).
 
-It reads *pairs*: the model's final streams at position p, and the token at p + 1. Its logits are of the token at p + 2,
-and its own streams stand for the model's at p + 1 in the next pair: so it goes on without the model. Embedding and
-output matrix are the model's; everything else is in a file of its own (``tensors.mtp_slots``).
+Its input is a *pair*: the model's residual streams after the last layer at position p, and the token at p + 1. Its
+logits predict the token at p + 2. Its own output streams can stand in for the model's at p + 1 in the next pair, so it
+can predict further tokens without running the model. Embedding and output matrix are the model's; all other weights are
+in a file of their own (``tensors.mtp_slots``).
 
     block = Block.open("mtp.gguf", model)
     rows = Window(block)
-    streams, logits = block.forward(X[-1:], [token], rows)    # of the newest position, rows.pos
+    streams, logits = block.forward(X[-1:], [token], rows)    # X: the model's streams, up to position rows.pos
 """
 
 from __future__ import annotations
@@ -44,11 +45,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class BlockWeights:
-    """Weights of the block. ``inner`` is a model of one layer with the block's head, and the model's embedding and
-    output matrix."""
+    """Weights of the block. ``inner`` holds them as a model of one layer: the block's layer and head, with the model's
+    embedding and output matrix."""
 
-    enorm: np.ndarray  # (dim,), of the embedding
-    hnorm: np.ndarray  # (dim,), of each stream
+    enorm: np.ndarray  # (dim,), norm of the token's embedding
+    hnorm: np.ndarray  # (dim,), norm of each stream
     e_proj: Matrix
     h_proj: Matrix
     inner: Weights
@@ -60,10 +61,11 @@ class BlockWeights:
 
 
 def bind_block(source: TensorSource, shape: ModelShape, model: Weights, ops: Any) -> BlockWeights:
-    """Return the weights of the block in ``source`` for a model of this shape, in the memory of ``ops``.
+    """Return the weights of the block in ``source``, for a model of these dimensions, in the memory of the backend
+    ``ops``.
 
-    model: weights of the model, already there. Raise ModelFileError if the file holds no such block, or a NaN;
-    ShapeError for the tensors that are missing, wrong, or have no place.
+    model: weights of the model, already in this memory. Raise ModelFileError if the file contains no such block, or a
+    NaN; ShapeError for tensors that are missing, wrong or unknown.
     """
     check_drafter(source.path, source.tensors)
     if not any(name.startswith(MTP) for name in source.tensors):
@@ -74,7 +76,7 @@ def bind_block(source: TensorSource, shape: ModelShape, model: Weights, ops: Any
     width = source.tensors.get(f"{MTP}enorm.weight")
     if width is not None and width.dims != (shape.dim,):
         raise ShapeError(source.path, f"it is a block of width {width.dims[0]}, the model's width is {shape.dim}")
-    mine = [name for name in source.tensors if name.startswith("mtp.")]  # as in ds4, others are not looked at
+    mine = [name for name in source.tensors if name.startswith("mtp.")]  # as in ds4, ignore all others
     problems += settle_tensors(mine, {slot.name for slot in slots}, (), ARCHITECTURE).problems()
     check(source, problems)
     values = placed_values({slot.attr: value for slot, value in read_checked(source, filled, shape)}, ops)
@@ -86,9 +88,10 @@ def bind_block(source: TensorSource, shape: ModelShape, model: Weights, ops: Any
 
 
 class Block:
-    """The block beside its model. Immutable, shared by all that draft with it.
+    """The MTP block of a model. Immutable, shared by all sessions that draft with it.
 
-    ``shape`` is that of a model of one layer: sliding window, routed by score. It is never steered.
+    ``shape`` has the dimensions of a model of one layer, with sliding-window attention only and experts routed by
+    score. The block is never steered.
     """
 
     steering: Directions | None = None
@@ -104,15 +107,15 @@ class Block:
             self.weights = bind_block(source, model.shape, model.weights, ops)
         except MemoryError as error:
             raise BackendError(f"no memory for the block for multi-token prediction: {error}") from error
-        advise = model.experts.advise or model.experts.resident is not None  # a cache is for the model's file alone
+        advise = model.experts.advise or model.experts.resident is not None  # a cache of experts covers only the model
         self.experts = ExpertUse(ops, self.weights.inner.layers, self.shape.n_experts, advise)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], model: Any) -> Self:
-        """Open the block for ``model`` in a GGUF file (as ``ds4-quantize --mtp-block`` writes, or ds4's), or in the
-        model's published folder.
+        """Open the block of ``model`` from a GGUF file (one that ``ds4-quantize --mtp-block`` writes, or ds4's), or
+        from the model's published folder.
 
-        Raise UsageError for a model of another family, and what ``bind_block`` raises for another file.
+        Raise UsageError for a model of another family, and the errors of ``bind_block`` if the file does not fit.
         """
         if not isinstance(model, Model):
             wanted = "a block for multi-token prediction goes with a DeepSeek V4 model"
@@ -133,11 +136,11 @@ class Block:
         self.source.close()
 
     def forward(self, X: Any, ids: Sequence[int] | np.ndarray, rows: Window) -> tuple[Any, Any]:
-        """Run T pairs of streams X (T, C, D) at positions from ``rows.pos`` on, and the tokens ids (T,) that follow
-        them, and advance ``rows`` by T.
+        """Run T pairs: the model's streams X (T, C, D), a host array, at positions from ``rows.pos`` on, and the tokens
+        ids (T,) that follow these positions. Write their cache rows and advance ``rows`` by T.
 
-        Return streams (1, C, D) and logits (1, V) of the last pair, arrays of the backend; the others only leave their
-        rows. X is on the host. T is at most ``rows.most``.
+        Return the block's streams (1, C, D) and logits (1, V) of the last pair only, arrays of the backend. T is at
+        most ``rows.most``.
         """
         out = self._run(Pairs(self, X, ids, rows), rows)
         rows.advance(len(ids))
@@ -158,32 +161,37 @@ class Block:
     def record_rows(
         self, recording: Any, caches: Sequence[Window], counts: Sequence[int], plans: Sequence[None]
     ) -> tuple[Any, Any, Pairs]:
-        """Record a pass of ``counts[0]`` pairs (``decode.record``) after those of one window; return streams, logits
-        and inputs. ``set`` the inputs before each replay, and ``advance`` the window after it."""
+        """Record a pass of ``counts[0]`` pairs for one sequence, whose rows are ``caches[0]`` (``decode.recorded``).
+
+        Return streams, logits and inputs. Before each replay, call ``set`` of the inputs; after it, ``advance`` of the
+        rows.
+        """
         (rows,), (count,) = caches, counts
         c = Pairs(self, np.zeros((count, self.shape.hc, self.shape.dim), np.float32), [0] * count, rows, recording)
         return *self._run(c, rows), c.leave()
 
 
 class Pairs(Chunk):
-    """Pairs on their way through the block: the tokens ids (T,) that follow positions pos0 .. pos0 + T - 1."""
+    """The pairs of one pass through the block: streams X (T, C, D) at positions pos0 .. pos0 + T - 1, and the tokens
+    ids (T,) that follow these positions."""
 
     def __init__(self, block: Block, X: np.ndarray, ids: Sequence[int] | np.ndarray, rows: Window, ops: Any = None):
         self._values, self._first = X, rows.first
         super().__init__(block, ids, rows.pos, Plan({}, 0), None, ops)
 
     def set(self, X: np.ndarray, ids: Sequence[int] | np.ndarray, rows: Window) -> None:
-        """Refill the inputs for T other pairs, after those in ``rows``."""
+        """Refill the inputs for T other pairs, at the position of ``rows``."""
         self._values, self._first = X, rows.first
         self.move(np.asarray(ids, np.int32), rows.pos)
-        self._values = np.broadcast_to(np.float32(0), X.shape)  # X may be memory that others will use
+        self._values = np.broadcast_to(np.float32(0), X.shape)  # keep no reference to X: its memory may be reused
 
     def streams(self) -> np.ndarray:
-        """Return the model's streams (T, C, D), or those that stand for them."""
+        """Return the streams of the pairs (T, C, D): the model's, or the block's own in their stead."""
         return self.input("streams", lambda c: (c._values,))[0]
 
     def raw_window(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return each pair's sliding window, which ends where the rows begin: first position and length, int32 (T,)."""
+        """Return first position and length of each pair's sliding window, int32 (T,) each; it does not reach before
+        the first position whose row is cached."""
 
         def compute(c: Pairs) -> tuple[np.ndarray, np.ndarray]:
             first = np.maximum(c.positions - (c.shape.window - 1), c._first)
@@ -194,10 +202,10 @@ class Pairs(Chunk):
 
 
 class Window:
-    """The block's attention rows of the newest positions of one sequence: those of first .. pos - 1.
+    """The block's KV cache for one sequence: the attention rows of its newest positions, first .. pos - 1.
 
-    A ring of two windows and some more rows: up to ``REACH`` tokens can be taken back without losing any of the window,
-    and further ones leave a shorter window. No context limits it.
+    It is a ring buffer of two sliding windows and ``REACH`` more rows. Rewinding by up to ``REACH`` tokens keeps a full
+    window; rewinding further leaves a shorter one. The length of the sequence is not limited.
     """
 
     def __init__(self, block: Block):
@@ -208,19 +216,19 @@ class Window:
         self.restart(0)
 
     def restart(self, pos: int) -> None:
-        """Forget all rows; the next pair is that of position ``pos``."""
+        """Forget all rows; the next pair will be at position ``pos``."""
         self.first = self.pos = self._newest = pos
 
     def advance(self, count: int) -> None:
-        """Move ``pos`` forward by ``count`` positions, whose rows have been written."""
+        """Move ``pos`` forward by ``count`` positions, after their rows have been written."""
         self.pos += count
         self._newest = self.pos
 
     def rewind(self, pos: int) -> None:
-        """Forget the rows from position ``pos`` on; ``pos`` is at most the current one."""
-        kept = max(self.first, self._newest - self._rows)  # older ones are overwritten
+        """Forget the rows of positions ``pos`` and later; ``pos`` is at most the current position."""
+        kept = max(self.first, self._newest - self._rows)  # older rows have been overwritten
         self.first, self.pos, self._newest = min(pos, kept), pos, pos
 
     def buffers(self) -> list[np.ndarray]:
-        """Return the arrays that a pass reads and writes (``decode.recorded``)."""
+        """Return the cache arrays that a pass reads and writes, for ``decode.recorded``."""
         return [self.layer.raw]

@@ -3,7 +3,8 @@
 Little endian. 13 u32 header words; token ids u32; logits f32; compressed and indexer row counts u32 per layer; then
 per layer: raw rows oldest first, compressed rows, compressor state (values, scores), indexer rows, indexer state.
 
-Loading is all or nothing: the cache is returned only after every check has passed.
+Compressor state is what the compressors keep for incomplete windows. A session loads into a new cache, which replaces
+its own only after every check has passed.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ def header(shape: ModelShape, ctx: int, tokens: int) -> np.ndarray:
 
 
 def _counts(shape: ModelShape, tokens: int) -> tuple[list[int], list[int]]:
-    """Return compressed and indexer row counts per layer after ``tokens`` tokens."""
+    """Return, for each layer, the numbers of compressed rows and of indexer rows after ``tokens`` tokens."""
     comp = [tokens // r if r else 0 for r in shape.ratios]
     index = [tokens // r if r == CSA else 0 for r in shape.ratios]
     return comp, index
 
 
 def _kinds(shape: ModelShape, layer: int) -> tuple[tuple[str, str, int, int], ...]:
-    """Return a layer's compressors in file order: (kind, name, row width, projection width)."""
+    """Return a layer's compressors in file order, each as (kind, name in errors, row width, projection width)."""
     attn = "attn", "compressor", shape.head_dim, shape.comp_width(layer)
     indexer = "indexer", "indexer", shape.index_dim, 2 * shape.index_dim
     ratio = shape.ratios[layer]
@@ -51,16 +52,18 @@ def _kinds(shape: ModelShape, layer: int) -> tuple[tuple[str, str, int, int], ..
 
 
 def _occupied(ratio: int, pos: int) -> slice:
-    """Return the slots of a compressor's state that hold tokens.
+    """Return which slots of a compressor's saved state hold tokens, when the sequence is at position ``pos``.
 
-    With overlap the previous window's come first, then those of the current one; without, only the latter.
+    For ratio 4 (overlapping windows) the previous window's tokens come first, then those of the current window; for
+    ratio 128 there are only the latter.
     """
     first = ratio if ratio == CSA else 0
     return slice(first - (first if pos >= ratio else 0), first + pos % ratio)
 
 
 def _slots(shape: ModelShape, layer: int, kind: str, cache: Cache) -> tuple[np.ndarray, np.ndarray]:
-    """Return a compressor's state as stored: values and scores (slots, width), empty slots 0 and -1e30."""
+    """Return a compressor's state as it is saved: values and scores, (slots, width) each; empty slots hold 0 and
+    -1e30."""
     rows = cache.waiting(layer, kind)
     at, size = _occupied(shape.ratios[layer], cache.pos), (shape.state_rows(layer), rows.kv.shape[1])
     kv, score = np.zeros(size, np.float32), np.full(size, EMPTY_SCORE)
@@ -69,7 +72,7 @@ def _slots(shape: ModelShape, layer: int, kind: str, cache: Cache) -> tuple[np.n
 
 
 def _sections(shape: ModelShape, cache: Cache) -> Iterator[np.ndarray]:
-    """Yield the float arrays of the body in file order."""
+    """Yield, in file order, the float arrays that follow the row counts."""
     for layer in range(shape.n_layers):
         yield cache.raw_rows(layer)
         for kind, *_ in _kinds(shape, layer):
@@ -78,7 +81,7 @@ def _sections(shape: ModelShape, cache: Cache) -> Iterator[np.ndarray]:
 
 
 def save(file: File, shape: ModelShape, ctx: int, tokens: Sequence[int], logits: np.ndarray, cache: Cache) -> None:
-    """Write a session with a context of ``ctx`` tokens; a path is replaced atomically."""
+    """Write a session with a context of ``ctx`` tokens to a path, which is replaced atomically, or to an open file."""
     with writing(file) as stream:
         stream.write(header(shape, ctx, len(tokens)).tobytes())
         stream.write(np.asarray(tokens, "<u4").tobytes())
@@ -119,7 +122,7 @@ def _read(reader: Reader, shape: ModelShape, cache: Cache) -> tuple[list[int], n
             slots = shape.state_rows(layer), projection
             kv = reader.finite(f"{name} values of layer {layer}", slots)
             score = _scores(reader, f"{name} scores of layer {layer}", slots)
-            # slots of tokens still to come are whatever the writer left there
+            # ignore slots of tokens still to come: their contents depend on the program that wrote the file
             at = _occupied(ratio, n)
             projections[kind] = Projections(kv[at], score[at])
         cache.put(layer, raw, projections)
@@ -128,7 +131,8 @@ def _read(reader: Reader, shape: ModelShape, cache: Cache) -> tuple[list[int], n
 
 
 def _scores(reader: Reader, label: str, shape: tuple[int, int]) -> np.ndarray:
-    """Read compressor scores: finite, or the mark of an empty slot (-1e30, or -inf from writers on a GPU)."""
+    """Read compressor scores, which must be finite, except -inf, which programs on a GPU write for an empty slot; it
+    becomes -1e30."""
     scores = reader.array(label, shape, "<f4")
     scores[np.isneginf(scores)] = EMPTY_SCORE
     return check_finite(label, scores)

@@ -1,8 +1,8 @@
 """DeepSeek V4 as published in safetensors: maps its tensor names and config values to those of a GGUF file.
 
-Tensor names are the checkpoint's own (``layers.0.attn.wq_a.weight``); config keys are those of DeepSeek's config.json
-or of the one that Hugging Face's ``DeepseekV4Config`` writes. The block for multi-token prediction (``mtp.0.*``) is a
-model file of its own (``mtp_parts``).
+Published tensor names are DeepSeek's own (``layers.0.attn.wq_a.weight``); config keys are those of DeepSeek's
+config.json or of the one that Hugging Face's ``DeepseekV4Config`` writes. The block for multi-token prediction
+(``mtp.0.*``) is treated as a model file of its own (``mtp_parts``).
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ MTP_NAMES = {
     f"{name}.weight": name if name.startswith("hc_") else f"{name}.weight"
     for name in ("e_proj", "h_proj", "enorm", "hnorm", "norm", "hc_head_fn", "hc_head_base", "hc_head_scale")
 } | {ours: theirs for ours, theirs in LAYER_NAMES.items() if not re.search("compressor|indexer|tid2eid", ours)}
-"""Tensors of the block for multi-token prediction, named without "mtp.0."."""
+"""GGUF name -> published name of each tensor of the block for multi-token prediction, both without "mtp.0."."""
 EXPERT_NAMES = {"ffn_gate_exps.weight": "w1", "ffn_down_exps.weight": "w2", "ffn_up_exps.weight": "w3"}
 
 LAYER_TYPES = {"sliding_attention": PLAIN, "compressed_sparse_attention": CSA, "heavily_compressed_attention": HCA}
@@ -90,7 +90,7 @@ INERT = (
     inert("every layer has experts", "first_k_dense_replace", 0),
     inert("no such tensors", "attention_bias mlp_bias", False),
 )
-"""Keys of config.json without effect on this family, beside those of ``weights.inert.CONFIG``."""
+"""Keys of config.json that have no effect in this family, in addition to those of ``weights.inert.CONFIG``."""
 INERT_TENSORS = (
     inert("the drafter is a model of its own", "mtp.*"),
     inert("images are not read", "layers.*.ffn.gate.bias_vl vision.* aligner.* image_*"),
@@ -101,7 +101,7 @@ NORMAL, CONTROL, USER_DEFINED = 1, 3, 4
 
 MAX_LAYERS, MAX_EXPERTS = 1024, 1 << 14
 
-# key of the GGUF, of config.json
+# (GGUF key without the family's prefix, config.json key)
 INTS = (
     ("block_count", "num_hidden_layers"),
     ("embedding_length", "hidden_size"),
@@ -143,7 +143,7 @@ def metadata(config: Config, checkpoint: Checkpoint) -> list[MetadataEntry]:
         ("general.name", "string", config.text("_name_or_path", "") or checkpoint.folder.resolve().name),
     ]
     entries += [(PREFIX + key, "u32", config.integer(theirs)) for key, theirs in INTS]
-    # f64: a value is what the config spells, where f32 would be its neighbour
+    # f64 keeps the number as the config states it; f32 would round it
     entries += [(PREFIX + key, "f64", config.number(theirs)) for key, theirs in FLOATS]
     entries += [
         (PREFIX + "attention.head_count_kv", "u32", config.integer("num_key_value_heads", 1)),
@@ -174,7 +174,8 @@ _TYPES = {BOS: CONTROL, EOS: CONTROL, USER: CONTROL, ASSISTANT: CONTROL} | dict.
 
 
 def _for_llama(read: Callable[[], tuple[list[str], list[str]]]) -> Iterator[MetadataEntry]:
-    """Yield the vocabulary metadata that only llama.cpp needs."""
+    """Yield vocabulary metadata that this engine does not use but llama.cpp needs; ``read`` returns tokens and
+    merges."""
     at = "tokenizer.ggml."
     yield at + "pre", "string", "joyai-llm"
     yield at + "token_type", "i32[]", lambda: [_TYPES.get(token, NORMAL) for token in read()[0]]
@@ -187,7 +188,8 @@ def _index(read: Callable[[], tuple[list[str], list[str]]], token: str) -> int:
 
 
 def _rotary(config: Config) -> int:
-    """Return the number of rotary channels, given directly or as a share of the head, everywhere the same."""
+    """Return the number of channels that RoPE rotates. The config may give it directly, or as a share of the head in up
+    to three places, which must agree."""
     size, nested = config.integer("head_dim", low=1), config.part("rope_parameters")
     given = []
     if config.has("qk_rope_head_dim"):
@@ -207,7 +209,7 @@ def _rotary(config: Config) -> int:
 
 
 def _hash_layers(config: Config, layers: int) -> int:
-    """Return how many layers, the first ones, route by token id."""
+    """Return how many of the first layers choose experts by token id (hash routing)."""
     declared = config.integer("num_hash_layers") if config.has("num_hash_layers") else None
     if declared is not None and not config.has("mlp_layer_types"):
         return declared
@@ -221,7 +223,7 @@ def _hash_layers(config: Config, layers: int) -> int:
 
 
 def _ratios(config: Config, layers: int) -> list[int]:
-    """Return the tokens per compressed row for each layer."""
+    """Return the compression ratio of each layer (tokens per compressed row): 0, 4 or 128."""
     rates = config.part("compress_rates")
     for kind, ratio in LAYER_TYPES.items():
         if ratio and rates.integer(kind, ratio) != ratio:
@@ -238,7 +240,7 @@ def _ratios(config: Config, layers: int) -> list[int]:
     for key, ratios in given.items():
         if len(ratios) < layers:
             raise config.fail(key, f"has {len(ratios)} entries for {layers} layers")
-    first, *others = (ratios[:layers] for ratios in given.values())  # one more is for multi-token prediction
+    first, *others = (ratios[:layers] for ratios in given.values())  # further entries are for multi-token prediction
     if others and others[0] != first:
         layer = next(i for i in range(layers) if others[0][i] != first[i])
         raise config.fail("layer_types", f"is not what compress_ratios says of layer {layer}")
@@ -246,8 +248,11 @@ def _ratios(config: Config, layers: int) -> list[int]:
 
 
 def _rope(config: Config) -> Iterator[MetadataEntry]:
-    """Yield both rope bases, and YaRN of the compressed layers: nested by Hugging Face, flat in the published
-    config. YaRN's factor of cos and sin is 1 in this model, which the nested form has to say."""
+    """Yield the RoPE bases of layers without and with compression, and the YaRN parameters of the latter.
+
+    Hugging Face nests them in ``rope_parameters``; DeepSeek's config.json has them in flat keys. The factor by which
+    YaRN may scale cos and sin must be 1 in this model; the nested form must state it, because its default is not 1.
+    """
     nested = config.part("rope_parameters")
     scaling = config.part("rope_scaling") if config.values.get("rope_scaling") else nested
     in_two = nested.has("compress") and scaling is nested
@@ -281,7 +286,8 @@ def _rope(config: Config) -> Iterator[MetadataEntry]:
 
 
 def parts(config: Config, checkpoint: Checkpoint) -> list[TensorParts]:
-    """Implement ``weights.published.Family.parts``; missing tensors are reported when binding, by their GGUF names."""
+    """Implement ``weights.published.Family.parts``. Missing tensors are left out; binding reports them by their GGUF
+    names."""
     layers = config.integer("num_hidden_layers", low=1, high=MAX_LAYERS)
     tensors = checkpoint.tensors
     tensor_parts = [TensorParts(ours, (theirs,)) for ours, theirs in MODEL_NAMES.items() if theirs in tensors]
@@ -291,7 +297,8 @@ def parts(config: Config, checkpoint: Checkpoint) -> list[TensorParts]:
 
 
 def mtp_parts(config: Config, checkpoint: Checkpoint) -> list[TensorParts]:
-    """Return the tensors of the block for multi-token prediction, none if the checkpoint has no such block."""
+    """Return how each tensor of the block for multi-token prediction is made of the checkpoint's tensors; [] if the
+    checkpoint has no such block."""
     if not any(name.startswith(MTP) for name in checkpoint.tensors):
         return []
     check_drafter(checkpoint.path, checkpoint.tensors)
@@ -305,7 +312,11 @@ def mtp_parts(config: Config, checkpoint: Checkpoint) -> list[TensorParts]:
 def _block(
     config: Config, checkpoint: Checkpoint, ours: str, theirs: str, names: Mapping[str, str]
 ) -> Iterator[TensorParts]:
-    """Yield the tensors of one layer that the checkpoint has; ``ours`` and ``theirs`` are its prefixes."""
+    """Yield how each tensor of one layer is made of the checkpoint's tensors, as far as there are any.
+
+    ours, theirs: prefix of the layer's tensors in GGUF files and in the checkpoint. names: GGUF name -> published name,
+    without these prefixes, of all tensors except routed experts, which are added here.
+    """
     experts = config.integer("n_routed_experts", low=1, high=MAX_EXPERTS)
     tensors = checkpoint.tensors
     yield from (TensorParts(ours + a, (theirs + b,)) for a, b in names.items() if theirs + b in tensors)

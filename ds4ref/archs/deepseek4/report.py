@@ -1,4 +1,4 @@
-"""What the report on a DeepSeek V4 file has of its own (``archs.report``)."""
+"""The parts of the report on a model file (``archs.report``) that only DeepSeek V4 has."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ DRAFTERS = {
 
 
 def accounts(source: TensorSource) -> Accounts:
-    """Return what becomes of every key and tensor (``archs.report.accounts``)."""
+    """Return which keys and tensors are used, have no effect or are refused (``archs.report.accounts``)."""
     shape, metadata = metadata_account(source)
     return accounts_of(source, metadata, account(source, shape))
 
 
 def facts(source: TensorSource, shape: ModelShape, used: list[tuple[Slot, TensorInfo]]) -> dict[str, Any]:
-    """Return the figures that only this family has; ``used``: slots and tensors that are computed with."""
+    """Return the entries of the report that only this family has; ``used``: the tensors that the model uses, with their
+    slots."""
     constants = unlike_published(shape).items()
     return {
         "checkpoint": checkpoint_of(source).facts(),
@@ -45,7 +46,7 @@ def facts(source: TensorSource, shape: ModelShape, used: list[tuple[Slot, Tensor
 
 
 def about(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield label and text of the lines after the model's name."""
+    """Yield label and text of the report's lines after the model's name; ``facts``: the whole report as a dict."""
     model, checkpoint = facts["published"], facts["checkpoint"]
     signs = " and ".join(checkpoint["how"]) or "nothing tells"
     yield "checkpoint", f"{checkpoint['name']} (by {signs}); prompts of {checkpoint['profile']}"
@@ -60,7 +61,7 @@ def about(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def shape_rows(s: ModelShape) -> list[tuple[str, str]]:
-    """Return label and text of each line about the dimensions."""
+    """Return label and text of each of the report's lines about the model's dimensions."""
     kinds = Counter(s.ratios)
     schedule = ", ".join(f"{kinds[ratio]} of ratio {ratio}" for ratio in sorted(kinds))
     limits = sorted({f"{limit:g}" for limit in (min(s.swiglu_limit), max(s.swiglu_limit))}, key=float)
@@ -81,7 +82,8 @@ def shape_rows(s: ModelShape) -> list[tuple[str, str]]:
 
 
 def _expert_formats(source: TensorSource, shape: ModelShape) -> list[str]:
-    """Return runs of layers with the same expert formats."""
+    """Return lines such as "layers 0 to 36: gate and up IQ2_XXS, down Q2_K", one for each run of layers whose experts
+    have the same storage formats."""
     runs: list[tuple[str, int, int]] = []
     for layer in range(shape.n_layers):
         gate, down = (source.tensors[f"blk.{layer}.ffn_{name}_exps.weight"].fmt.name for name in ("gate", "down"))
@@ -99,7 +101,8 @@ def _decode_read(used: list[tuple[Slot, TensorInfo]], shape: ModelShape) -> dict
 
 
 def _differs(source: TensorSource) -> str | None:
-    """Return None if this is exactly a published model, else how it differs from the nearest."""
+    """Return None if the dimensions are exactly those of a published model, else how they differ from the nearest
+    one."""
     try:
         check_published(source)
     except ShapeError as error:

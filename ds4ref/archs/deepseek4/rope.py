@@ -1,4 +1,5 @@
-"""Rope angles: two frequency sets, three recipes for the angle (docs/explanation/model.md 5)."""
+"""RoPE angles: two sets of frequencies, and three ways to compute the angles, which round differently
+(docs/explanation/model.md 5)."""
 
 from __future__ import annotations
 
@@ -11,11 +12,12 @@ from .shape import ModelShape
 
 
 class RopeTables(Angles):
-    """cos and sin of one frequency set, for R rotary channels.
+    """cos and sin of the RoPE angles of one set of frequencies, for R rotated channels (R / 2 pairs).
 
-    compress=False: theta 10000, no scaling (layers without compression).
-    compress=True: theta 160000 with YaRN: high frequencies stay, low ones are divided by the factor, a ramp between.
-    Neither scales the magnitude of cos and sin. ``recipe`` is Numerics.rope.
+    compress=False: for layers without compression; theta 10000 in the published models, no scaling.
+    compress=True: for layers with compression; theta 160000 with YaRN: high frequencies stay, low ones are divided by
+    the factor, those between are interpolated. Neither scales cos and sin themselves.
+    recipe: how angles are computed (``Numerics.rope``): "f64", "f32" as Hugging Face, or else as ds4.
     """
 
     def __init__(self, shape: ModelShape, compress: bool, recipe: str):
@@ -38,7 +40,7 @@ class RopeTables(Angles):
         elif self.recipe == "f32":
             angle = positions.astype(np.float32)[:, None] * self.freqs32
         else:
-            # ds4 multiplies the float32 angle by a constant once per pair; the product is rounded each time
+            # as ds4: each pair's float32 angle is the previous pair's times a constant, so rounding errors add up
             angle = np.empty((len(positions), len(self.freqs)), np.float32)
             angle[:, 0] = positions
             for i in range(1, angle.shape[1]):
@@ -65,7 +67,8 @@ def float32_freqs(theta: float, factor: float, ramp: np.ndarray) -> np.ndarray:
 
 
 def yarn_ramp(shape: ModelShape) -> np.ndarray:
-    """Return the weight of the unscaled frequency per pair, float64 (R/2,): 1 for fast pairs, 0 for slow ones."""
+    """Return how much of the unscaled frequency YaRN keeps for each pair of channels, float64 (R/2,): 1 for high
+    frequencies, 0 for low ones, which are divided by the factor."""
     dim, half = shape.rope_dim, shape.rope_dim // 2
 
     def correction(beta: float) -> float:

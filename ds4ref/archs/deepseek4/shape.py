@@ -1,9 +1,9 @@
-"""Dimensions of a DeepSeek V4 model, read from metadata and checked.
+"""Dimensions and constants of a DeepSeek V4 model, read from metadata and checked.
 
-``ModelShape.from_metadata`` accepts any consistent set of dimensions, so that tiny models test the code that runs the
-real ones. ``check_published`` additionally checks that the model is DeepSeek V4 Flash, Vision-Exp or Pro, and names the
-keys that differ (docs/explanation/model.md 2.1; where Pro's values are from: docs/explanation/pro.md). Integer keys
-must have exactly the stored type u32, as in ds4.
+``ModelShape.from_metadata`` accepts any consistent dimensions, so that tiny models can test the code that runs the real
+ones. ``check_published`` also checks that they are those of DeepSeek V4 Flash, Vision-Exp or Pro, and names the keys
+that differ (docs/explanation/model.md 2.1; where Pro's values are from: docs/explanation/pro.md). Integer keys must be
+stored as u32, as in ds4.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 ARCHITECTURE = DEEPSEEK
 PREFIX = ARCHITECTURE + "."
 PLAIN, CSA, HCA = RATIOS = (0, 4, 128)
-"""Compression ratios of layers: tokens per compressed row, named as in DeepSeek's report.
+"""Compression ratios of layers, in tokens per compressed row; CSA and HCA are the names in DeepSeek's report.
 
-PLAIN: no compression. CSA (compressed sparse attention): overlapping windows, rows selected by an indexer. HCA: heavily
-compressed attention.
+PLAIN: no compression. CSA (compressed sparse attention): windows overlap, and an indexer selects the rows that a token
+attends to. HCA (heavily compressed attention): a token attends to all rows.
 """
 
-# field, key, smallest and largest value that the engine is willing to multiply
+# (field, key, smallest accepted value, largest accepted value)
 _INTS = (
     ("n_layers", "block_count", 1, 1024),
     ("dim", "embedding_length", 256, 1 << 16),
@@ -54,7 +54,7 @@ _INTS = (
     ("sinkhorn_iters", "hyper_connection.sinkhorn_iterations", 1, 1000),
 )
 
-# field, key, bounds (both excluded)
+# (field, key, lower limit, upper limit), both limits excluded
 _FLOATS = (
     ("rope_theta", "rope.freq_base", 1.0, 1e12),
     ("compress_theta", "attention.compress_rope_freq_base", 1.0, 1e12),
@@ -80,7 +80,7 @@ CONSTANTS = (
     "window", "index_topk", "sinkhorn_iters", "rope_theta", "compress_theta", "yarn_factor", "yarn_beta_fast",
     "yarn_beta_slow", "yarn_orig_ctx", "route_scale", "rms_eps", "hc_eps", "swiglu_limit",
 )  # fmt: skip
-"""Fields that have nothing to do with a model's size: no tensor's shape tells that one is wrong."""
+"""Fields that no tensor's dimensions depend on, so a wrong value would otherwise go unnoticed."""
 
 INERT_KEYS = (
     *METADATA,
@@ -93,14 +93,15 @@ INERT_KEYS = (
     inert("every layer has experts", PREFIX + "leading_dense_block_count", 0),
     inert("how the file was made", PREFIX + "rope.scaling.finetuned"),
 )
-"""Keys of metadata without effect on this family."""
+"""Metadata keys that have no effect in this family."""
 
 _U32, _FLOAT_TYPES = ("u32",), ("f32", "f64", "u32", "i32")
 
 
 @dataclass(frozen=True)
 class ModelShape:
-    """All dimensions and constants of a model. ``ratios`` and ``swiglu_limit`` have one entry per layer."""
+    """All dimensions and constants of a model; ``KEYS`` names the metadata key of each field. ``ratios`` and
+    ``swiglu_limit`` have one entry per layer."""
 
     n_layers: int
     dim: int
@@ -145,7 +146,7 @@ class ModelShape:
         return shape
 
     def part(self, layers: range) -> ModelShape:
-        """Return the shape of a part of the model: some consecutive layers, numbered from 0."""
+        """Return the shape of a model that consists only of the given consecutive layers, renumbered from 0."""
         of_layers = slice(layers.start, layers.stop)
         hashed = min(max(self.n_hash_layers - layers.start, 0), len(layers))
         return replace(
@@ -177,7 +178,7 @@ class ModelShape:
         return problems or [text for text, broken in self._rules() if broken]
 
     def _rules(self) -> Iterable[tuple[str, bool]]:
-        """Return (description, violated) for constraints between dimensions, each within its own bounds."""
+        """Return (description, whether it is violated) of each constraint between dimensions."""
         plain, group, index = self.plain_dim, self.n_heads * self.head_dim, self.index_dim
         limits = self.swiglu_limit
         bad_ratio = next((ratio for ratio in self.ratios if ratio not in RATIOS), None)
@@ -225,27 +226,23 @@ class ModelShape:
 
     @property
     def mix(self) -> int:
-        """Return the number of values that a hyper-connection computes per token: pre, post and the C x C matrix
-        (model.md 3)."""
+        """Return the number of values that a hyper-connection computes per token: C pre weights, C post weights and a
+        C x C matrix, for C streams (model.md 3)."""
         return 2 * self.hc + self.hc * self.hc
 
     def comp_width(self, layer: int) -> int:
-        """Return the width of the attention compressor's projection (model.md 6).
-
-        It is twice head_dim for ratio 4, head_dim for 128, 0 without compression.
-        """
+        """Return the width of the projection of a layer's attention compressor (model.md 6): twice head_dim for ratio
+        4, head_dim for ratio 128, 0 without compression."""
         return {PLAIN: 0, CSA: 2 * self.head_dim, HCA: self.head_dim}[self.ratios[layer]]
 
     def state_rows(self, layer: int) -> int:
-        """Return the number of projections that a compressor keeps for windows in progress.
-
-        Ratio 4: the previous and the current window (8); ratio 128: the current one (128); 0 without compression.
-        """
+        """Return the number of tokens whose projections a layer's compressor keeps for incomplete windows: 8 for ratio
+        4 (previous and current window), 128 for ratio 128 (current window), 0 without compression."""
         return {PLAIN: 0, CSA: 2 * CSA, HCA: HCA}[self.ratios[layer]]
 
     def row_values(self, layer: int) -> int:
-        """Return the number of values cached per compression window of a layer: the attention row and the indexer's, if
-        any."""
+        """Return the number of values that a layer caches per compression window: one attention row, and one indexer
+        row for ratio 4."""
         return {PLAIN: 0, CSA: self.head_dim + self.index_dim, HCA: self.head_dim}[self.ratios[layer]]
 
     def kv_values_per_token(self) -> float:
@@ -254,7 +251,7 @@ class ModelShape:
         return sum(self.row_values(layer) / ratio for layer, ratio in enumerate(self.ratios) if ratio)
 
     def state_bytes(self) -> int:
-        """Return the bytes that all layers' compressors keep for windows in progress: float32 values and scores
+        """Return the bytes that the compressors of all layers keep for incomplete windows: float32 values and scores
         (model.md 11.1)."""
         total = 0
         for layer, ratio in enumerate(self.ratios):
@@ -263,12 +260,13 @@ class ModelShape:
         return total
 
     def cache_rows(self, ctx: int) -> tuple[int, int]:
-        """Return the uncompressed rows that a layer keeps in a context of ``ctx`` tokens, and its compressed rows at
-        ratio 4."""
+        """Return the number of uncompressed cache rows of a layer in a context of ``ctx`` tokens, and that of
+        compressed rows of a layer of ratio 4."""
         return min(self.window, ctx), ctx // CSA + 2
 
     def kv_bytes(self, tokens: int, itemsize: int = 4) -> int:
-        """Return the cache bytes after ``tokens`` tokens: rows of ``itemsize``-byte values, and windows in progress."""
+        """Return the cache bytes after ``tokens`` tokens: rows of values of ``itemsize`` bytes, and what compressors
+        keep for incomplete windows."""
         raw = self.n_layers * min(tokens, self.window) * self.head_dim
         compressed = sum(tokens // ratio * self.row_values(layer) for layer, ratio in enumerate(self.ratios) if ratio)
         return (raw + compressed) * itemsize + self.state_bytes()
@@ -276,7 +274,7 @@ class ModelShape:
     def kv_read_bytes(self, tokens: int, itemsize: int = 4) -> int:
         """Return the cache bytes read to decode one token after ``tokens`` tokens (model.md 13).
 
-        Counted are the sliding window, all or the selected compressed rows, and the indexer rows where rows are
+        Counted are the sliding window, the compressed rows that the token attends to, and all indexer rows if rows are
         selected.
         """
         values = self.n_layers * min(tokens, self.window) * self.head_dim
@@ -287,16 +285,17 @@ class ModelShape:
         return values * itemsize
 
     def kv_chunk_bytes(self, end: int, count: int, itemsize: int = 4) -> int:
-        """Return the cache bytes that a chunk of ``count`` tokens up to ``end`` reads: at most all rows."""
+        """Return the cache bytes that a chunk of ``count`` tokens, the last one at ``end`` - 1, reads: assumed to be
+        all rows, each once."""
         return self.kv_bytes(end, itemsize) - self.state_bytes()
 
     def selects(self, tokens: int) -> bool:
-        """Return whether the indexer has a choice after ``tokens`` tokens."""
+        """Return whether, after ``tokens`` tokens, there are more compressed rows than the indexer selects."""
         return CSA in self.ratios and tokens // CSA > self.index_topk
 
     def attention_ops(self, tokens: int) -> float:
-        """Return the float32 operations of attention scores, weighted values and indexer scores of the token after
-        ``tokens`` tokens."""
+        """Return the number of float32 operations for attention scores, weighted values and indexer scores of one token
+        after ``tokens`` tokens."""
         rows, scored = self.n_layers * min(tokens, self.window), 0
         for ratio in self.ratios:
             compressed = tokens // ratio if ratio else 0
@@ -307,8 +306,8 @@ class ModelShape:
         return 4.0 * rows * self.n_heads * self.head_dim + 2.0 * scored * self.index_heads * self.index_dim
 
     def payload_bytes(self, tokens: int) -> int:
-        """Return the size of a saved session of ``tokens`` tokens (model.md 12): header, ids, logits, row counts,
-        caches."""
+        """Return the size in bytes of a saved session of ``tokens`` tokens (model.md 12): header, token ids, logits,
+        row counts and cache."""
         return 13 * 4 + 4 * tokens + 4 * self.vocab + 8 * self.n_layers + self.kv_bytes(tokens)
 
 
@@ -327,8 +326,8 @@ PRO = replace(
     FLASH, n_layers=61, dim=7168, n_heads=128, q_rank=1536, o_groups=16, n_experts=384, expert_ff=3072, index_topk=1024,
     ratios=(HCA, HCA) + (CSA, HCA) * 29 + (CSA,), swiglu_limit=(10.0,) * 61, route_scale=2.5, name="DeepSeek V4 Pro",
 )  # fmt: skip
-"""Layers, width, experts and their width are what ds4 says of its files. All else is assumed: from DeepSeek's
-config.json as others quote it. It fits the published sizes (docs/explanation/pro.md)."""
+"""Number of layers, width, number of experts and their width are those that ds4 states for its files. All other values
+are assumed, from quotations of DeepSeek's config.json; they fit the published sizes (docs/explanation/pro.md)."""
 
 PUBLISHED = {"flash": FLASH, "pro": PRO}
 """Published models by the name that ``--shape`` takes."""
@@ -336,17 +335,17 @@ VISION_EXP = replace(FLASH, rms_eps=1e-20, name=f"{FLASH.name} Vision-Exp")
 
 
 def nearest(shape: ModelShape) -> ModelShape:
-    """Return the published model that ``shape`` is compared with: the one of its width, Flash if there is none."""
+    """Return the shape of the published model that has the same width as ``shape``, Flash if none has."""
     if shape.dim == FLASH.dim and _matches(shape.rms_eps, VISION_EXP.rms_eps):
         return VISION_EXP
     return next((model for model in PUBLISHED.values() if model.dim == shape.dim), FLASH)
 
 
 def check_published(source: TensorSource) -> ModelShape:
-    """Return the shape of ``source`` if it is exactly a published model, else raise ShapeError with key, value and
-    expected, of the nearest one.
+    """Return the shape of ``source`` if it is exactly that of a published model; else raise ShapeError naming the keys
+    that differ from the nearest one, with their values and the expected ones.
 
-    Floats must match to one part in a million. (ds4 allows 1e-6 absolute, which any small epsilon passes.)
+    Floats must match to one part in a million. (ds4 allows an absolute error of 1e-6, so it accepts any small epsilon.)
     """
     reader = _Keys(source, PREFIX)
     shape = reader.shape()
@@ -367,16 +366,16 @@ def check_published(source: TensorSource) -> ModelShape:
 
 
 def metadata_account(source: TensorSource) -> tuple[ModelShape, Account]:
-    """Return the shape that a file declares and what becomes of every key of its metadata; raise ShapeError if the
-    known keys do not fit."""
+    """Return the shape that a file declares, and which of its metadata keys are used, have no effect or are refused;
+    raise ShapeError if a key that is used is missing or has a wrong type or value."""
     reader = _Keys(source, PREFIX)
     shape = reader.shape()
     return shape, reader.account(shape, INERT_KEYS)
 
 
 def unlike_published(shape: ModelShape) -> dict[str, tuple[str, str]]:
-    """Return the constants that no file of the nearest published model has: metadata key -> (value, that model's), as
-    text."""
+    """Return the constants that differ from those of the nearest published model: metadata key -> (value, value of the
+    published model), as text."""
     different, model = {}, nearest(shape)
     for field in CONSTANTS:
         got, want = ({*value} if isinstance(value := getattr(s, field), tuple) else {value} for s in (shape, model))
@@ -399,7 +398,7 @@ def _brief(value: Any) -> str:
 
 
 class _Keys(Keys):
-    """Reads the keys of this family."""
+    """Reads the metadata keys of this family."""
 
     def shape(self) -> ModelShape:
         self._check_architecture()
@@ -429,8 +428,8 @@ class _Keys(Keys):
             self.faults[key] = f"{key} is {str(got)[:40]!r}, wanted {ARCHITECTURE!r}"
 
     def _drafting_layers(self, blocks: int) -> int:
-        """Return how many of the blocks, the last ones, are no layers of the model but its drafter, as llama.cpp lays
-        out a block for multi-token prediction. Without its tensors the key says nothing."""
+        """Return how many of the last blocks are not layers of the model but blocks for multi-token prediction, which
+        llama.cpp appends to the layers. If the file does not contain their tensors, the key is ignored: return 0."""
         key = "nextn_predict_layers"
         count = self.typed(key, _U32, 0) if self.has(key) else 0
         if count and f"blk.{blocks - count}.nextn.eh_proj.weight" in self.source.tensors:
@@ -438,14 +437,14 @@ class _Keys(Keys):
         return 0
 
     def _limits(self, key: str, layers: int) -> tuple[float, ...]:
-        """Return a limit for each layer, of an array or of one number for all."""
+        """Return the SwiGLU limit of each layer; the key holds an array, or one number for all layers."""
         if self.metadata.type_of(PREFIX + key) in ("f32", "f64"):
             return (self.number(key, _FLOAT_TYPES),) * layers
         return tuple(self._array(key, ("f32[]", "f64[]"), layers))
 
     def _vocab(self) -> int:
-        """Return the declared size, or without one (llama.cpp's converter) the rows of the embedding, of which each
-        must then be a token. A declared size may exceed the number of tokens."""
+        """Return the size of the vocabulary. If it is declared, it may exceed the number of tokens in the file. If not
+        (llama.cpp's converter), it is the number of rows of the embedding, which must equal the number of tokens."""
         key, listed = KEYS["vocab"], self.listed()
         if key in self.metadata:
             vocab: int = self.typed("vocab_size", _U32, 0)

@@ -1,7 +1,8 @@
-"""The list of tensors of a model of a given shape: the single source for binding, writing and accounting.
+"""The list of tensors of a model of given dimensions: used alike for loading files, writing them and counting bytes.
 
-``slots(shape)`` lists every tensor with its dimensions, the storage formats it may have, and the part of the model it
-belongs to (docs/explanation/model.md 2.2, 13). ``expected_tensors(shape, recipe)`` picks one format for each.
+``slots(shape)`` lists every tensor with its dimensions, the storage formats that it may have, and the component of the
+model that it belongs to (docs/explanation/model.md 2.2, 13). ``expected_tensors(shape, recipe)`` picks one format for
+each.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ def _matrix(*published: str) -> tuple[str, ...]:
     return (*published, *(fmt.name for fmt in FORMATS.values() if fmt.multiplies and fmt.name not in published))
 
 
-# Formats that a tensor may have, the one of the published GGUF files first: other files, and checkpoints as they were
-# published, store it otherwise. Vectors and mixing matrices are plain numbers.
+# Storage formats that kinds of tensors may have, each named after the one in ds4's published GGUF files, which comes
+# first; other files may use the others. Vectors and mixing matrices (MIX) are not quantized.
 F32, I32 = ("F32", "F16", "BF16"), ("I32",)
 MIX = ("F16", "F32", "BF16")
 F16, Q8_0 = _matrix(*MIX), _matrix("Q8_0")
@@ -38,7 +39,7 @@ EXPERTS = _matrix(*EXPERT_FORMATS)
 MTP = "mtp.0."
 """Prefix of the tensors of the block for multi-token prediction."""
 
-# Parts of the model, in the order in which reports show them.
+# Components of the model under which bytes are counted, and their names in reports.
 PARTS = {
     "attn_out": "attention output a + b",
     "experts": "routed experts",
@@ -61,8 +62,8 @@ def slots(shape: ModelShape) -> list[Slot]:
 
 
 def part_slots(shape: ModelShape, layers: range) -> list[Slot]:
-    """Return the slots of some consecutive layers: with the first one the embedding, with the last one the output
-    head."""
+    """Return the slots of consecutive ``layers``; the embedding goes with the first layer of the model, the output head
+    with the last."""
     edges = {"token_embd": 0 in layers}
     return [
         slot
@@ -72,8 +73,8 @@ def part_slots(shape: ModelShape, layers: range) -> list[Slot]:
 
 
 def mtp_slots(shape: ModelShape) -> list[Slot]:
-    """Return a slot for every tensor of the block for multi-token prediction: a layer without compression, routed by
-    its scores, between projections of its two inputs and a head of its own.
+    """Return a slot for every tensor of the block for multi-token prediction: projections of its two inputs, a layer
+    without compression whose experts are chosen by score, and a head of its own.
     """
     one = replace(shape, n_layers=1, n_hash_layers=0, ratios=(PLAIN,), swiglu_limit=shape.swiglu_limit[:1])
     streams, dim = shape.hc * shape.dim, shape.dim
@@ -91,7 +92,8 @@ def mtp_slots(shape: ModelShape) -> list[Slot]:
 
 
 def check_drafter(path: str | os.PathLike[str], names: Collection[str]) -> None:
-    """Raise ModelFileError for a drafter that is no block for multi-token prediction as ``mtp_slots`` has it."""
+    """Raise ModelFileError if the tensor ``names`` of a file show a drafter that is not a block for multi-token
+    prediction with the tensors of ``mtp_slots``: DSpark, or llama.cpp's layout of the block."""
     if any("markov_" in name or name.endswith("main_proj.weight") for name in names):
         why = "drafts change no output, only how fast it comes: leave --mtp out"
         raise ModelFileError(path, f"its drafter is DSpark, which is not computed yet; {why}")
@@ -167,17 +169,18 @@ READERS = {
         *("indexer_compressor_kv", "indexer_compressor_gate"),
     ),
     "q_lora_norm": ("attn_q_b", "indexer.attn_q_b"),
-    "kqv_back": ("attn_output_a",),  # every group of heads has rows of its own and the same columns
+    "kqv_back": ("attn_output_a",),  # each group of heads has rows of its own, of the same width
     "attn_low": ("attn_output_b",),
     "ffn_norm": ("ffn_gate_inp", "ffn_gate_shexp", "ffn_up_shexp"),
     "ffn_shexp_mid": ("ffn_down_shexp",),
 }
-"""Intermediate -> matrices that multiply it (``archs.importance``)."""
+"""Intermediate -> matrices that it is the input of, for the importance matrix (``archs.importance``)."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Storage formats of the routed experts' matrices; the last ``upgraded`` layers use Q4_K for all three."""
+    """Storage formats of the routed experts' matrices in a quantized file: ``gate_up`` and ``down``, but Q4_K for all
+    three matrices in the last ``upgraded`` layers."""
 
     name: str
     gate_up: str
@@ -185,11 +188,11 @@ class Recipe:
     upgraded: int = 0
 
     def formats(self, layer: int, n_layers: int) -> tuple[str, str]:
-        """Return the format of the gate and up matrices and that of the down matrix, in ``layer``."""
+        """Return the storage format of the gate and up matrices, and that of the down matrix, in ``layer``."""
         return ("Q4_K", "Q4_K") if layer >= n_layers - self.upgraded else (self.gate_up, self.down)
 
 
-# The published variants (docs/explanation/model.md 2.2). In "mixed" the last six layers, 37 to 42 of Flash, are Q4_K.
+# The variants that are published (docs/explanation/model.md 2.2). In "mixed" the last six layers (37 to 42) are Q4_K.
 RECIPES = {
     "q2": Recipe("q2", "IQ2_XXS", "Q2_K"),
     "q4": Recipe("q4", "Q4_K", "Q4_K"),
@@ -198,7 +201,7 @@ RECIPES = {
 
 
 def expected_tensors(shape: ModelShape, recipe: Recipe | str = "q2") -> list[TensorSpec]:
-    """Return the specs of all tensors of a file of this shape and recipe, in file order.
+    """Return name, format and dimensions of all tensors of a file of this shape and recipe, in file order.
 
     The selection bias ``exp_probs_b`` is included in layers without hash routing, where it has an effect.
     """

@@ -1,4 +1,4 @@
-"""Binds a file's tensors to the weights of the forward pass: every tensor checked, nothing large copied.
+"""Binds a file's tensors to the weights of the forward pass: checks every tensor, and copies nothing large.
 
 ``check_tensors`` compares a file's header with ``tensors.slots`` (model.md 2.2): name, rank, dimensions and format of
 every tensor, without touching data. ``bind`` then binds the data: matrices become views of the mapped file, small
@@ -37,10 +37,10 @@ INERT_TENSORS = (
     inert("the drafter is a model of its own", "mtp.*"),
     inert("images are not read", "blk.*.exp_probs_b_vl.bias"),
 )
-"""Tensors of a GGUF file that are no weights of the model."""
+"""Tensors that a GGUF file may contain but the model does not use, with the reasons."""
 
 MOST_DRAFTING_BLOCKS = 8
-"""How many blocks of a drafter may follow the layers in a file of llama.cpp."""
+"""Maximum number of drafter blocks after the layers in a file of llama.cpp."""
 
 
 class MixingWeights(NamedTuple):
@@ -62,7 +62,8 @@ class CompressorWeights(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class LayerWeights:
-    """Weights of one layer. Vectors are float32 arrays; None where the layer's kind has no such tensor."""
+    """Weights of one layer, named as in the file. Vectors are float32 arrays; a tensor that the layer does not have is
+    None."""
 
     hc_attn_fn: Matrix
     hc_attn_scale: np.ndarray  # (3,)
@@ -103,18 +104,18 @@ class LayerWeights:
     indexer_compressor_norm: np.ndarray | None  # (index_dim,)
 
     def mixing(self, half: str) -> MixingWeights:
-        """Return the weights of the hyper-connection around one half, "attn" or "ffn"."""
+        """Return the weights of the hyper-connection around attention or FFN (``half``: "attn" or "ffn")."""
         return MixingWeights(*(getattr(self, f"hc_{half}_{name}") for name in MixingWeights._fields))
 
     def compressor(self, prefix: str) -> CompressorWeights:
-        """Return the weights of the compressor ``prefix``, "attn" or "indexer", which the layer must have."""
+        """Return the weights of the layer's compressor ``prefix``, "attn" or "indexer"; the layer must have it."""
         return CompressorWeights(*(getattr(self, f"{prefix}_compressor_{name}") for name in CompressorWeights._fields))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Weights:
-    """Weights of a model; of a part of one without its first layer there is no ``token_embd``, without its last no
-    output head (``bind_part``)."""
+    """Weights of a model, or of some of its layers (``bind_part``): without the first layer ``token_embd`` is None,
+    without the last one all ``output*`` are None."""
 
     token_embd: Matrix
     output_hc_base: np.ndarray  # (hc,)
@@ -126,8 +127,8 @@ class Weights:
 
 
 def check_tensors(source: TensorSource, shape: ModelShape) -> list[tuple[Slot, TensorInfo]]:
-    """Return every slot that the file fills, with its tensor; raise ShapeError naming the first tensors that are
-    missing, wrong, or have no slot.
+    """Return every slot that has a tensor in the file, with this tensor; raise ShapeError naming the first tensors that
+    are missing, wrong or unknown.
     """
     filled, problems = fill_checked(source, slots(shape))
     problems += account(source, shape).problems()
@@ -136,7 +137,8 @@ def check_tensors(source: TensorSource, shape: ModelShape) -> list[tuple[Slot, T
 
 
 def fill_checked(source: TensorSource, wanted: list[Slot]) -> tuple[list[tuple[Slot, TensorInfo]], list[str]]:
-    """Do as ``fill_slots``, and check that gates and ups of experts have one format."""
+    """Return what ``fill_slots`` returns, with one more check: that the experts' gate and up matrices of a layer have
+    the same storage format."""
     filled, problems = fill_slots(source, wanted)
     for gate in (slot.name for slot in wanted if slot.attr == "ffn_gate_exps"):
         pair = [source.tensors.get(name) for name in (gate, gate.replace("gate", "up"))]
@@ -146,7 +148,7 @@ def fill_checked(source: TensorSource, wanted: list[Slot]) -> tuple[list[tuple[S
 
 
 def account(source: TensorSource, shape: ModelShape) -> Account:
-    """Return what becomes of every tensor of the file."""
+    """Return which tensors of the file are used, have no effect or are refused."""
     hashed = inert(
         "layers that route by token id choose no experts by score",
         " ".join(f"blk.{layer}.exp_probs_b.bias" for layer in range(shape.n_hash_layers)),
@@ -161,16 +163,18 @@ def account(source: TensorSource, shape: ModelShape) -> Account:
 def bind(source: TensorSource, shape: ModelShape, verify: bool | None = None) -> Weights:
     """Return the weights of ``source``, as views if the source is memory-mapped.
 
-    verify  scan all matrices for NaN and infinite scales; None: only if they have at most ``VERIFY_BYTES``.
-    Raise ShapeError for a tensor that does not fit ``shape``, ModelFileError for NaN, infinity or an expert out of
+    verify  scan all matrices for NaN and infinite scales; None: only if the tensors have at most ``VERIFY_BYTES``.
+    Raise ShapeError for a tensor that does not fit ``shape``, ModelFileError for NaN, infinity or an expert id out of
     range.
     """
     return bind_part(source, shape, range(shape.n_layers), verify)
 
 
 def bind_part(source: TensorSource, shape: ModelShape, layers: range, verify: bool | None = None) -> Weights:
-    """Return the weights of consecutive ``layers`` of a model of ``shape``, None for what only other layers need; the
-    rest is as in ``bind``. The bytes of other layers are not touched.
+    """Return the weights of consecutive ``layers`` of a model of ``shape``, without reading those of other layers.
+
+    Embedding and output head are None unless the first or the last layer is included. ``verify`` and errors are those
+    of ``bind``.
     """
     names = {slot.name for slot in part_slots(shape, layers)}
     filled = [(slot, info) for slot, info in check_tensors(source, shape) if slot.name in names]
@@ -184,7 +188,8 @@ def bind_part(source: TensorSource, shape: ModelShape, layers: range, verify: bo
 def read_checked(
     source: TensorSource, filled: list[tuple[Slot, TensorInfo]], shape: ModelShape, verify: bool | None = None
 ) -> Iterator[tuple[Slot, Matrix | np.ndarray]]:
-    """Yield every filled slot with its weights; ``verify`` and errors are those of ``bind``."""
+    """Yield every filled slot with its weights, as ``read_slots`` does, and check expert ids; ``verify`` and errors are
+    those of ``bind``."""
     for slot, info, value in read_slots(source, filled, verify):
         if slot.part == "hash":
             _check_experts(source, info, value, shape.n_experts)
@@ -192,7 +197,7 @@ def read_checked(
 
 
 def _check_experts(source: TensorSource, info: TensorInfo, table: Any, n_experts: int) -> None:
-    """Raise ModelFileError unless all expert ids of a routing table are in range: they index memory in the kernels."""
+    """Raise ModelFileError unless all expert ids of a routing table are in range: kernels use them as array indices."""
     low, high = int(table.min()), int(table.max())
     if low < 0 or high >= n_experts:
         wrong = low if low < 0 else high

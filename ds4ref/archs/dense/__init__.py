@@ -2,11 +2,12 @@
 
 In reading order: shape, rope, chunk, blocks, experts, forward.
 
-Pre-norm residual blocks of grouped-query attention and a gated feed-forward or experts (Touvron et al. 2023; Qwen team
-2025). A ``Family`` names the differences: how rope pairs channels, whether query and key heads are normed, projections
-have biases, files may declare experts. ``published`` reads Hugging Face's folders (``windows``,
-``published_experts``), ``weights`` binds a file's tensors, ``cache`` and ``payload`` hold and save the KV cache of a
-sequence, ``costs`` counts bytes and operations. Written over the op table alone, so every backend runs it.
+These models are residual blocks with grouped-query attention and a gated feed-forward or experts, each after a norm
+(Touvron et al. 2023; Qwen team 2025). A ``Family`` lists the differences: how RoPE pairs channels, whether query and
+key heads are normed, whether projections have biases, whether files may have experts. ``published`` reads Hugging
+Face's folders (with ``windows`` and ``published_experts``), ``weights`` binds a file's tensors, ``cache`` and
+``payload`` hold and save the KV cache of a sequence, ``costs`` counts bytes and operations. The pass uses only the ops
+that every backend implements.
 
     ARCH = Dense(Family("llama", halves=False, qk_norm=False))
 """
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Dense(Arch):
-    """One family of them."""
+    """One of these families; ``family`` describes how it differs from the others."""
 
     package = "dense"
 
@@ -31,7 +32,7 @@ class Dense(Arch):
         self.family = family
 
     def read_shape(self, source: TensorSource, strict: bool = False) -> DenseShape:
-        """Return the dimensions of a model file; ``strict`` has no effect, since these families have models of many
+        """Return the dimensions of a model file; ``strict`` has no effect, because these families have models of many
         sizes."""
         return DenseShape.from_metadata(source, self.family)
 

@@ -31,7 +31,8 @@ def embed(c: Chunk, w: Weights) -> np.ndarray:
 
 
 def attention(c: Chunk, w: LayerWeights, caches: Sequence[LayerRows], x: np.ndarray) -> np.ndarray:
-    """Return x + attention(norm(x)), (T, D), and write keys and values into each sequence's cache of the layer."""
+    """Return x + attention(norm(x)), (T, D), and write keys and values into the layer's cache of each sequence,
+    ``caches``."""
     ops, s, tokens = c.ops, c.shape, len(x)
     x = c.tap("l_in", x)
     h = c.inputs(c.tap("attn_norm", ops.rms_norm(x, w.attn_norm, s.rms_eps)))
@@ -60,18 +61,20 @@ def attention(c: Chunk, w: LayerWeights, caches: Sequence[LayerRows], x: np.ndar
 
 
 def _normed(c: Chunk, x: np.ndarray, name: str, weight: np.ndarray | None) -> np.ndarray:
-    """Return a half's result, normed where the family does so before the residual."""
+    """Return x, the output of attention or FFN, after its norm if the family has one before the residual is added;
+    ``name``: intermediate for hooks; ``weight``: of the norm, None for no norm."""
     return x if weight is None else c.tap(name, c.ops.rms_norm(x, weight, c.shape.rms_eps))
 
 
 def _project(c: Chunk, h: np.ndarray, w: Matrix, bias: np.ndarray | None) -> np.ndarray:
-    """Return h (T, D) times the matrix, plus the bias (1, n) if there is one: a position bias of period 1."""
+    """Return h (T, D) times the matrix w, plus the bias (1, n) if there is one."""
+    # the bias is added by the op for biases that depend on the position, with a period of one position
     y = c.ops.linear(h, w, c.act(w))
     return y if bias is None else c.ops.position_bias(y, bias, c.at())
 
 
 def feed_forward(c: Chunk, w: LayerWeights, x: np.ndarray) -> np.ndarray:
-    """Return x + f(norm(x)), f the gated feed-forward or the sum of the token's experts."""
+    """Return x + f(norm(x)), (T, D), where f is the gated feed-forward or the sum of the token's experts."""
     h = c.inputs(c.tap("ffn_norm", c.ops.rms_norm(x, w.ffn_norm, c.shape.rms_eps)))
     out = c.tap("ffn_out", _gated(c, w, h) if w.ffn_gate is not None else experts.routed(c, w, h))
     out = c.steer("ffn", out)
@@ -79,7 +82,7 @@ def feed_forward(c: Chunk, w: LayerWeights, x: np.ndarray) -> np.ndarray:
 
 
 def _gated(c: Chunk, w: LayerWeights, h: np.ndarray) -> np.ndarray:
-    """Return down(silu(gate(h)) up(h)), (T, D)."""
+    """Return down(silu(gate(h)) * up(h)), (T, D); Gemma has GELU instead of SiLU."""
     ops, s, tokens = c.ops, c.shape, len(h)
     assert w.ffn_gate is not None and w.ffn_up is not None and w.ffn_down is not None
     gate = c.tap("ffn_gate", ops.linear(h, w.ffn_gate, c.act(w.ffn_gate)))
@@ -93,7 +96,7 @@ def _gated(c: Chunk, w: LayerWeights, h: np.ndarray) -> np.ndarray:
 
 
 def logits(c: Chunk, w: Weights, x: np.ndarray) -> np.ndarray:
-    """Compute logits (T, V) of the residual stream x (T, D), which may be that of the chunk's last T tokens only."""
+    """Compute logits (T, V) from the residual stream x (T, D) of the chunk's last T tokens, or of all."""
     c.layer = HEAD
     x = c.tap("result_norm", c.ops.rms_norm(x, w.output_norm, c.shape.rms_eps))
     return c.tap("result_output", c.ops.linear(c.inputs(x), w.output, c.act(w.output)))

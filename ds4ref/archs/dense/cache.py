@@ -1,7 +1,7 @@
-"""The caches of one sequence: keys and values of every token, per layer, append-only.
+"""The KV cache of one sequence: keys and values of every token, per layer, append-only.
 
-The row of a position holds that token's keys (or values) of all KV heads, so the cache can rewind to any position. Rows
-live in a ``Store`` that sequences with a common prefix share (``archs.claims``).
+The row of a position holds that token's keys (or values) of all KV heads. All rows are kept, so the cache can be
+rewound to any position. They are in a ``Store`` that sequences with a common prefix share (``archs.claims``).
 """
 
 from __future__ import annotations
@@ -23,13 +23,16 @@ class LayerRows:
     values: np.ndarray
 
     def heads(self, shared: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return cached keys and values as (ctx, ``shared``, head_dim); ``shared`` is the number of KV heads."""
+        """Return views of cached keys and values, (ctx, shared, head_dim) each; ``shared``: number of KV heads."""
         keys, values = (rows.reshape(len(rows), shared, -1) for rows in (self.keys, self.values))
         return keys, values
 
 
 class Store(Claims):
-    """Rows of all layers for ``ctx`` tokens. Memory is allocated once: untouched pages cost nothing."""
+    """Keys and values of all layers for ``ctx`` tokens; sequences may share it.
+
+    Memory is allocated at once for the whole context: pages that are never written take no physical memory.
+    """
 
     def __init__(self, shape: DenseShape, ctx: int, ops: Any, half: bool):
         super().__init__()
@@ -52,8 +55,8 @@ class Store(Claims):
 
 
 class CacheSnapshot(NamedTuple):
-    """State of a cache at position ``pos``, to which caches of the same model can be reset; holds a claim on shared
-    rows."""
+    """State of a cache at position ``pos``, to which caches of the same model can be reset. Rows are not copied: a
+    claim keeps them from being overwritten."""
 
     pos: int
     store: Store
@@ -61,18 +64,18 @@ class CacheSnapshot(NamedTuple):
 
     @property
     def own_bytes(self) -> int:
-        """Return the bytes that no other snapshot shares: none."""
+        """Return 0: a snapshot has no bytes of its own, as all rows are in the store."""
         return 0
 
     @property
     def shared(self) -> tuple[int, int]:
-        """Return an identity of the shared store, equal for snapshots of one store, and the bytes of its rows up to
+        """Return an identifier of the store, equal for snapshots that share it, and the bytes of its rows up to
         ``pos``."""
         return id(self.store), self.store.shape.kv_bytes(self.pos, 2 if self.store.half else 4)
 
 
 class Cache(SequenceCache):
-    """The caches of all layers at position ``pos``. half: rows are stored as float16."""
+    """The KV cache of one sequence, for all layers, filled up to position ``pos``; ``half``: rows are float16."""
 
     _store: Store
 
@@ -84,11 +87,11 @@ class Cache(SequenceCache):
         self.layers = self._store.layers
 
     def buffers(self) -> list[np.ndarray]:
-        """Return the arrays that the pass of a token reads and writes, layer by layer."""
+        """Return the cache arrays that a pass reads and writes, layer by layer."""
         return [part for layer in self.layers for part in (layer.keys, layer.values)]
 
     def rewindable(self, pos: int) -> bool:
-        """Return whether ``pos`` is at or before the cache's position: every row is kept."""
+        """Return whether ``pos`` is at or before the cache's position, which suffices because every row is kept."""
         return 0 <= pos <= self.pos
 
     def snapshot(self) -> CacheSnapshot:
@@ -109,8 +112,7 @@ class Cache(SequenceCache):
         return keys, values
 
     def put(self, layer: int, keys: np.ndarray, values: np.ndarray) -> None:
-        """Write keys and values (n, kv_width) as a layer's first n rows; ``advance`` must follow for the cache to count
-        them."""
+        """Write keys and values (n, kv_width) as a layer's first n rows; call ``advance`` afterwards to set ``pos``."""
         some = self.layers[layer]
         for target, part in ((some.keys, keys), (some.values, values)):
             self.ops.fill(target[: len(part)], part)

@@ -1,4 +1,5 @@
-"""A chunk of tokens on the way through a dense decoder: position-dependent inputs, roundings and hook names."""
+"""A chunk: the tokens that one pass of a dense decoder computes together, with inputs that depend on their positions,
+roundings of the numerics mode, and the names of intermediates for hooks."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from ds4ref.kernels.formats import FORMATS, Matrix
 from ..inputs import Inputs
 
 HEAD = -1
-"""Layer number under which hooks see the output head's intermediates."""
+"""Layer number that hooks get for intermediates of the output head."""
 
 NAMES = {
     "inp_embd": "embeddings (T, D), layer -1",
@@ -43,7 +44,7 @@ NAMES = {
     "result_norm": "after the output norm (T, D), layer -1",
     "result_output": "logits (T, V), layer -1",
 }
-"""Intermediates that hooks see, by llama.cpp's names."""
+"""Intermediates that hooks can see -> what they are; the names are llama.cpp's where it has one."""
 
 TENSORS = {
     "l_in": ("token_embd",),  # of the first layer
@@ -66,11 +67,11 @@ TENSORS = {
     "result_norm": ("output_norm",),
     "result_output": ("output",),
 }
-"""Tensors that each intermediate is computed with, named as in the file without "blk.N." and ".weight"."""
+"""Intermediate -> tensors that it is computed with, named as in the file without "blk.N." and ".weight"."""
 
 
 class Chunk(Inputs):
-    """Tokens ids (T,) at positions pos0 .. pos0 + T - 1 on their way through a dense decoder."""
+    """The tokens ids (T,) of one pass of a dense decoder, at positions pos0 .. pos0 + T - 1."""
 
     def __init__(
         self,
@@ -94,7 +95,7 @@ class Chunk(Inputs):
         return self.input("at", lambda c: (np.array([c.pos0]),))[0]
 
     def rope_tables(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return cos, sin (T, head_dim / 2) of this layer at the chunk's positions."""
+        """Return cos, sin (T, head_dim / 2) for RoPE in the current layer at the positions of the chunk's tokens."""
         if self.shape.window_theta and self.shape.window_of(self.layer):
             cos, sin = self.input("window rope", lambda c: c.window_rope(c.positions))
         else:
@@ -102,8 +103,8 @@ class Chunk(Inputs):
         return cos, sin
 
     def seen(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the first position that each token attends to in this layer, and how many, itself included: int32 (T,)
-        each."""
+        """Return the first position that each token attends to in the current layer, and the number of positions,
+        including its own: int32 (T,) each."""
         window = self.shape.window_of(self.layer)
 
         def visible(c: Chunk) -> tuple[np.ndarray, np.ndarray]:
@@ -115,12 +116,13 @@ class Chunk(Inputs):
         return first, count
 
     def inputs(self, x: np.ndarray) -> np.ndarray:
-        """Round x (T, n), an input of matrices, to int8 groups if the checkpoint's numerics do so for every matrix."""
+        """Return x (T, n), an input of matrices, rounded to int8 in groups if the model was made for that
+        (``Weights.input_group``)."""
         return self.ops.round_i8(x, self.input_group) if self.input_group else x
 
     def act(self, w: Matrix) -> str:
-        """Return the rounding of the inputs of matrix ``w`` inside the product: its format's activation format, or
-        "float"."""
+        """Return the format to which inputs of matrix ``w`` are rounded inside the product: the activation format of
+        its storage format, or "float" for no rounding."""
         if self.input_group:
             return "float"
         return FORMATS[w.fmt].activation if self.numerics.act_quant else "float"

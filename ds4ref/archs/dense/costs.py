@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 
 class Costs(costs.Costs):
-    """The cost model of one model file. act_quant: caches are binary16, too (numerics mode ds4)."""
+    """The cost model of one model file. With act_quant (numerics mode ds4) cached values are also float16."""
 
     halved = True
 
     @classmethod
     def of_file(cls, source: TensorSource, shape: DenseShape, act_quant: bool = True) -> Self:
-        """Return the costs of an open model file; raise ShapeError if its tensors do not fit ``shape``."""
+        """Return the cost model of an open model file; raise ShapeError if its tensors do not fit ``shape``."""
         return cls.of_tensors(check_tensors(source, shape), shape, act_quant)

@@ -1,8 +1,9 @@
-"""Routed experts of a dense decoder's feed-forward: the softmax of the best router logits weighs as many experts.
+"""Routed experts of a decoder's feed-forward: the K experts with the best router logits, weighted by the softmax of
+these logits.
 
-Choosing the best of all logits first and taking the softmax of those alone gives the same weights as Qwen3's and
-Mixtral's formula, a softmax of all of them, the best, divided by their sum. Formulas: Shazeer et al. 2017; Jiang et al.
-2024 (Mixtral).
+The softmax of the K best logits alone gives the same weights as the formula of Qwen3 and Mixtral: the softmax of all
+logits, of which the K best are taken and divided by their sum. Formulas: Shazeer et al. 2017; Jiang et al. 2024
+(Mixtral).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def routed(c: Chunk, w: LayerWeights, h: np.ndarray) -> np.ndarray:
-    """Return the sum over each token's experts of down(weight silu(gate(h)) up(h)), (T, D)."""
+    """Return the sum over each token's experts of down(weight * silu(gate(h)) * up(h)), (T, D)."""
     ops = c.ops
     assert w.ffn_gate_exps is not None and w.ffn_up_exps is not None and w.ffn_down_exps is not None
     ids, weights = _route(c, w, h)
@@ -33,7 +34,8 @@ def routed(c: Chunk, w: LayerWeights, h: np.ndarray) -> np.ndarray:
 
 
 def _route(c: Chunk, w: LayerWeights, h: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the chosen experts (T, K) of h (T, D), best first and ties by lower id, and their weights (T, K)."""
+    """Return the expert ids (T, K) chosen for h (T, D), best first, equal ones by lower id, and their weights
+    (T, K)."""
     ops = c.ops
     logits = c.tap("ffn_moe_logits", ops.linear(h, w.ffn_gate_inp, "float"))
     best, ids = ops.top(logits, c.shape.n_used)
@@ -43,7 +45,8 @@ def _route(c: Chunk, w: LayerWeights, h: np.ndarray) -> tuple[np.ndarray, np.nda
 
 
 def _softmax(c: Chunk, x: np.ndarray) -> np.ndarray:
-    """Return the softmax of each row of x (T, K): one-hot rows, pooled with the row's values as scores."""
+    """Return the softmax of each row of x (T, K), by an op that backends have for compressors: the average of K one-hot
+    vectors, weighted by the softmax of scores, which are the row's values."""
     tokens, count = x.shape
     scores = c.ops.streams(x.reshape(tokens * count, 1), count).reshape(tokens, count, count)
     (ones,) = c.input("one-hot", lambda c: (np.tile(np.eye(count, dtype=np.float32), (len(c.positions), 1, 1)),))

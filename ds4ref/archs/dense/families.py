@@ -1,38 +1,41 @@
-"""The dense families, one page of mathematics; ``Family`` and ``Own`` hold what tells them apart.
+"""The dense families and their formulas; ``Family`` and ``Published`` hold the differences between them.
 
 x (T, D) is the residual stream, norm(x) = x / sqrt(mean(x^2) + eps) * w. Each layer adds two halves to it:
 
     h = norm(x)
     q = h Wq^T    k = h Wk^T    v = h Wv^T
-    q, k turned by rope, a pair of channels i by pos * theta^(-2 i / head_dim) / divisor_i
+    q, k rotated by RoPE, pair of channels i by the angle pos * theta^(-2 i / head_dim) / divisor_i
     o_t = sum_s softmax_s(q_t . k_s / sqrt(head_dim)) v_s       over s <= t, and in windowed layers s > t - window
     x = x + o Wo^T
     h = norm(x)
     x = x + (silu(h Wg^T) * (h Wu^T)) Wd^T
 
-Query heads share key and value heads in equal groups. logits = norm(x) Whead^T, the embedding where heads are tied.
+Each group of query heads shares one key head and one value head. logits = norm(x) Whead^T; where heads are tied, Whead
+is the embedding.
 
-* Llama 1 to 3 and llama2.c's stories (Touvron et al. 2023): rope pairs channels 2 i and 2 i + 1; divisors are 1, or
-  Llama 3's, which the file states or rope's scaling gives (``rope``). All others pair channel i with i + half.
-* Mistral (Jiang et al. 2023): Llama whose tokens look back over ``sliding_window`` tokens in every layer: 4096 in
-  version 0.1 and without the key, none where it is null. In GGUF files the architecture is llama. The cache keeps every
-  row, so a session rewinds to any position.
-* Mixtral (Jiang et al. 2024): Mistral with experts; an absent window is none, rope's base 1e6 unless stated. 8x7B and
-  8x22B take K = 2 of E = 8.
-* Qwen2, Qwen2.5 (2024; biases: Su, 2023): q, k and v add biases. Windows by ``use_sliding_window``, in the layers from
-  ``max_window_layers`` on or those that ``layer_types`` names.
-* Qwen3 (2025): q and k are normed by head instead; heads need not add up to D. Windows as in Qwen2.
-* Qwen3 with experts: K of E experts take the place of one feed-forward, in every layer and without a shared expert:
+* Llama 1 to 3 and llama2.c's stories (Touvron et al. 2023): RoPE pairs channels 2 i and 2 i + 1. Divisors are 1, or
+  those of Llama 3, which the file lists or which follow from its RoPE scaling (``rope``). All other families pair
+  channel i with i + half.
+* Mistral (Jiang et al. 2023): Llama with a sliding window of ``sliding_window`` tokens in every layer: 4096 in version
+  0.1 and if the key is missing, no window if it is null. In GGUF files the architecture is llama. The cache keeps every
+  row, so a session can rewind to any position.
+* Mixtral (Jiang et al. 2024): Mistral with experts; no window if the key is missing; theta is 1e6 unless stated. 8x7B
+  and 8x22B use K = 2 of E = 8 experts.
+* Qwen2, Qwen2.5 (2024; biases: Su, 2023): q, k and v have biases. Windows only with ``use_sliding_window``, in the
+  layers from ``max_window_layers`` on or in those that ``layer_types`` names.
+* Qwen3 (2025): instead of biases, each head of q and k is normed; head_dim times the number of heads may differ from D.
+  Windows as in Qwen2.
+* Qwen3 with experts: K of E experts replace the feed-forward in every layer; there is no shared expert:
 
       p = softmax(h Wr^T)                                       over the E experts
       S = the K experts of largest p                            ties to the lower number
       x = x + sum_(e in S) p_e / (sum_S p) * (silu(h Wg_e^T) * (h Wu_e^T)) Wd_e^T
 
-  The quotient is the softmax of the K chosen logits alone, which is what is computed.
-* Gemma 3 text models (2025): x starts as sqrt(D) * embedding, norms multiply by 1 + w (GGUF files hold 1 + w, folders
-  w), q and k are normed by head, both halves are normed before they are added, and GELU (tanh) takes silu's place.
-  Every sixth layer sees all tokens, with rope's base 1e6 and the file's stretching; the others have a window, and base
-  1e4 without stretching. 27B multiplies scores by another factor and is refused.
+  The quotient equals the softmax of the K chosen logits alone, which is what is computed.
+* Gemma 3 text models (2025): x starts as sqrt(D) * embedding; norms multiply by 1 + w (GGUF files hold 1 + w, published
+  folders w); each head of q and k is normed; the outputs of attention and feed-forward are normed before they are
+  added; GELU (tanh) replaces silu. Every sixth layer attends to all tokens, with theta 1e6 and the file's RoPE scaling;
+  the others have a window, and theta 1e4 without scaling. 27B has another factor for attention scores and is refused.
 """
 
 from __future__ import annotations
@@ -66,7 +69,8 @@ _QWEN3_EXPERTS = ExpertNames(
     "mlp", ("gate_proj", "up_proj", "down_proj"), ("num_experts", "num_local_experts"), 128, 8, "moe_intermediate_size",
     (("norm_topk_prob", True, False), ("decoder_sparse_step", 1, 1), ("mlp_only_layers", [], [])),
 )  # fmt: skip
-"""Refused: weights that are not divided by their sum, layers without experts. GGUF files of this family say neither."""
+"""Configs of Qwen3 with experts whose routing weights are not divided by their sum, or with layers without experts, are
+refused: GGUF files of this family cannot express either."""
 
 LLAMA_FOLDER = Published(LLAMA.family, windows.no_window)
 MISTRAL_FOLDER = Published(LLAMA.family, partial(windows.everywhere, windows.PUBLISHED))
@@ -81,7 +85,7 @@ QWEN3_FOLDER = Published(QWEN3.family, windows.layered, _WINDOWS)
 QWEN3_MOE_FOLDER = Published(QWEN3_MOE.family, windows.switched, _WINDOWS, experts=_QWEN3_EXPERTS)
 
 HEAD_DIM = 256
-"""Gemma 3: value of an absent ``head_dim`` and of an absent ``query_pre_attn_scalar``."""
+"""Default of Gemma 3 for ``head_dim`` and ``query_pre_attn_scalar``, if the config does not state them."""
 
 
 def _gemma_window(config: Config, layers: int) -> windows.Window:
@@ -89,14 +93,14 @@ def _gemma_window(config: Config, layers: int) -> windows.Window:
 
 
 def _gemma_rope(config: Config) -> Config:
-    """Return the rope of layers without a window, nested in newer configs."""
+    """Return the config object with the RoPE parameters of layers without a window, which newer configs nest."""
     part = config.part("rope_parameters")
     nested = any(kind in part.values for kind in (windows.FULL, windows.SLIDING))
     return part.part(windows.FULL) if nested else published.rope_values(config)
 
 
 class _PublishedGemma(Published):
-    """Folders of Gemma 3, which say more that has to be checked."""
+    """Published folders of Gemma 3, whose configs have more keys that must be checked."""
 
     def metadata(self, config: Config, checkpoint: Checkpoint) -> list[MetadataEntry]:
         if config.flag("use_bidirectional_attention", False):

@@ -1,7 +1,7 @@
 """The forward pass of a chunk of tokens through a dense decoder, layer by layer.
 
-Decode is a chunk of one token, recorded once and replayed (``ds4ref.decode``): the same functions on a backend that
-records.
+Prefill runs chunks of many tokens. Decode runs chunks of one token, as a pass that is recorded once, by the same
+functions, and then replayed (``ds4ref.decode``).
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ if TYPE_CHECKING:
 
 
 def of_family(mode: Numerics) -> Numerics:
-    """Adapt a numerics mode to models trained without roundings of their own.
+    """Return a numerics mode adapted to these families, which unlike DeepSeek V4 are trained without rounding of
+    intermediates.
 
-    Only ``ds4`` rounds: inputs of quantized matrices to 8 bits and cached rows to binary16, as llama.cpp does. Rope
-    angles are computed in float64, except in ``exact``, which computes them as Hugging Face does.
+    Only mode ``ds4`` rounds: inputs of quantized matrices to 8 bits and cached rows to float16, as llama.cpp does. RoPE
+    angles are computed in float64, except in mode ``exact``, which computes them as Hugging Face does.
     """
     rounds = mode.act_quant
     rope = mode.rope if mode.rope == "f32" else "f64"
@@ -65,7 +66,8 @@ class Model(archs.Model):
     def cache(self, ctx: int, exact: bool = False) -> Cache:
         """Return an empty cache for ``ctx`` tokens.
 
-        Rows that the mode rounds to binary16 are stored as such unless ``exact``: hooks may change the rounding.
+        Rows that the numerics mode rounds to float16 are stored as float16. With ``exact`` they are stored as float32,
+        which hooks that change the rounding need.
         """
         return Cache(self.shape, ctx, self.ops, self.numerics.kv_f16 and not exact)
 
@@ -75,7 +77,8 @@ class Model(archs.Model):
         """Run tokens ids (T,) through all layers, advance ``cache`` by T, and return the residual stream (T, D) for
         ``logits``.
 
-        Raise Cancelled between layers if ``cancel()`` turns true; the caller must then roll back the cache.
+        hooks: see and may replace named intermediates.
+        Raise Cancelled if ``cancel()``, called between layers, returns true; the caller must then roll back the cache.
         """
         cache.reserve(len(ids))
         with self.experts.passing(fresh=cache.pos == 0):
@@ -93,8 +96,8 @@ class Model(archs.Model):
         return x
 
     def logits(self, X: np.ndarray, pos0: int = 0, hooks: Any = None) -> np.ndarray:
-        """Compute logits (T, V) float32, an array of the backend, of the residual stream (T, D) of tokens from ``pos0``
-        on."""
+        """Compute logits (T, V) float32, an array of the backend, from the residual stream X (T, D) of tokens, the
+        first one at position ``pos0``."""
         return blocks.logits(Chunk(self, [0] * len(X), pos0, hooks), self.weights, X)
 
     # --- saved sessions
@@ -111,18 +114,18 @@ class Model(archs.Model):
         """Return the size of a saved session of ``tokens`` tokens in bytes."""
         return payload.size(self.shape, self.numerics.kv_f16, tokens)
 
-    # --- a few tokens, recorded (see ``ds4ref.decode``)
+    # --- recorded passes of a few tokens (see ``ds4ref.decode``)
 
     def plan_rows(self, cache: Cache, pos: int, count: int) -> tuple[None, Hashable]:
-        """Return None as the plan, and a constant key: the same ops run at every position, so one recording serves all
-        tokens."""
+        """Return None as the plan, and a constant key: the same ops run at every position, so one recording can be
+        replayed for all tokens."""
         return None, ()
 
     def record_rows(
         self, recording: Any, caches: Sequence[Cache], counts: Sequence[int], plans: Sequence[None]
     ) -> tuple[Any, Any, Inputs]:
-        """Record the ops of a pass of T rows, ``counts`` tokens of each sequence; return its residual stream (T, D),
-        its logits (T, V) and its inputs."""
+        """Record the ops of a pass of T tokens in all, ``counts`` tokens for each of ``caches``; return its residual
+        stream (T, D), its logits (T, V) and its inputs."""
         sequences = zip(caches, counts, strict=True)
         members = [Chunk(self, blank(count), cache.pos, None, recording) for cache, count in sequences]
         c = members[0]

@@ -4,7 +4,7 @@ Little endian. 10 u32 header words: magic "DSKV", version, context, tokens, laye
 bytes per value, 0. Then token ids u32, logits f32, and per layer the keys and the values of all tokens, (tokens,
 width).
 
-Loading is all or nothing: the cache is returned only after every check has passed.
+A session loads into a new cache, which replaces its own only after every check has passed.
 """
 
 from __future__ import annotations
@@ -25,18 +25,20 @@ _FIXED = {4: "layers", 5: "key-value heads", 6: "head size", 7: "vocabulary", 8:
 
 
 def header(shape: DenseShape, half: bool, ctx: int, tokens: int) -> np.ndarray:
-    """Return the 10 header words of a session of ``tokens`` tokens in a context of ``ctx``."""
+    """Return the 10 header words of a session of ``tokens`` tokens in a context of ``ctx`` tokens; ``half``: values are
+    float16."""
     sizes = shape.n_layers, shape.n_kv_heads, shape.head_dim, shape.vocab, 2 if half else 4
     return np.array([MAGIC, VERSION, ctx, tokens, *sizes, 0], "<u4")
 
 
 def size(shape: DenseShape, half: bool, tokens: int) -> int:
-    """Return the size in bytes of the payload after ``tokens`` tokens."""
+    """Return the size in bytes of a saved session of ``tokens`` tokens; ``half``: float16 values."""
     return 4 * (HEADER_WORDS + tokens + shape.vocab) + shape.kv_bytes(tokens, 2 if half else 4)
 
 
 def save(file: File, shape: DenseShape, half: bool, tokens: Sequence[int], logits: np.ndarray, cache: Cache) -> None:
-    """Write a session; a path is replaced atomically. ``half``: values are float16."""
+    """Write a session to a path, which is replaced atomically, or to an open file; ``half``: keys and values are
+    written as float16."""
     with writing(file) as stream:
         stream.write(header(shape, half, cache.ctx, len(tokens)).tobytes())
         stream.write(np.asarray(tokens, "<u4").tobytes())
@@ -64,7 +66,8 @@ def load(file: File, shape: DenseShape, half: bool, cache: Cache) -> tuple[list[
 
 
 def _check_header(words: np.ndarray, expected: np.ndarray, ctx: int) -> int:
-    """Check a header and return the token count. PayloadMismatch for a session of another model or a larger context."""
+    """Check a header and return the token count. Raise PayloadMismatch if the session is of another model or does not
+    fit in the context, PayloadError if the header is invalid."""
     if words[0] != MAGIC:
         raise PayloadError(f"saved session has magic {words[0]:#x}, wanted {MAGIC:#x}")
     if words[1] != VERSION:

@@ -1,9 +1,8 @@
 """Dense decoders in Hugging Face's layout: maps tensor names and config values to those of a GGUF file.
 
-Keys and tensors that are neither read here nor in ``INERT`` and ``INERT_TENSORS`` are refused
-(``weights.accounting``). Rows of Llama's query and key matrices are put into the order of GGUF files, where the
-channels that rope turns together are adjacent. Llama 3's scaling of rope becomes ``rope_freqs.weight``, as llama.cpp
-has it.
+Keys and tensors that are neither used here nor listed in ``INERT`` and ``INERT_TENSORS`` are refused
+(``weights.accounting``). Rows of Llama's query and key matrices are reordered as in GGUF files, where the two channels
+of a RoPE pair are adjacent. Llama 3's RoPE scaling becomes the tensor ``rope_freqs.weight``, as in llama.cpp.
 """
 
 from __future__ import annotations
@@ -48,32 +47,34 @@ INERT = (
     inert("channels are paired in halves, the only way here", "rope_interleaved", False),
     inert("describes the file", "is_llama_config transformers.js_config.* max_sequence_length"),
 )
-"""Keys of config.json without effect on dense families, beside those of ``weights.inert.CONFIG``."""
+"""Keys of config.json that have no effect in dense families, in addition to those of ``weights.inert.CONFIG``."""
 INERT_TENSORS = (
     inert("frequencies of rope, which the config determines", "model.layers.*.self_attn.rotary_emb.inv_freq"),
 )
 
 
 def rope_values(config: Config) -> Config:
-    """Return the object with rope's base and scaling: ``rope_scaling`` if there is one, as in transformers."""
+    """Return the config object with RoPE's base and scaling: ``rope_scaling`` if the config has it, as in transformers,
+    else ``rope_parameters``."""
     return config.part("rope_scaling" if config.values.get("rope_scaling") else "rope_parameters")
 
 
 @dataclass(frozen=True)
 class Published:
-    """A family's folders in Hugging Face's layout; implements ``weights.published.Family``.
+    """How to read a family's folders in Hugging Face's layout; implements ``weights.published.Family``.
 
-    INERT, INERT_TENSORS  keys of the config and tensors without effect
-    window      reads the window in tokens (0: none) and the layers that have it (empty: all); ``windows``
-    rms_eps     value of an absent ``rms_norm_eps``
-    rope_theta  value of an absent ``rope_theta``
-    experts     names of the family's experts; None: it has none
-    names       modules that have other names than ``LAYER_NAMES``
-    norm_plus   added to the weights of norms
-    tied        value of an absent ``tie_word_embeddings``
-    activation  key of the activation, and its value
-    rope        returns the object with rope's base and scaling
-    head_dim    value of an absent ``head_dim``; 0: the width divided by the heads
+    INERT, INERT_TENSORS  config keys and tensors that have no effect
+    window      function that reads the sliding window from a config: its length in tokens (0: none) and which layers
+                have it (empty: all); ``windows`` has one for each way to state it
+    rms_eps     default of ``rms_norm_eps``, if the config does not state it
+    rope_theta  default of ``rope_theta``
+    experts     how the family's configs and tensors name experts; None: it has none
+    names       GGUF name -> module name, where it differs from ``LAYER_NAMES``
+    norm_plus   number to add to the weights of norms
+    tied        default of ``tie_word_embeddings``
+    activation  config key of the activation function, and the only supported value
+    rope        function that returns the config object with RoPE's base and scaling
+    head_dim    default of ``head_dim``; 0: the width divided by the number of heads
     """
 
     family: Family
@@ -110,7 +111,7 @@ class Published:
             (at + "attention.key_length", "u32", size),
             (at + "attention.value_length", "u32", size),
             (at + "rope.dimension_count", "u32", size),
-            # f64: a value is what the config spells, where f32 would be its neighbour
+            # f64 keeps the number as the config states it; f32 would round it
             (at + "attention.layer_norm_rms_epsilon", "f64", config.number("rms_norm_eps", self.rms_eps)),
             (at + "rope.freq_base", "f64", self._theta(config)),
             *((key, "f64" if kind == "f32" else kind, value)
@@ -120,12 +121,12 @@ class Published:
         ]  # fmt: skip
 
     def parts(self, config: Config, checkpoint: Checkpoint) -> list[TensorParts]:
-        """Implement ``weights.published.Family.parts``; missing tensors are reported when binding, by their GGUF
-        names."""
+        """Implement ``weights.published.Family.parts``. Missing tensors are left out; binding reports them by their
+        GGUF names."""
         layers, heads, shared, size = self._sizes(config)
         tensors = checkpoint.tensors
         tensor_parts = [TensorParts(ours, (theirs,)) for ours, theirs in MODEL_NAMES.items() if theirs in tensors]
-        # a head of its own counts, whatever the config says of ties, as in transformers since version 5
+        # if there is a head tensor, use it, even if the config ties the head, as transformers does since version 5
         tied = config.flag("tie_word_embeddings", self.tied)
         if HEAD in tensors:
             tensor_parts.append(TensorParts("output.weight", (HEAD,)))
@@ -160,7 +161,7 @@ class Published:
                     yield TensorParts(f"blk.{layer}.{ours}.bias", (name,))
 
     def _sizes(self, config: Config) -> tuple[int, int, int, int]:
-        """Return layers, heads, shared heads and channels per head."""
+        """Return the numbers of layers, query heads, KV heads and channels per head."""
         layers = config.integer("num_hidden_layers", low=1, high=MAX_LAYERS)
         heads = config.integer("num_attention_heads", low=1, high=MAX_HEADS)
         shared = config.integer("num_key_value_heads", heads, low=1, high=MAX_HEADS)
@@ -205,12 +206,14 @@ class Published:
 
 
 def adjacent(heads: int, size: int) -> np.ndarray:
-    """Return the permutation (rows,) from rope's halves order to its adjacent-pairs order: new row -> old row."""
+    """Return the order of rows (heads * size,) that makes the two channels of each RoPE pair adjacent, where they were
+    half a head apart: for each new row, the index of the old one. size: channels per head."""
     return np.arange(heads * size).reshape(heads, 2, size // 2).swapaxes(1, 2).reshape(-1)
 
 
 def _trained(config: Config, part: Config) -> int:
-    """Return the context before scaling: of the model, else of the rope, else the whole context."""
+    """Return the context length before RoPE scaling: as the config states it, else as ``part``, its RoPE object,
+    does, else the whole context."""
     key = "original_max_position_embeddings"
     outer, inner = config.integer(key, 0), part.integer(key, 0)
     if outer and inner and outer != inner:
@@ -219,8 +222,11 @@ def _trained(config: Config, part: Config) -> int:
 
 
 def _yarn_gain(part: Config, factor: float) -> float:
-    """Return the factor of cos and sin beside YaRN's own: ``attention_factor`` stands in its place, and a pair of
-    ``mscale`` and ``mscale_all_dim`` (above 0) for what it is a ratio of."""
+    """Return the factor of cos and sin in addition to YaRN's own, which llama.cpp's metadata state separately.
+
+    ``attention_factor`` replaces YaRN's own factor; so does a ratio that follows from ``mscale`` and ``mscale_all_dim``
+    (both above 0), if the config has both.
+    """
     own = yarn_magnitude(factor)
     if part.has("attention_factor"):
         return part.number("attention_factor") / own

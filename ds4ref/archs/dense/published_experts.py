@@ -1,6 +1,6 @@
-"""Routed experts in Hugging Face's layout: names of their tensors and of their numbers in config.json.
+"""Routed experts in Hugging Face's layout: names of their tensors, and of the config.json keys with their numbers.
 
-Checkpoints hold a tensor for each matrix of each expert; the engine's tensors are stacks of them.
+Checkpoints have one tensor for each matrix of each expert; the engine's tensors stack the matrices of all experts.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ MAX_EXPERTS = 4096
 
 
 class ExpertNames(NamedTuple):
-    """How a family spells its experts.
+    """How a family's published folders name its experts.
 
-    module         the feed-forward's module in a layer, with its router ``gate``
+    module         name of the feed-forward module in a layer, which contains the router ``gate``
     matrices       names of the gate, up and down matrices of an expert
-    keys, number   keys of the number of experts, and its value without any
-    used           experts that a token takes, without ``num_experts_per_tok``
-    width          key of the width of an expert
-    only           keys that have to have a value, with it and the value that their absence means
+    keys, number   config keys that state the number of experts, and the default if none is there
+    used           number of experts that a token uses, if ``num_experts_per_tok`` is absent
+    width          config key of the width of an expert
+    only           (config key, the only supported value, value if the key is absent) of keys that must be checked
     """
 
     module: str
@@ -37,8 +37,8 @@ class ExpertNames(NamedTuple):
     only: tuple[tuple[str, object, object], ...] = ()
 
     def sizes(self, config: Config) -> tuple[int, int, int]:
-        """Return experts of a layer, experts that a token takes, and their width; ModelFileError for a config that
-        means another model."""
+        """Return the number of experts of a layer, the number that a token uses, and their width; raise ModelFileError
+        for a config with unsupported or contradictory values."""
         for key, wanted, absent in self.only:
             value = config.value(key, absent)
             if not same(value, wanted):
@@ -52,7 +52,7 @@ class ExpertNames(NamedTuple):
         return count, used, config.integer(self.width, low=1)
 
     def parts(self, layer: int, count: int) -> Iterator[TensorParts]:
-        """Return what the tensors of a layer's router and experts are made of."""
+        """Yield how the tensors of a layer's router and ``count`` experts are made of published tensors."""
         at, blk = f"model.layers.{layer}.{self.module}", f"blk.{layer}.ffn"
         yield TensorParts(f"{blk}_gate_inp.weight", (f"{at}.gate.weight",))
         for ours, theirs in zip(("gate", "up", "down"), self.matrices, strict=True):

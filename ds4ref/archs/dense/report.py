@@ -1,4 +1,4 @@
-"""What the report on a dense decoder's file has of its own (``archs.report``)."""
+"""The parts of the report on a model file (``archs.report``) that only dense decoders have."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ PARTS = {"weights": "all that a token takes"}
 
 
 def accounts(source: TensorSource) -> Accounts:
-    """Return what becomes of every key and tensor (``archs.report.accounts``)."""
+    """Return which keys and tensors are used, have no effect or are refused (``archs.report.accounts``)."""
     shape, metadata = metadata_account(source, arch_of(source).family)  # type: ignore[attr-defined]
     return accounts_of(source, metadata, account(source, shape))
 
 
 def facts(source: TensorSource, shape: DenseShape, used: Any) -> dict[str, Any]:
-    """Return the figures that only this family has."""
+    """Return the entries of the report that only these families have."""
     costs = arch_of(source).costs(source, shape, True)
     return {"family": shape.family.name, "decode_read": {"weights": costs.weight_bytes()}}
 
 
 def about(facts: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return label and text of the lines after the model's name."""
+    """Return label and text of the report's lines after the model's name; ``facts``: the whole report as a dict."""
     return [("family", facts["family"])]
 
 
 def shape_rows(s: DenseShape) -> list[tuple[str, str]]:
-    """Return label and text of each line about the dimensions."""
+    """Return label and text of each of the report's lines about the model's dimensions."""
     stretched = "" if s.scaling.kind == "none" else f", {s.scaling.kind} x{s.scaling.factor:g}"
     windowed = f"; in window layers theta {s.window_theta:g}" if s.window_theta else ""
     pairs = "halves" if s.family.halves else "adjacent channels"

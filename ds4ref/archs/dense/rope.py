@@ -1,4 +1,5 @@
-"""Rope angles of one frequency set, scaled in one of four ways (Su et al. 2021; docs/explanation/dense.md)."""
+"""RoPE angles of one set of frequencies, scaled for longer contexts in one of four ways (Su et al. 2021;
+docs/explanation/dense.md)."""
 
 from __future__ import annotations
 
@@ -11,13 +12,12 @@ from .shape import DenseShape, Scaling, yarn_magnitude
 
 
 class RopeTables(Angles):
-    """cos, sin (T, head_dim / 2) of a model's rope angles at T positions.
+    """cos, sin (T, head_dim / 2) of a model's RoPE angles at T positions.
 
-    recipe    Numerics.rope: "f32" computes frequency and angle in float32 steps, as Hugging Face does; otherwise
-              everything
-              is float64 up to the result
-    divisors  extra divisor of each frequency (the file's ``rope_freqs``), float32 (head_dim / 2,)
-    theta     base; None: the shape's
+    recipe    how angles are computed (``Numerics.rope``): "f32" computes frequencies and angles in float32, as Hugging
+              Face does; any other value in float64, rounding only the result
+    divisors  additional divisor of each frequency, float32 (head_dim / 2,), from the file's ``rope_freqs``
+    theta     base; None: that of the shape
     """
 
     def __init__(self, shape: DenseShape, recipe: str, divisors: np.ndarray | None = None, theta: float | None = None):
@@ -42,8 +42,8 @@ class RopeTables(Angles):
 
 
 def stretched(freqs: np.ndarray, shape: DenseShape) -> tuple[np.ndarray, float]:
-    """Return frequencies (half,) scaled for the model's context, in their own dtype, and the factor that multiplies cos
-    and sin.
+    """Return frequencies (head_dim / 2,) scaled as the model's ``shape`` states, in their own dtype, and the factor
+    that multiplies cos and sin.
     """
     s, kind = shape.scaling, freqs.dtype.type
     if s.kind == "none":
@@ -57,8 +57,8 @@ def stretched(freqs: np.ndarray, shape: DenseShape) -> tuple[np.ndarray, float]:
 
 
 def as_llama3(freqs: np.ndarray, s: Scaling) -> np.ndarray:
-    """Return frequencies (half,) scaled as Llama 3 does: those of more than ``fast`` turns within the old context stay,
-    those of fewer than ``slow`` are divided."""
+    """Return frequencies (head_dim / 2,) scaled as Llama 3 does: those that make more than ``fast`` turns within the
+    old context stay, those with fewer than ``slow`` turns are divided by the factor, others are interpolated."""
     kind = freqs.dtype.type
     turns = s.trained * freqs / kind(2 * math.pi)
     share = np.clip((turns - kind(s.slow)) / kind(s.fast - s.slow), 0, 1).astype(freqs.dtype)
@@ -66,13 +66,15 @@ def as_llama3(freqs: np.ndarray, s: Scaling) -> np.ndarray:
 
 
 def llama3_divisors(head_dim: int, theta: float, s: Scaling) -> np.ndarray:
-    """Return what Llama 3's scaling divides each frequency by, float32 (half,): ``rope_freqs.weight`` of GGUF."""
+    """Return the number by which Llama 3's scaling divides each frequency, float32 (head_dim / 2,): the contents of
+    ``rope_freqs.weight`` in GGUF files."""
     freqs = theta ** -(2 * np.arange(head_dim // 2) / head_dim)
     return (freqs / as_llama3(freqs, s)).astype(np.float32)
 
 
 def kept_by_yarn(shape: DenseShape) -> np.ndarray:
-    """Return the weight of the unscaled frequency per pair, float64 (half,): 1 for fast pairs, 0 for slow ones."""
+    """Return how much of the unscaled frequency YaRN keeps for each pair of channels, float64 (head_dim / 2,): 1 for
+    high frequencies, 0 for low ones, which are divided by the factor."""
     dim, half, s = shape.head_dim, shape.head_dim // 2, shape.scaling
 
     def correction(turns: float) -> float:

@@ -1,8 +1,8 @@
 """Dimensions of a dense decoder, read from metadata and checked.
 
 Keys are llama.cpp's GGUF keys, prefixed with the family's name: ``llama.block_count``, ``qwen3.embedding_length`` ...
-Integers may have any integer type. Absent keys have llama.cpp's defaults; features that this engine does not compute
-(shared experts, layers that differ) are refused, never ignored.
+Integers may have any integer type. Absent keys have llama.cpp's defaults. A file with a feature that this engine does
+not compute (shared experts, layers of different sizes) is refused; features are never ignored.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from ...weights.source import TensorSource
 
-# field, key, smallest and largest value that the engine is willing to multiply
+# (field, key, smallest accepted value, largest accepted value)
 _INTS = (
     ("n_layers", "block_count", 1, 1024),
     ("dim", "embedding_length", 1, 1 << 16),
@@ -33,7 +33,7 @@ _INTS = (
 )
 _VOCAB_MOST = 1 << 22
 
-# field, key, bounds (both excluded)
+# (field, key, lower limit, upper limit), both limits excluded
 _FLOATS = (("rope_theta", "rope.freq_base", 1.0, 1e12), ("rms_eps", "attention.layer_norm_rms_epsilon", 0.0, 1.0))
 
 _INT_TYPES = ("u8", "i8", "u16", "i16", "u32", "i32", "u64", "i64")
@@ -44,11 +44,12 @@ _FOREIGN = (
     "attn_logit_softcapping",
     "final_logit_softcapping",
 )
-"""Keys of features that are not computed here, unless their value is 0 (``causal``: true)."""
+"""Keys of features that are not computed here: refused unless their value is 0 (``causal``: true)."""
 
 EXPERTS, USED, DENSE_WIDTH = "expert_count", "expert_used_count", "feed_forward_length"
 _LARGEST_GEMMA = 62
-"""Layers of Gemma 3 27B, by which GGUF files of it are told: its attention is scaled by dim / heads, not head_dim."""
+"""Number of layers of Gemma 3 27B, by which its GGUF files are recognized and refused: it scales attention scores by
+dim / heads instead of head_dim, and the files do not state this."""
 _EXPERTS_MOST, _USED_MOST = 4096, 256
 WINDOW, WINDOW_LAYERS = "attention.sliding_window", "attention.sliding_window_pattern"
 WINDOW_THETA = "rope.freq_base_swa"
@@ -68,15 +69,16 @@ def inert_keys(prefix: str) -> tuple[Inert, ...]:
 
 @dataclass(frozen=True)
 class Family:
-    """Differences between families.
+    """The properties by which a family differs from the others.
 
-    name      value of ``general.architecture``, and the prefix of the family's keys
-    halves    rope turns channel i with channel i + half (GPT-NeoX), else adjacent channels (RoFormer)
-    qk_norm   heads of queries and keys are RMS-normed before rope
+    name      value of ``general.architecture``, and the prefix of the family's metadata keys
+    halves    RoPE pairs channel i with channel i + head_dim / 2 (GPT-NeoX); False: with the next one (RoFormer)
+    qk_norm   each head of queries and keys is RMS-normed before RoPE
     biases    the projections of queries, keys and values add a bias
-    experts   key of the width of an expert, where files may declare experts; "" where the family has none
-    gemma     embeddings times sqrt(dim), norms behind attention and feed-forward, GELU instead of SiLU
-    full      every so many layers one has no window, and windowed ones have their own base of rope; 0: as files say
+    experts   metadata key of the width of an expert, if files may have experts; "": the family has none
+    gemma     embeddings times sqrt(dim), norms after attention and feed-forward, GELU instead of SiLU
+    full      every layer whose number is a multiple of this (from 1) has no window, and layers with a window have their
+              own RoPE base; 0: the file states which layers have a window
     """
 
     name: str
@@ -89,14 +91,15 @@ class Family:
 
 
 class Scaling(NamedTuple):
-    """Scaling of rope's frequencies for longer contexts (docs/explanation/dense.md).
+    """Scaling of RoPE's frequencies for longer contexts (docs/explanation/dense.md).
 
     kind     "none", "linear", "yarn" (Peng et al. 2023) or "llama3"
     factor   divisor of low frequencies
     trained  context length before scaling, in tokens
-    fast     turns within ``trained`` above which a frequency stays (beta_fast of YaRN, high_freq_factor of Llama 3)
-    slow     turns within ``trained`` below which a frequency is divided by ``factor``
-    gain     factor of cos and sin, beside YaRN's own
+    fast     number of turns within ``trained`` tokens above which a frequency is unchanged (beta_fast of YaRN,
+             high_freq_factor of Llama 3)
+    slow     number of turns below which a frequency is divided by ``factor`` (beta_slow, low_freq_factor)
+    gain     factor of cos and sin, in addition to YaRN's own
     """
 
     kind: str = "none"
@@ -111,11 +114,11 @@ class Scaling(NamedTuple):
 class DenseShape:
     """All dimensions and constants of a model.
 
-    window    length of the sliding window in tokens, 0: there is none
-    windowed  whether each layer has it; empty: all of them
-    window_theta  base of rope in windowed layers, 0: the same as in all others
-    n_experts, n_used, expert_ff  routed experts of a layer, those that a token takes, the width of each; 0: the
-              feed-forward is one
+    window    length of the sliding window in tokens; 0: there is none
+    windowed  for each layer, whether it has the window; empty: all layers have it
+    window_theta  base of RoPE in layers with a window; 0: the same as in the others
+    n_experts, n_used, expert_ff  number of routed experts of a layer, of those that a token uses, and width of each;
+              all 0 for a plain feed-forward
     """
 
     family: Family
@@ -139,7 +142,7 @@ class DenseShape:
     window_theta: float = 0.0
 
     def window_of(self, layer: int) -> int:
-        """Return how many tokens, itself included, a token attends to in a layer; 0: all of them."""
+        """Return how many tokens, including itself, a token attends to in a layer; 0: all tokens before it."""
         return self.window if not self.windowed or self.windowed[layer] else 0
 
     @classmethod
@@ -152,7 +155,7 @@ class DenseShape:
 
     @property
     def kv_width(self) -> int:
-        """Return the number of key values that a layer caches per token, over all KV heads; equally many for values."""
+        """Return the size of a token's keys in a layer, over all KV heads; its values have the same size."""
         return self.n_kv_heads * self.head_dim
 
     @property
@@ -161,7 +164,7 @@ class DenseShape:
         return self.head_dim**-0.5
 
     def cache_rows(self, ctx: int) -> tuple[int, int]:
-        """Return the uncompressed and the compressed rows that a layer keeps in a context of ``ctx`` tokens."""
+        """Return the number of cache rows of a layer in a context of ``ctx`` tokens, and 0, as none is compressed."""
         return ctx, 0
 
     def kv_values_per_token(self) -> int:
@@ -177,16 +180,19 @@ class DenseShape:
         return 2 * self.kv_width * self.rows_read(tokens) * width
 
     def kv_chunk_bytes(self, end: int, count: int, width: int = 4) -> int:
-        """Return the cache bytes that a chunk of ``count`` tokens up to ``end`` reads, a row once for all of them."""
+        """Return the cache bytes that a chunk of ``count`` tokens, the last one at ``end`` - 1, reads, if each row is
+        read once for the whole chunk."""
         rows = sum(min(end, (self.window_of(layer) or end) + count - 1) for layer in range(self.n_layers))
         return 2 * self.kv_width * rows * width
 
     def attention_ops(self, tokens: int) -> float:
-        """Return the operations of scores and weighted values of the token after ``tokens`` tokens."""
+        """Return the number of operations for attention scores and weighted values of one token after ``tokens``
+        tokens."""
         return 4.0 * self.rows_read(tokens) * self.n_heads * self.head_dim
 
     def rows_read(self, tokens: int) -> int:
-        """Return the cached rows of all layers that the token after ``tokens`` tokens attends to."""
+        """Return the number of cache rows, summed over all layers, that the token after ``tokens`` tokens attends
+        to."""
         return sum(min(tokens, self.window_of(layer) or tokens) for layer in range(self.n_layers))
 
     def metadata(self) -> list[tuple[str, str, Any]]:
@@ -214,7 +220,7 @@ class DenseShape:
         return problems or [text for text, broken in self._rules(prefix) if broken]
 
     def _rules(self, prefix: str) -> Iterable[tuple[str, bool]]:
-        """Return (description, violated) for constraints between dimensions, each within its own bounds."""
+        """Return (description, whether it is violated) of each constraint between dimensions."""
         heads, shared, s = self.n_heads, self.n_kv_heads, self.scaling
         fits = math.isfinite(s.factor) and s.factor >= 1 and math.isfinite(s.fast) and 0 < s.slow < s.fast
         fits = fits and 0 < s.gain < 1e3
@@ -247,20 +253,20 @@ class DenseShape:
 
 
 def metadata_account(source: TensorSource, family: Family) -> tuple[DenseShape, Account]:
-    """Return the shape that a file declares and what becomes of every key of its metadata; raise ShapeError if the
-    known keys do not fit."""
+    """Return the shape that a file declares, and which of its metadata keys are used, have no effect or are refused;
+    raise ShapeError if a key that is used is missing or has a wrong type or value."""
     reader = _Keys(source, family)
     shape = reader.shape()
     return shape, reader.account(shape, inert_keys(reader.prefix))
 
 
 def yarn_magnitude(factor: float) -> float:
-    """Return YaRN's own factor of cos and sin."""
+    """Return the factor by which YaRN multiplies cos and sin, for a scaling of the context by ``factor``."""
     return 0.1 * math.log(factor) + 1 if factor > 1 else 1.0
 
 
 def scaling_entries(prefix: str, s: Scaling) -> list[tuple[str, str, Any]]:
-    """Return the metadata entries (key, type, value) of a rope scaling, none for kind "none"."""
+    """Return the metadata entries (key, type, value) of a RoPE scaling; none for kind "none" without a gain."""
     at = prefix + "rope.scaling."
     entries: list[tuple[str, str, Any]] = [] if s.gain == 1 else [(at + "attn_factor", "f32", s.gain)]
     if s.kind == "none":
@@ -274,28 +280,29 @@ def scaling_entries(prefix: str, s: Scaling) -> list[tuple[str, str, Any]]:
 
 
 def every(full: int, layers: int) -> tuple[bool, ...]:
-    """Return which of the layers have a window where every ``full``-th has none."""
+    """Return, for each layer, whether it has a window, if every ``full``-th layer has none."""
     return tuple((layer + 1) % full != 0 for layer in range(layers))
 
 
 def window_entries(
     prefix: str, window: int, windowed: tuple[bool, ...], theta: float = 0.0
 ) -> list[tuple[str, str, Any]]:
-    """Return the metadata entries (key, type, value) of a sliding window, none if there is none."""
+    """Return the metadata entries (key, type, value) of a sliding window of ``window`` tokens, none if 0; ``windowed``
+    and ``theta`` as in ``DenseShape``."""
     entries: list[tuple[str, str, Any]] = [(prefix + WINDOW, "u32", window)] if window else []
     entries += [(prefix + WINDOW_LAYERS, "bool[]", list(windowed))] if window and windowed else []
     return entries + ([(prefix + WINDOW_THETA, "f32", theta)] if theta else [])
 
 
 def expert_entries(prefix: str, family: Family, sizes: tuple[int, int, int]) -> list[tuple[str, str, Any]]:
-    """Return the metadata entries (key, type, value) of experts, their number, those used and their width; none if
-    there are none."""
+    """Return the metadata entries (key, type, value) of experts; ``sizes``: their number, the number that a token uses
+    and their width. No entries if their number is 0."""
     keys = dict(zip((EXPERTS, USED, family.experts), sizes, strict=True)) if sizes[0] else {}
     return [(prefix + key, "u32", value) for key, value in keys.items() if key != DENSE_WIDTH]
 
 
 class _Keys(Keys):
-    """Reads the keys of one family."""
+    """Reads the metadata keys of one family."""
 
     def __init__(self, source: TensorSource, family: Family):
         super().__init__(source, family.name + ".")
@@ -325,7 +332,8 @@ class _Keys(Keys):
         return DenseShape(self.family, vocab=self._vocab(), scaling=self._scaling(), name=name, **values)
 
     def _vocab(self) -> int:
-        """Return the rows of the embedding, with which the key, if any, and the token list must agree."""
+        """Return the number of rows of the embedding; ``vocab_size``, if it is there, must equal it, and the token list
+        must not be longer."""
         info = self.source.tensors.get(EMBEDDING)
         if info is None or len(info.dims) != 2:
             self.faults[EMBEDDING] = f"{EMBEDDING} is missing or no matrix"
@@ -340,8 +348,8 @@ class _Keys(Keys):
         return rows
 
     def _scaling(self) -> Scaling:
-        """Return what stretches rope. As in llama.cpp a factor without a type is a linear one, 0 is none, and
-        ``scale_linear`` is the factor's older name."""
+        """Return the RoPE scaling. As in llama.cpp, a factor without a type means linear scaling, a factor of 0 means
+        none, and ``scale_linear`` is an older name of the factor."""
         at = "rope.scaling."
         old = not self.has(at + "factor")
         factor = self._float("rope.scale_linear" if old else at + "factor", 0.0) or 1.0
@@ -351,7 +359,7 @@ class _Keys(Keys):
         gain = self._float(at + "attn_factor", 1.0)
         if kind not in SCALINGS[1:]:
             factor = factor if kind != "none" else 1.0
-            return Scaling(str(kind), factor, gain=gain)  # none, or one that is refused by its name
+            return Scaling(str(kind), factor, gain=gain)  # none, or an unknown kind, which ``problems`` will name
         if kind == "linear":
             return Scaling(kind, factor, gain=gain)
         llama3 = kind == "llama3"
@@ -361,7 +369,8 @@ class _Keys(Keys):
         return Scaling(str(kind), factor, trained, fast, slow, gain)
 
     def _fixed_windows(self, layers: int) -> dict[str, Any]:
-        """Return the layers with a window and their base, of a family that fixes both; a window must be declared."""
+        """Return ``windowed`` and ``window_theta`` for a family in which every ``full``-th layer has no window; note a
+        fault if the file declares no window or an order of layers of its own."""
         if not self._int(WINDOW):
             self.fault(WINDOW, f"is 0, wanted 1 to {_WINDOW_MOST}")
         if self.has(WINDOW_LAYERS):
@@ -398,7 +407,8 @@ class _Keys(Keys):
                 self.fault(key, f"is {quote(str(value), 20)}, which is not supported here")
 
     def _int(self, key: str, otherwise: int | None = None) -> int:
-        """Return an integer, or ``otherwise`` if absent; a fault if that is None."""
+        """Return an integer, or ``otherwise`` if the key is absent; if ``otherwise`` is None, an absent key is a
+        fault."""
         return otherwise if otherwise is not None and not self.has(key) else int(self.typed(key, _INT_TYPES, 0))
 
     def _float(self, key: str, otherwise: float | None = None) -> float:

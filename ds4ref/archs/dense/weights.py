@@ -1,8 +1,8 @@
-"""Binds a file's tensors to the weights of a dense decoder: every tensor checked, nothing large copied.
+"""Binds a file's tensors to the weights of a dense decoder: checks every tensor, and copies nothing large.
 
-``slots`` is the single list of tensors, for binding, writing and accounting. Matrices may have any storage format that
-matrix products support. A tensor that is not in the list (a bias, an expert) would change every answer, so a file that
-has one is refused.
+``slots`` is the one list of tensors, used for loading files, writing them and counting bytes. Matrices may have any
+storage format that matrix products support. A file with a tensor that is not in the list (such as a bias) is refused,
+because leaving the tensor out would change every answer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 VECTORS = ("F32", "F16", "BF16")
 MATRICES = tuple(fmt.name for fmt in FORMATS.values() if fmt.decodes and fmt.name != "I32")
 INERT_TENSORS = (inert("frequencies of rope, which the metadata determines", "blk.*.attn_rot_embd.weight"),)
-"""Tensors of a GGUF file that are no weights."""
+"""Tensors that a GGUF file may contain but the model does not use, with the reasons."""
 
 
 READERS = {
@@ -36,12 +36,13 @@ READERS = {
     "ffn_norm": ("ffn_gate", "ffn_up", "ffn_gate_inp"),
     "ffn_swiglu": ("ffn_down",),
 }
-"""Intermediate -> matrices that multiply it (``archs.importance``)."""
+"""Intermediate -> matrices that it is the input of, for the importance matrix (``archs.importance``)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LayerWeights:
-    """Weights of one layer. Vectors are float32 arrays; what the family does not have is None."""
+    """Weights of one layer, named as in the file. Vectors are float32 arrays; a tensor that the family does not have is
+    None."""
 
     attn_norm: np.ndarray  # (dim,)
     attn_q: Matrix
@@ -120,9 +121,9 @@ def _layer_slots(s: DenseShape, layer: int) -> Iterator[Slot]:
 
 
 def check_tensors(source: TensorSource, shape: DenseShape) -> list[tuple[Slot, TensorInfo]]:
-    """Return every slot that the file fills, with its tensor, without reading data.
+    """Return every slot that has a tensor in the file, with this tensor, without reading data.
 
-    Raise ShapeError naming the first tensors that are missing, wrong, or have no slot.
+    Raise ShapeError naming the first tensors that are missing, wrong or unknown.
     """
     filled, problems = fill_slots(source, slots(shape))
     check(source, problems + account(source, shape).problems())
@@ -130,7 +131,7 @@ def check_tensors(source: TensorSource, shape: DenseShape) -> list[tuple[Slot, T
 
 
 def account(source: TensorSource, shape: DenseShape) -> Account:
-    """Return what becomes of every tensor of the file."""
+    """Return which tensors of the file are used, have no effect or are refused."""
     names = {slot.name for slot in slots(shape)}
     return settle_tensors(source.tensors, names, INERT_TENSORS, shape.family.name)
 
@@ -138,7 +139,7 @@ def account(source: TensorSource, shape: DenseShape) -> Account:
 def bind(source: TensorSource, shape: DenseShape, verify: bool | None = None) -> Weights:
     """Return the weights of ``source``, as views if the source is memory-mapped.
 
-    verify  scan all matrices for NaN and infinite scales; None: only if they have at most ``VERIFY_BYTES``.
+    verify  scan all matrices for NaN and infinite scales; None: only if the tensors have at most ``VERIFY_BYTES``.
     Raise ShapeError for a tensor that does not fit ``shape``, ModelFileError for NaN or infinity.
     """
     model: dict[str, Any] = {}

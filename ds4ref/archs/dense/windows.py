@@ -1,7 +1,7 @@
-"""Sliding windows in config.json: one reader a way of spelling them, as Hugging Face's configs of each family do.
+"""Reads the sliding window from config.json: one function for each way in which families state it.
 
-Each returns the window in tokens, 0 for none, and whether each layer has it, empty if all have. A config that names
-windows where Hugging Face's model has none, or other layers than it has them in, is refused.
+Each returns the window in tokens (0: none), and for each layer whether it has the window (empty: all have it). A config
+that names windows in other layers than those where Hugging Face's model has them is refused.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 Window = tuple[int, tuple[bool, ...]]
 FULL, SLIDING = "full_attention", "sliding_attention"
 INERT = inert("the layers with a window are known without it", "sliding_window max_window_layers")
-"""Keys that count only with ``use_sliding_window``, the second one only without ``layer_types``."""
+"""Keys that have an effect only with ``use_sliding_window``, and the second one only without ``layer_types``."""
 PUBLISHED = 4096
-"""Window of Mistral 7B, which its config leaves out."""
+"""Default window in tokens, for configs that do not state it, such as Mistral 7B's."""
 
 
 def no_window(config: Config, layers: int) -> Window:
-    """Read a family that has none (Llama)."""
+    """Return no window, for a family that has none (Llama); raise ModelFileError if the config asks for one."""
     if config.flag("use_sliding_window", False):
         raise config.fail("use_sliding_window", "is true, which is not supported here")
     _agree(config, layers, False)
@@ -31,14 +31,14 @@ def no_window(config: Config, layers: int) -> Window:
 
 
 def everywhere(absent: int, config: Config, layers: int) -> Window:
-    """Read ``sliding_window`` of all layers: null is none; ``absent``: the window of a config without the key."""
+    """Read ``sliding_window``, which holds for all layers; null means none; ``absent``: default without the key."""
     window = _size(config, absent)
     _agree(config, layers, bool(window))
     return window, ()
 
 
 def switched(config: Config, layers: int) -> Window:
-    """Read ``sliding_window`` of all layers if ``use_sliding_window`` (Qwen3 with experts)."""
+    """Read ``sliding_window``, which holds for all layers if ``use_sliding_window`` is true (Qwen3 with experts)."""
     if config.flag("use_sliding_window", False):
         return everywhere(PUBLISHED, config, layers)
     _agree(config, layers, False)
@@ -46,8 +46,8 @@ def switched(config: Config, layers: int) -> Window:
 
 
 def layered(config: Config, layers: int) -> Window:
-    """Read ``sliding_window`` if ``use_sliding_window``, of the layers from ``max_window_layers`` on, or of those that
-    ``layer_types`` names (Qwen2, Qwen3)."""
+    """Read ``sliding_window``, which, if ``use_sliding_window`` is true, holds for the layers from
+    ``max_window_layers`` on, or for those that ``layer_types`` names (Qwen2, Qwen3)."""
     if not config.flag("use_sliding_window", False):
         return switched(config, layers)
     named = _named(config, layers)
@@ -57,8 +57,10 @@ def layered(config: Config, layers: int) -> Window:
 
 
 def fixed(config: Config, windowed: tuple[bool, ...]) -> int:
-    """Read ``sliding_window`` of a family whose layers have it in a fixed order, ``windowed``; ``layer_types`` may say
-    the same (Gemma 3)."""
+    """Read ``sliding_window`` of a family in which the layers that have it are fixed (Gemma 3).
+
+    windowed: for each layer, whether it has the window; ``layer_types``, if the config has it, must agree.
+    """
     named = _named(config, len(windowed))
     if named and named != windowed:
         raise config.fail("layer_types", "is not the order of this family's layers, the only one supported here")
@@ -72,7 +74,7 @@ def _size(config: Config, absent: int) -> int:
 
 
 def _named(config: Config, layers: int) -> tuple[bool, ...]:
-    """Return whether ``layer_types`` gives each layer a window; empty without that key."""
+    """Return, for each layer, whether ``layer_types`` gives it a window; () without that key."""
     if not config.has("layer_types"):
         return ()
     kinds = config.texts("layer_types", most=1 << 16)
@@ -85,7 +87,8 @@ def _named(config: Config, layers: int) -> tuple[bool, ...]:
 
 
 def _agree(config: Config, layers: int, windowed: bool) -> None:
-    """Refuse ``layer_types`` by which other layers have a window than all or, unless ``windowed``, none."""
+    """Raise ModelFileError unless ``layer_types``, if there, gives a window to all layers if ``windowed``, else to
+    none."""
     named = _named(config, layers)
     if any(named) and not (windowed and all(named)):
         raise config.fail("layer_types", f"has {SLIDING!r} where this model has none of it")

@@ -99,7 +99,7 @@ class Sampler:
         return self.pick(session.logits)
 
     def pick(self, logits: np.ndarray, greedy: bool = False) -> int:
-        """Return the next token id from logits (vocab,); ``greedy`` forces temperature 0 for this pick (text.md 5)."""
+        """Return the next token id from logits (vocab,); ``greedy`` means temperature 0 for this pick."""
         logits = _checked(logits)
         if greedy or self.temperature <= 0:
             return argmax(logits)
@@ -122,7 +122,10 @@ class Sampler:
             return np.exp(((logits - top) / self.temperature).astype(np.float64)).astype(np.float32)
 
     def _draw_by_id(self, logits: np.ndarray, best: int) -> int:
-        """Draw from the whole vocabulary with min-p only, in id order (docs/explanation/text.md 6, step 3)."""
+        """Draw from the whole vocabulary with min-p only, in id order (docs/explanation/text.md 6, step 3).
+
+        best: the most likely token.
+        """
         top = logits[best]
         if self.min_p > 0:
             # Select candidates with a safety margin first, to compute exp only for these.

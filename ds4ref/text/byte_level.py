@@ -26,5 +26,5 @@ def to_chars(data: bytes) -> str:
 
 
 def to_bytes(chars: str) -> bytes:
-    """Return the bytes of ``chars``; characters outside the alphabet are dropped, as ds4 does (text.md 2)."""
+    """Return the bytes of ``chars``; characters outside the alphabet are dropped, as in ds4."""
     return bytes(_TO_BYTE[code] for code in map(ord, chars) if code in _TO_BYTE)

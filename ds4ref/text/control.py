@@ -49,8 +49,8 @@ class ControlStrings:
         self.ends = frozenset(token for token in (eos, *ends) if token >= 0)
 
     def special_id(self, string: str) -> int:
-        """Return the id of a DeepSeek protocol string, -1 if this vocabulary lacks it; raise KeyError for any other
-        string."""
+        """Return the id of one of DeepSeek's control strings, -1 if this vocabulary lacks it; raise KeyError for any
+        other string."""
         known = {protocol.BOS: self.bos, protocol.EOS: self.eos}
         known |= {protocol.THINK_OPEN: self.think_open, protocol.THINK_CLOSE: self.think_close}
         return (dict.fromkeys(protocol.SPECIALS, -1) | known)[string]
@@ -138,7 +138,7 @@ def longest_first(strings: Collection[str]) -> re.Pattern[str]:
 
 
 def clean(text: str | bytes) -> str:
-    """Return text for foreign libraries: invalid UTF-8 and surrogates become U+FFFD."""
+    """Return a text as str that other libraries accept: invalid UTF-8 and surrogates become U+FFFD."""
     if isinstance(text, bytes):
         return text.decode("utf-8", "replace")
     return _SURROGATE.sub("\ufffd", text)

@@ -109,7 +109,7 @@ def _pieces(tokenizer: PieceTokenizer) -> list[MetadataEntry]:
     at = {token: byte for byte, token in enumerate(bytes_at) if token >= 0}
     for i, piece in enumerate(pieces):
         kind = UNKNOWN if i == tokenizer.unknown else CONTROL if i in (tokenizer.bos, LLAMA2C_END) else NORMAL
-        spelled = piece.strip(b"\n") if kind == CONTROL else piece  # "\n<s>\n"
+        spelled = piece.strip(b"\n") if kind == CONTROL else piece  # tokenizer.bin has "\n<s>\n"
         names.append(f"<0x{at[i]:02X}>" if i in at else spelled.decode("utf-8", "replace").replace(" ", SPACE))
         kinds.append(BYTE if i in at else kind)
     return [

@@ -77,7 +77,7 @@ class LimitedProcess:
         limits = {"seconds": seconds, "memory": memory}
         end = time.monotonic() + _PATIENCE * seconds
         try:
-            # the worker reads a whole line before it writes, so this does not block for longer than it takes to read
+            # the worker reads a whole line before it writes, so this blocks only until it has read
             process.stdin.write(json.dumps({**request, **limits}).encode() + b"\n")
             process.stdin.flush()
             line = bytearray()

@@ -139,7 +139,8 @@ def from_anthropic(raw: str, system: str | None = None, references: Mapping[str,
 
 
 def tool_references(raw: str) -> list[str]:
-    """Return the tool names that search results in a messages request refer to, in order."""
+    """Return the names of the tools that tool search results in ``messages`` of an Anthropic request refer to, in
+    order, each once."""
     names = []
     for item in array(raw, "messages"):
         for block, _ in _parts(fields(item, "a message").get("content"), "content"):
@@ -239,7 +240,7 @@ class _Responses:
             raise TextError(f"unknown input item type {kind!r}")
 
     def flush(self) -> None:
-        """Turn reasoning without a following item into an assistant message of its own."""
+        """Turn reasoning that no item of the assistant followed into a message of its own."""
         if self._reasoning:
             self.messages.append(Message("assistant", "", self._take_reasoning()))
 

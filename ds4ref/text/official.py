@@ -370,7 +370,7 @@ def _turns(messages: list[Message], results_after_text: bool) -> list[list[Messa
 
 def _asked(prompt: Rendered, turn: list[Message], escapes: bool, profile: Profile) -> None:
     """Append a turn of tool results and user texts, separated by empty lines."""
-    if not profile.in_place:  # empty texts beside others are dropped, results come first
+    if not profile.in_place:  # results come first; empty texts are dropped, except one if all are empty
         texts = [message for message in turn if message.role == "user"]
         results = [message for message in turn if message.role == "tool"]
         turn = results + ([message for message in texts if message.content] or texts[:1])

@@ -44,7 +44,7 @@ _EXAONE_MOE = (
     rf"{_SHORT}|[^\r\n\p{{L}}\p{{N}}]?(?:\p{{L}}\p{{M}}*(?: \p{{L}}\p{{M}}*)*)+|\p{{N}}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+"
 )
-_LETTERS = (  # cased ones, but not those of Armenian in lower case, of mathematics, or newer than Unicode 10
+_LETTERS = (  # with case, except lower-case Armenian, mathematical letters, and those newer than Unicode 10
     "[[\\p{Lu}\\p{Ll}\\p{Lt}\u0295]&&[^\u0560-\u0588\u10c7-\u10ff\u1c80-\u1c8a\u2d00-\u2d2d\ua790-\uab6d"
     "\U00010570-\U000105bc\U00010d50-\U00010d85\U00016e40-\U00016ed3\U0001d400-\U0001d7cb\U0001df00-\U0001df96]]"
 )

@@ -58,4 +58,4 @@ def dialect(prefix: str, block: str = "tool_calls") -> Dialect:
 
 CANONICAL = dialect(DSML)
 DIALECTS = (CANONICAL, dialect("DSML｜"), dialect(""))
-"""Spellings that models write: the canonical one, the one with the first bar missing, and plain XML (text.md 5)."""
+"""Spellings that models write: the canonical one, one without the first bar of the marker, and plain XML."""

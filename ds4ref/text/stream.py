@@ -11,7 +11,7 @@ from typing import Protocol
 
 
 class Bytes(Protocol):
-    """A vocabulary that provides the bytes of each token."""
+    """Interface of a tokenizer as ``StreamDecoder`` needs it: it returns the bytes of each token."""
 
     def token_bytes(self, token: int) -> bytes: ...
 
@@ -88,7 +88,7 @@ class Cursor:
         self.text, self.at = "", 0
 
     def append(self, chunk: str) -> None:
-        """Append input, dropping consumed text."""
+        """Append input; text that was consumed is dropped, and indexes start anew."""
         self.text, self.at = self.text[self.at :] + chunk, 0
 
     def take(self, end: int | None = None) -> str:

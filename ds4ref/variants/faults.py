@@ -197,7 +197,7 @@ def _rotated(source: str, shift: int, inverse: bool = False) -> Edit:
 
 def _row_shift(shift: Callable[[int], int]) -> dict[str, Edit]:
     """Return edits that apply rope to compressed cache rows at ``shift(ratio)`` positions after the first token of the
-    window they were made from, which is the correct position."""
+    window that they were made from; correct is 0."""
 
     def edit(value: tuple, layer: int, chunk: Chunk, taps: dict) -> tuple:
         ratio = chunk.shape.ratios[layer]

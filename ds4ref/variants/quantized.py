@@ -144,7 +144,7 @@ def compare(
         way.run(b, ids, hold, layers)
         for (name, at), ours in hold.values.items():
             theirs = keep.values.get((name, at))
-            if name in _UNCOMPARED or (name == way.entering and at > 0):  # which was put in, nobody's result
+            if name in _UNCOMPARED or (name == way.entering and at > 0):  # set by these hooks, not computed by an op
                 continue
             if not isinstance(ours, np.ndarray) or not isinstance(theirs, np.ndarray) or ours.dtype.kind != "f":
                 continue

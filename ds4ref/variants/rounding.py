@@ -67,7 +67,7 @@ def _llama(chunk: Chunk) -> None:
 
 
 def _bf16(chunk: Chunk) -> None:
-    """Round inputs and outputs of all products to bfloat16."""
+    """Make a chunk round the inputs and outputs of all matrix products to bfloat16."""
     products(chunk, None, round_bf16, round_bf16)
 
 

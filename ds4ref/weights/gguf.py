@@ -1,8 +1,8 @@
 """A hardened, memory-mapped reader for GGUF v3 files (docs/explanation/model.md 2.1).
 
-Nothing in the file is trusted: every count, length, offset, alignment and product is bounded before it is used, so any
-input costs a bounded amount of time and memory and ends in a valid tensor table or in one ``ModelFileError`` with file,
-offset and reason. Stricter than ds4 where leniency has no use: duplicate keys or tensor names, nested arrays, unknown
+Nothing in the file is trusted: every count, length, offset, alignment and product is checked before it is used. So any
+input takes limited time and memory, and results in a valid tensor table or in one ``ModelFileError`` with file, offset
+and reason. Stricter than ds4 where being lenient has no use: duplicate keys or tensor names, nested arrays, unknown
 tensor types, zero dimensions, and overlapping or unaligned tensors are refused.
 
 Opening reads metadata and the tensor table only. Tensor data is mapped on first use and never copied; arrays in the
@@ -216,8 +216,8 @@ class GGUFFile:
         return self._files[info.part].view(info.offset, info.nbytes)
 
     def touch(self) -> Iterator[tuple[int, int]]:
-        """Read one byte of every page of the weights, so that later reads need no disk; yield (bytes touched, their
-        sum)."""
+        """Read one byte of every page of the weights, to load them from disk; yield (bytes covered, sum of those
+        read)."""
         for name in self.tensors:
             yield from touch(self.raw(name))
 

@@ -158,7 +158,7 @@ def _fp8(checkpoint: Checkpoint, path: str, stored: Stored, scale: Stored) -> La
 
 
 def _factors(checkpoint: Checkpoint, path: str, scale: Stored) -> np.ndarray:
-    """Return scales of any dtype as float32 (rows, cols)."""
+    """Return the scales of a tensor, of any supported dtype, as float32 (rows, cols)."""
     if scale.dtype in SCALE_DTYPES:
         return E8M0.table[_checked_scales(checkpoint, path, scale)]
     return FORMATS[scale.dtype].dequantize(checkpoint.raw(scale.name)).reshape(scale.shape)

@@ -159,7 +159,7 @@ class Llama2cFile:
 
     @property
     def vocabulary(self) -> Path:
-        """Return the path of the tokenizer file beside the checkpoint, which may not exist."""
+        """Return the path at which the tokenizer file should be, next to the checkpoint; it may not exist."""
         return Path(self.path).with_name(TOKENIZER)
 
     @property
@@ -221,7 +221,7 @@ class Llama2cFile:
         return values.view(np.uint8)
 
     def touch(self) -> Iterator[tuple[int, int]]:
-        """Read one byte of every page of the weights; yield (bytes touched, their sum)."""
+        """Read one byte of every page of the file, to load it from disk; yield (bytes covered, sum of those read)."""
         return touch(self._file.view(0, self.size))
 
     def close(self) -> None:
@@ -236,7 +236,7 @@ class Llama2cFile:
 
 
 def is_llama2c(file: MappedFile) -> bool:
-    """Return whether a file has the header and the size of a llama2.c checkpoint."""
+    """Return whether a file starts with llama2.c's magic number or has the size that a legacy header implies."""
     try:
         head = file.read(0, min(file.size, 4))
         return head == struct.pack("<I", MAGIC) or laid_out(read_header(file))[0] == file.size
@@ -299,7 +299,7 @@ def laid_out(h: Llama2cHeader) -> tuple[int, dict[str, TensorPlace]]:
         order = [*table, *first, *attention, *second, *feed, *last, (angles, (h.context, h.head_dim)), *head]
     at, places = h.start, {}
     for name, dims in order:
-        count, coded = prod(dims), h.group and len(dims) == 2  # norms are floats everywhere
+        count, coded = prod(dims), h.group and len(dims) == 2  # norms are floats in every version
         places[name] = TensorPlace(dims, at, at + count if coded else 0)
         at += count + 4 * (count // h.group) if coded else 4 * count
     places.pop(angles, None)

@@ -83,8 +83,8 @@ class Family(Protocol):
     """Published tensors that are not weights of the model and have no effect."""
 
     def metadata(self, config: Config, checkpoint: Checkpoint) -> list[MetadataEntry]:
-        """Return the metadata entries of the family's GGUF; raise ModelFileError for a config that has no
-        equivalent."""
+        """Return the metadata entries that a GGUF file of the family would have; raise ModelFileError for a config that
+        they cannot express."""
 
     def parts(self, config: Config, checkpoint: Checkpoint) -> list[TensorParts]:
         """Return how each tensor of the family's GGUF files is made of the checkpoint's tensors."""
@@ -252,7 +252,8 @@ class PublishedSource:
         return out
 
     def touch(self) -> Iterator[tuple[int, int]]:
-        """Read one byte of every page of the weight files; yield (bytes touched, their sum)."""
+        """Read one byte of every page of the weights, to load them from disk; yield (bytes covered, sum of those
+        read)."""
         return self.checkpoint.touch()
 
     def close(self) -> None:

@@ -2,9 +2,9 @@
 
 A file is a little-endian u64 length, a JSON header of that length, and the data. The header maps names to dtype, shape
 and ``data_offsets`` [begin, end) into the data. Nothing in it is trusted: length, depth, number of values, products and
-offsets are bounded before they are used, so any input costs a bounded amount of time and memory and ends in a tensor
-table or in one ``ModelFileError``. As the format's specification demands, the tensors must fill the data completely,
-without overlap, gap or trailing bytes.
+offsets are checked before they are used. So any input takes limited time and memory, and results in a tensor table or
+in one ``ModelFileError``. As the format's specification demands, the tensors must fill the data completely, without
+overlap, gap or trailing bytes.
 
     with Checkpoint.open("folder") as checkpoint:
         checkpoint.tensors["embed.weight"].shape, checkpoint.config["model_type"]
@@ -215,10 +215,8 @@ class Checkpoint:
         return self.json(CONFIG, MAX_CONFIG_BYTES)
 
     def json(self, name: str, limit: int, **bounds: int) -> dict[str, Any]:
-        """Read a JSON object beside the weights, within ``limit`` bytes and the ``bounds`` of ``boundedjson.parse``.
-
-        Raise ModelFileError if it is missing or malformed.
-        """
+        """Read the JSON object in the folder's file ``name``, of at most ``limit`` bytes; raise ModelFileError if it is
+        missing or malformed. ``bounds`` are passed to ``boundedjson.parse``."""
         return read(self.folder / name, limit, **bounds)
 
     def has(self, name: str) -> bool:
@@ -234,7 +232,8 @@ class Checkpoint:
         return self.files[tensor.shard].view(tensor.offset, tensor.nbytes)
 
     def touch(self) -> Iterator[tuple[int, int]]:
-        """Read one byte of every page of the weights; yield (bytes touched, their sum)."""
+        """Read one byte of every page of the weights, to load them from disk; yield (bytes covered, sum of those
+        read)."""
         for name in self.tensors:
             yield from touch(self.raw(name))
 

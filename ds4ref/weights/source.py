@@ -86,7 +86,7 @@ class Metadata(Mapping[str, Any]):
         return len(value) if isinstance(value, list) else 1
 
     def first(self, key: str, count: int | None) -> Any:
-        """Return a value; of an array only the first ``count`` items, a bound for arrays of untrusted length."""
+        """Return a value; of an array only the first ``count`` items (None: all), since its length is untrusted."""
         value = self[key]
         return value[:count] if isinstance(value, list) else value
 

@@ -34,7 +34,7 @@ _EXPERT = re.compile(r"ffn_(gate|down|up)_exps")
 _PROJECTIONS = {
     *("attn_kv", "attn_q_a", "attn_q_b", "attn_output_a", "attn_output_b"),
     *("attn_q", "attn_k", "attn_v", "attn_qkv", "attn_output"),
-    *("e_proj", "h_proj"),  # of the two inputs of multi-token prediction
+    *("e_proj", "h_proj"),  # projections of the two inputs of multi-token prediction
 }
 
 

@@ -177,7 +177,7 @@ class PartFile:
             raise DataError(f"{self.part}: is shorter than its journal says; use --restart to start over")
         self.tensor, self.row, self.resumed = tensor, row, tensor > 0 or row > 0
         if self.resumed:
-            os.ftruncate(self._fd, needed)  # what lies beyond may never have reached the disk
+            os.ftruncate(self._fd, needed)  # bytes after the recorded position may never have reached the disk
 
     def _write_at(self, position: int, data: Any) -> None:
         view = memoryview(data).cast("B")

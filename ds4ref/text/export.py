@@ -30,8 +30,9 @@ LLAMA2C_END = 2
 
 
 def vocabulary_entries(source: TensorSource) -> tuple[list[MetadataEntry], str]:
-    """Return the metadata entries for the tokenizer of ``source``, and the reason if it cannot be converted ("" if it
-    can). There are none if the metadata of ``source`` has a tokenizer already, or if it has no embedding."""
+    """Return the metadata entries for the tokenizer of ``source``, and the reason if it cannot be converted, else "".
+
+    There are none if its metadata has a tokenizer already, or without an embedding."""
     if MODEL_KEY in source.metadata or EMBEDDING not in source.tensors:
         return [], ""
     checkpoint, beside = getattr(source, "checkpoint", None), getattr(source, "vocabulary", None)

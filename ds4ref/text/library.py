@@ -1,9 +1,9 @@
 """Tokenizers of any model family, run by the `tokenizers` library, with the chat template of the model.
 
 ``LibraryTokenizer`` has the interface of ``tokenizer.Tokenizer``. Plain text never yields control tokens: text is first
-cut at control strings, and the library gets only the text between them, with a copy of the tokenizer that has no
-control tokens. The library runs in a process with limits on time and memory (``limited``), because the patterns and
-replacements of an untrusted file can make it arbitrarily slow or large.
+cut at control strings, and the library, with a copy of the tokenizer that has no control tokens, gets only the text
+between them. It runs in a process with limits (``limited``), because patterns and replacements of an untrusted file can
+take any time and memory.
 
     tokenizer = of_checkpoint(checkpoint)
     ids = tokenizer.chat([{"role": "user", "content": "Hello"}])

@@ -8,10 +8,9 @@ each line of JSON on standard input it writes one to standard output:
     {"do": "grammar", "grammar": "...", "tokens": {}}   ->   {"refused": "..."}
 
 Every request also has its limits: ``seconds`` of processor time and bytes of ``memory`` for the process. A request that
-fails is answered by {"error": "..."}. A template may try anything, such as to loop for ever: Jinja's sandbox denies it
-files and Python's internals, the kernel kills a process that exceeds its limits, and the parent process (``limited``)
-reports that. This file is run as a script and imports only Jinja, `tokenizers`, llguidance and the standard library,
-nothing of ds4ref.
+fails is answered by {"error": "..."}. A template may try anything: Jinja's sandbox denies it files and Python's
+internals, the kernel kills a process that exceeds its limits, and the parent process (``limited``) reports that. This
+file is run as a script and imports only Jinja, `tokenizers`, llguidance and the standard library.
 """
 
 from __future__ import annotations

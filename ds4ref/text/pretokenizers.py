@@ -58,8 +58,7 @@ _PUNCTUATED = " ?[^(\\s|.,!?…。，、।۔،)]+"
 class Rule(NamedTuple):
     """How text is cut before tokens are merged.
 
-    patterns  applied one after the other: each cuts the pieces left by the previous ones at its matches, which become
-              pieces of their own
+    patterns  applied one after the other: in the pieces left by the previous ones, matches become pieces of their own
     nfc       whether text is first normalized to Unicode NFC
     whole     whether a piece that is itself a token is used without applying merges
     bos       whether a text starts with BOS if the file does not say

@@ -21,8 +21,7 @@ STRIDE = 1 << 18
 """Number of characters or bytes that are split at a time: meanwhile no other thread runs, and all pieces are in
 memory."""
 _BEHIND = 4
-"""Number of characters or bytes that must follow a piece for its end to be certain: the longest byte sequence of a
-character, or look-ahead."""
+"""Number of characters or bytes that must follow a piece for its end to be certain."""
 
 _PUNCT = r"!-/:-@\[-`{-~"  # the 32 ASCII punctuation characters
 _CJK = "\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff"

@@ -1,8 +1,7 @@
 """Injected bugs in decoding stored weights, by format: transposed nibbles, swapped fields, wrong bit orders.
 
-A fault passes a changed copy of the weight blocks to every matrix product, rearranged so that our correct dequantizer
-returns what the wrong one would have. If no rearrangement does that (an entry of a table is wrong), the copy holds the
-wrong values, decoded to float32.
+A fault gives every matrix product a copy of the weight blocks, rearranged so that our dequantizer returns what a wrong
+one would. If no rearrangement does (an entry of a table is wrong), the copy holds the wrong values as float32.
 """
 
 from __future__ import annotations

@@ -37,8 +37,8 @@ MOST_WEIGHTS = 1 << 27
 STEP = 1 << 22
 """Number of weights decoded at a time."""
 FAINT = 1e-3
-"""The error of a weight row is taken relative to its size, but at least to this share of the mean row's size: formats
-cannot represent much smaller rows well, and those hardly matter."""
+"""A weight row's error is relative to its size, but at least to this share of the mean row's: formats cannot represent
+smaller rows well, and these hardly matter."""
 LOST, ROW_SLACK = 0.9, 1.5
 """LOST: relative error from which a weight row counts as lost, however coarse its format (a row replaced by zeros has
 1). ROW_SLACK: allowed error of the worst row, as a multiple of what is allowed for all rows together."""

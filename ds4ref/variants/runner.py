@@ -30,16 +30,15 @@ from .scoped import ScopedFault
 AnyFault = Fault | ScopedFault
 
 NOISE = 2 * 2.0**-23
-"""Relative noise added to the inputs of blocks: two units in the last place of a float32. Measured with ds4's C code in
-mode ds4: its correct builds differ from our run without noise as much as our runs with 1 to 2 units of noise do
-(docs/reference/vectors.md). 16 units flip roundings that no correct build flips, and would hide bugs of that size."""
+"""Relative noise added to the inputs of blocks: two units in the last place of float32. Correct builds of ds4's C code
+differ from our mode ds4 without noise as much as our runs with 1 to 2 units do (docs/reference/vectors.md). 16 units
+flip roundings that no correct build flips, and would hide bugs of that size."""
 
 SMALL = 256 << 20
 """Bytes of weights below which a pass is too short to share among threads, so that several passes run in parallel."""
 
 ANYWHERE = frozenset({"embed", "result_output"})
-"""Ops and intermediates that every architecture has in the same form: a family of faults that changes only these can be
-used with any model."""
+"""Ops and intermediates that every architecture has: families of faults that change only these fit any model."""
 
 _NOISY = frozenset({"attn_norm", "ffn_norm", "KVnorm", "q_lora_norm", "result_norm"})
 

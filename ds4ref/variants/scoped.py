@@ -23,8 +23,7 @@ _OWN = ("ops", "shape", "rope", "visible", "kv_rounding", "index_rounding")
 
 
 class Scoped:
-    """Session hooks that apply one fault only where ``where`` is true; the output head counts as part of the last
-    layer's FFN half."""
+    """Session hooks that apply one fault only where ``where`` is true; the output head counts as the last FFN half."""
 
     def __init__(self, fault: Fault, where: Where):
         self.inner, self.where = fault.hooks(), where

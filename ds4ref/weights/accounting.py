@@ -1,9 +1,9 @@
 """Sorts every key and tensor of a model file into three groups: used, known to have no effect, or refused by name.
 
-A name is "computed" if the code that builds the model really used it: ``Config`` and ``Reads`` record every value that
-they return, and the code that binds tensors to a model knows which ones it took. Names without effect are listed in
-tables of ``Inert`` entries, each with its reason; an architecture may add entries. Any other name is refused: ignoring
-it could mean computing another model than the one in the file.
+A name is "computed" if the code that builds the model used it: ``Config`` and ``Reads`` record every value that they
+return, and binding tensors to a model records the tensors. Names without effect are listed in tables of ``Inert``
+entries, each with its reason; an architecture may add some. Any other name is refused: ignoring it could mean computing
+another model than the one in the file.
 
     account = settle(values, read, COMMON)
     account.check(path)

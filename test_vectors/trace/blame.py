@@ -1,10 +1,11 @@
 """Find the wrong ops of another engine: compare its dump with our ops run on its values.
 
-1. Run one pass without rounding, and two noisy ones that measure the effect of float noise.
-2. If float noise does not explain all differences, run one pass per rounding set; the one that explains most ops is the
-   engine's. A kind of op that another set explains in all layers is reported as rounding like that set, not as wrong.
-3. Every op whose result is beyond its budget (``budget``) is wrong, whatever came before it, as our op was run on their
-   inputs.
+1. Run one pass without rounding, and two with noise that measure the effect of float noise.
+2. If float noise does not explain all differences, run one pass per rounding set (where and how an engine rounds); the
+   one that explains most ops is the engine's. A kind of op that another set explains in all layers is reported as
+   rounding like that set, not as wrong.
+3. Every op whose result is off by more than ``budget`` allows is wrong, whatever came before it, as our op was run on
+   the other engine's inputs.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ RECIPES = ("f32", "iterated", "f64")
 
 @dataclass
 class WrongOp:
-    """An op, or a span of ops between two dumped points, that is beyond its budget.
+    """An op, or a span of ops between two dumped points, whose error is larger than its budget allows.
 
-    key        point at which the error was measured
+    key        point (named intermediate, layer) at which the error was measured
     judgement  the measured error and its budget
     inputs     nearest dumped points upstream of ``key``
     bridged    points between ``inputs`` and ``key`` that were not dumped and that we computed
-    rounding   rounding set it was judged in
+    rounding   rounding set in which our op was run
     rows       token positions of the point's rows
     where      sentences on where the error is
     causes     sentences on what would cause it
@@ -56,16 +57,16 @@ class WrongOp:
 
 @dataclass
 class BlameResult:
-    """Outcome of a blame run; a point is (name, layer).
+    """Result of a blame run; a point is (name, layer).
 
-    rounding    rounding set that the engine was judged in
+    rounding    rounding set that the other engine seems to use
     wrong       ops beyond their budgets, in the order of the pass
     clean       points within their budgets
     unjudged    points that could not be judged, with the reason
-    exceptions  kinds of op that round as another set does, with that set
-    missing     points that the dump does not have
+    exceptions  kinds of op that round as another set does: name of the op -> that set
+    missing     points that the dump does not have, with their layers if it has them in others
     causes      mistakes and tensors that explain wrong ops
-    coarse      kinds of op with an error like rounding that no set has, with its relative size
+    coarse      kinds of op with an error like a rounding that no set has: name of the op -> relative size of the error
     """
 
     rounding: str
@@ -80,7 +81,7 @@ class BlameResult:
 
 
 class Blaming:
-    """Passes of our model over one dump; passes that are needed twice are cached.
+    """Passes of our model with the values of one dump substituted; passes that are needed again are cached.
 
     theirs  the other engine's values
     ids     token ids of the pass
@@ -159,13 +160,18 @@ class Blaming:
         return self.reading(name, keep=True)
 
     def _noise(self, name: str) -> dict[Key, list[np.ndarray]]:
-        """Return how far two noisy passes lie from the clean one: distances (n,) by point and pass."""
+        """Return how far two noisy passes are from the clean one: by point, a distance per row (n,) for each pass."""
         return self.noise_of(name, self.clean_pass(name), self.layers)
 
     def noise_of(
         self, name: str, quiet: Reading, layers: Collection[int], faults: Sequence[Fault] = (), late: bool = False
     ) -> dict[Key, list[np.ndarray]]:
-        """Return how far two noisy passes lie from ``quiet``, a pass with the same faults whose values were kept."""
+        """Return how far two noisy passes are from ``quiet``, a noiseless pass with the same faults and kept values.
+
+        name    rounding set
+        layers  layers to run
+        late    as in ``Forcing``
+        """
         rounding = ROUNDING[name]
         recipes = [recipe for recipe in RECIPES if recipe != rounding.numerics.rope]
         distances: dict[Key, list[np.ndarray]] = {}
@@ -178,7 +184,7 @@ class Blaming:
         return {key: values for key, values in distances.items() if len(values) == len(recipes)}
 
     def rounded(self, weights: Weights) -> dict[int, LayerWeights | Weights] | None:
-        """Return the weights by layer in the 16-bit type in which the engine computes; None if it has none."""
+        """Return our weights by layer, rounded to the 16-bit type in which the other engine computes; None if none."""
         if self.theirs.computed is None:
             return None
         if not self._rounded:
@@ -187,8 +193,10 @@ class Blaming:
         return self._rounded
 
     def flip(self, name: str, key: Key) -> np.ndarray | None:
-        """Return how far rounding set ``name`` moves the op's result from the unrounded one, by row (n,); None for
-        "exact"."""
+        """Return how far rounding set ``name`` moves the op's result from the unrounded one, by row (n,).
+
+        None for "exact", or if the two cannot be compared.
+        """
         if name == "exact":
             return None
         rounded, plain = self.clean_pass(name).ours.get(key), self.clean_pass("exact").ours.get(key)
@@ -200,9 +208,10 @@ class Blaming:
         return rms(difference(rounded, plain))
 
     def judge(self, name: str, key: Key, apart: np.ndarray, own: list[np.ndarray] | None = None) -> Judgement:
-        """Judge a point's distances by row, ``apart`` (n,), against its budget in rounding set ``name``.
+        """Judge whether a point is wrong: whether its distances by row, ``apart`` (n,), are beyond its budget.
 
-        ``own``: noise to use instead of that of the clean pass.
+        name  rounding set
+        own   noise to use instead of that of the clean pass
         """
         reading = self.clean_pass(name)
         noise = own or self.noise(name).get(key) or [np.zeros(len(apart))] * 2
@@ -212,7 +221,7 @@ class Blaming:
         return judge(apart, noise, reading.size[key], reading.lost[key], flip)
 
     def _float_limits(self, key: Key) -> np.ndarray:
-        """Return what float noise allows a point, by row (n,), measured without rounding."""
+        """Return the largest distance that float noise explains at a point, by row (n,), measured without rounding."""
         reading = self.clean_pass("exact")
         noise = self.noise("exact").get(key) or [np.zeros(len(reading.size[key]))] * 2
         return limits(noise, reading.size[key], reading.lost[key])
@@ -225,14 +234,14 @@ class Blaming:
     # --- what can be judged
 
     def rows_of(self, key: Key) -> np.ndarray:
-        """Return the token positions of the point's rows (n,); plain indices for compressed rows."""
+        """Return the token positions of the point's rows (n,); the rows' indices if they are compressed cache rows."""
         fits = self.theirs.get(key, None)
         assert fits is not None
         rows = fits[0].rows
         return np.arange(len(fits[0].values)) if rows is None else rows
 
     def why_unjudged(self, key: Key, reached: Collection[Key]) -> str:
-        """Return the reason why a dumped point cannot be judged; "" if it can."""
+        """Return why a dumped point cannot be judged, "" if it can; ``reached``: all points that the pass computes."""
         inputs, bridged = span(key, self.theirs.keys(), self.n_layers, reached)
         incomplete = [k for k in (*inputs, key) if k in self.theirs.matches and self._has_gaps(k)]
         if incomplete and any(OPS[name].carried for name, _ in bridged):
@@ -248,9 +257,9 @@ class Blaming:
 
 
 def choose(case: Blaming, numerics: str | None) -> tuple[str, dict[str, str]]:
-    """Find the rounding set that explains most of the engine's ops, and kinds of op that round as another set does.
+    """Return (rounding set that explains most of the engine's ops, kinds of op that round as another set: that set).
 
-    ``numerics``: name of a rounding set to use without a search.
+    ``numerics``: name of a rounding set to use without a search (None: search).
     """
     if numerics is not None:
         return numerics, {}
@@ -285,11 +294,11 @@ def choose(case: Blaming, numerics: str | None) -> tuple[str, dict[str, str]]:
 
 
 def _merit(name: str, shares: dict[str, dict[Key, float]], points: Sequence[Key]) -> tuple[float, ...]:
-    """Return how much a rounding set explains, to be compared in order.
+    """Return how much the rounding set ``name`` explains, as a tuple to compare sets by.
 
-    The number of ops first; then the share of the rows of ops that no set explains, which are wrong only in part. What
-    is stored comes after both, as it may have been dumped before it was rounded. Then all rows; ties go to the first
-    set of ROUNDING.
+    First the number of ops that it explains; then the share of explained rows in ops that no set explains, as these may
+    be wrong in some rows only. Cached points (``STORED``) count after both, as they may have been dumped before they
+    were rounded. Last, the share of all rows. ``shares``: explained share of rows, by set and point.
     """
     share = shares[name]
     stored = [key for key in points if key[0] in STORED]
@@ -305,7 +314,7 @@ def _wrong(case: Blaming, key: Key) -> bool:
 
 
 def _sample_layers(points: Collection[Key], case: Blaming) -> list[int]:
-    """Return the first layers that together have every kind of op among ``points``, and the layers they need."""
+    """Return the first layers that together have every kind of op among ``points``, and the layers to run for them."""
     kinds_covered: set[str] = set()
     layers = []
     for layer in case.layers:

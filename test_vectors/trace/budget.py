@@ -4,14 +4,14 @@ Only ``SIGMAS`` and ``FLIPS`` are set by hand. The rest is measured, for every o
 row):
 
     noise  change of our own result in two more runs, with inputs perturbed by a few units in the last place and by the
-           dump's storage error, and with other recipes for rope angles
+           dump's storage error, and with other ways to compute rope angles
     lost   storage error of their result
-    flip   total effect of the rounding set on the op. Noise can push single values across a rounding boundary; each
-           moves by one step, and a few such steps move a row less than rounding all of it does
+    flip   total effect of the rounding set on the op. Noise can push single values across a rounding boundary, and each
+           then moves by one step; a few such flips change a row less than rounding all of it does
 
-A row beyond its noise is *hard* if it is beyond the flips as well: no flip explains it. The other rows beyond their
-noise are *soft*. The op is wrong if it has more rows of either kind than the two noisy runs show against each other, or
-a hard one that is much further off than any of theirs.
+A row that is off by more than noise explains is *hard* if noise and flips together do not explain it either, else
+*soft*. The op is wrong if it has more rows of either kind than one noisy run compared with the other, or a hard row
+that is much further off than any row of these.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from dataclasses import dataclass
 import numpy as np
 
 SIGMAS = 4.0
-"""Allowed distance as a multiple of the distance between the noisy runs and the clean one."""
+"""Allowed distance as a multiple of that between the noisy runs and the noiseless one."""
 FLIPS = 1.5
-"""Allowed effect of flips, as a multiple of the whole effect of rounding on the row."""
+"""Allowed effect of flips, as a multiple of the effect of rounding all of the row."""
 FURTHER = 2.0
-"""A row is wrong whatever the noisy runs show if it is this many times further beyond its budget than any of theirs."""
+"""A single hard row makes an op wrong if it exceeds its limit by this many times more than any row of a noisy run."""
 ULP = 2.0**-22
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """Verdict on one op; a distance is the rms difference of a row.
+    """Verdict on one op; a distance is the rms difference between our row and theirs.
 
     wrong     whether the op is beyond its budget
     ratio     largest distance of a row in units of its limit
     relative  median distance in units of the median size of a row
     largest   largest distance of a row that is beyond its limit, in units of the row's size; 0 without one
     limit     median limit of a row
-    hard      mask over rows: beyond noise and flips
-    beyond    mask over rows: beyond noise
+    hard      mask over rows: further off than noise and flips explain
+    beyond    mask over rows: further off than noise explains
     """
 
     wrong: bool
@@ -52,9 +52,11 @@ class Judgement:
 
 
 def limits(noise: list[np.ndarray], size: np.ndarray, lost: np.ndarray) -> np.ndarray:
-    """Return the largest distance that noise and storage allow, by row (n,).
+    """Return the largest distance that noise and storage explain, by row (n,).
 
-    ``noise``: arrays (n,) of measured distances; ``size``, ``lost``: rms of the values and of their storage error (n,).
+    noise  distances of noisy runs from the noiseless one, an array (n,) each
+    size   rms of the values (n,)
+    lost   rms of their storage error (n,)
     """
     joint = np.max(np.nan_to_num(np.stack(noise), nan=0.0, posinf=0.0), axis=0)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -71,10 +73,10 @@ def judge(
     lost: np.ndarray,
     flip: np.ndarray | None,
 ) -> Judgement:
-    """Judge whether an op is beyond its budget; all arrays are (n,), one value a row.
+    """Judge whether an op's error is beyond its budget; all arrays are (n,), one value per row.
 
     apart  distance between our result and theirs
-    noise  distances of two noisy runs from the clean one
+    noise  distances of two noisy runs from the noiseless one
     size   rms of the values
     lost   rms of the storage error of their values
     flip   effect of the rounding set on our result; None if it rounds nothing

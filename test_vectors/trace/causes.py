@@ -1,8 +1,8 @@
-"""Search for the cause of a wrong op: a fault of the library, or a constant of a wrong size.
+"""Search for the cause of a wrong op: a known bug (a fault of the library), or a constant with a wrong value.
 
-Each fault is tried by running the layer with it on the other engine's inputs: a fault that brings the op within its
-budget is a candidate. It is then tried in all layers, and reported with the number of wrong ops it explains and the
-number of right ones it would spoil.
+Each fault is injected into our layer, which is run on the other engine's inputs. If the op's result then agrees with
+theirs (to within its budget), the fault is tried in all layers, and reported with the number of wrong ops it explains
+and the number of right ones it would make wrong (spoil).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ROTATED = frozenset(("Qcur", "KVrope", "KVcur", "KVcompress", "indexer_KVcompres
 MOST_CAUSES = 4
 """Largest number of causes to search for; each is searched among the ops that the previous ones do not explain."""
 TIES = 4
-"""Largest number of equally good faults named in one cause."""
+"""Largest number of faults named in one cause, if several explain the ops equally well."""
 
 
 @dataclass(frozen=True)
@@ -75,14 +75,14 @@ def _search(case: Blaming, result: BlameResult) -> None:
 
 
 COARSE = {"bf16": 2.0**-6, "": 2.0**-9}
-"""Largest relative difference that rounding to a float type explains, bfloat16 or others: four times its effect on one
-value. bfloat16 is considered only for an engine whose other ops use it."""
+"""Largest relative difference that rounding to bfloat16 ("bf16") or another float type ("") explains: four times its
+effect on one value. bfloat16 is considered only if the engine's rounding set uses it, and for attention outputs."""
 STRUCTURE = 0.2
-"""Largest structure (``patterns.structure``) of an error that counts as rounding."""
+"""An error counts as rounding only if its ``patterns.structure`` is at most this."""
 EVEN = 10.0
-"""Largest ratio of the 90 % to the 10 % quantile of the rows' errors that still counts as rounding."""
+"""An error counts as rounding only if the 90 % quantile of the rows' errors is at most this many times the 10 % one."""
 ALONE = 6.0
-"""Largest ratio of one row's error to the median that still counts as rounding: a mistake may be in one row only."""
+"""An error counts as rounding only if no row's is more than this many times the median, as in a mistake in one row."""
 
 
 def settle(case: Blaming, result: BlameResult) -> None:
@@ -93,7 +93,7 @@ def settle(case: Blaming, result: BlameResult) -> None:
     """
     for kind in dict.fromkeys(wrong.key[0] for wrong in result.wrong):
         same_kind = [wrong for wrong in result.wrong if wrong.key[0] == kind]
-        # attention kernels compute in 16 bits in engines that do not do so elsewhere
+        # some engines compute in 16 bits only in attention kernels
         coarse = result.rounding.startswith("bf16") or kind in ("kqv_out", "kqv_back")
         most = COARSE["bf16" if coarse else ""]
         sizes = [wrong.judgement.relative for wrong in same_kind]
@@ -111,10 +111,11 @@ def settle(case: Blaming, result: BlameResult) -> None:
 
 
 def _error_structure(case: Blaming, wrong: WrongOp) -> float | None:
-    """Return the structure of a point's error; None if it cannot be computed, or if the rows' errors are uneven.
+    """Return the structure (``patterns.structure``) of a point's error, near 0 for a rounding.
 
-    If the rounding set explains less than half of the difference from the unrounded op, theirs rounds otherwise there:
-    then what is left of the unrounded op counts.
+    None if it cannot be computed, or if the rows' errors are too uneven for a rounding. If the rounding set explains
+    less than half of the difference from our unrounded op, the other engine rounds differently there, and the
+    difference from the unrounded op may count instead.
     """
     fits = case.theirs.get(wrong.key, None)
     if fits is None or len(fits) != 1 or fits[0].values.shape[-1] < 8:
@@ -164,9 +165,9 @@ def _describe(case: Blaming, wrong: WrongOp) -> list[str]:
 
 
 def _find_fault(case: Blaming, result: BlameResult, unexplained: list[WrongOp]) -> Cause | None:
-    """Find the mistake that explains the first of ``unexplained``, and the most of the others; None if none does.
+    """Return the mistake that explains the first of ``unexplained``, and most of the others; None if none does.
 
-    Constants are fitted if no mistake of the library explains all of them without spoiling other ops.
+    Constants are fitted if no known fault explains all of them without making right ops wrong.
     """
     first = unexplained[0]
     formats = {tensor.fmt.name for tensor in case.engine.source.tensors.values()}
@@ -184,7 +185,11 @@ def _find_fault(case: Blaming, result: BlameResult, unexplained: list[WrongOp]) 
 
 
 class _Scored(NamedTuple):
-    """A cause; (ops explained less ops spoiled, - ops spoiled); whether it explains all and spoils none."""
+    """A cause with its score.
+
+    score  (ops explained minus right ops made wrong, minus the latter), to compare causes by
+    full   whether it explains all wrong ops and makes no right one wrong
+    """
 
     cause: Cause
     score: tuple[int, int]
@@ -194,8 +199,10 @@ class _Scored(NamedTuple):
 def _best(
     case: Blaming, result: BlameResult, unexplained: list[WrongOp], candidates: Sequence[tuple[Fault, bool]]
 ) -> _Scored | None:
-    """Return the candidate, a fault and ``late``, that explains the first of ``unexplained`` and the most of the
-    others."""
+    """Return the best of ``candidates``, scored: it explains the first of ``unexplained``, and most of the others.
+
+    A candidate is (fault, ``late`` as in ``Forcing``). None if no candidate explains the first.
+    """
     first = unexplained[0]
     exact, near = [], []
     for fault, late in candidates:
@@ -234,10 +241,10 @@ def _best(
 
 
 def _stored(case: Blaming, fault: Fault, rest: list[WrongOp]) -> tuple[Key, ...]:
-    """Return the points of ``rest`` that the fault explains in another rounding set, if all of them are stored.
+    """Return the points of ``rest`` that the fault explains in any rounding set, if all of them are cached points.
 
-    What is stored may have been dumped before it was rounded (``BlameResult.exceptions``), which does not show in ops
-    that are wrong.
+    Values for the KV cache may have been dumped before they were rounded, so another rounding set may apply to them
+    (``BlameResult.exceptions``); that cannot be found out for ops that are wrong.
     """
     explained: dict[Key, None] = {}
     if rest and all(wrong.key[0] in STORED for wrong in rest):
@@ -251,7 +258,10 @@ def _stored(case: Blaming, fault: Fault, rest: list[WrongOp]) -> tuple[Key, ...]
 
 
 def _acting(wrong: WrongOp, faults: Iterable[Fault]) -> Iterator[tuple[Fault, bool]]:
-    """Yield (fault, late) for faults that can act in the op; ``late``: on its inputs, after they were dumped."""
+    """Yield (fault, late) for those of ``faults`` that can change the op's result.
+
+    ``late``: the fault changes the op's inputs after they were dumped, not the op itself.
+    """
     points, inputs = {name for name, _ in wrong.bridged}, {name for name, _ in wrong.inputs}
     multiplies = any(OPS[name].tensors for name in points)
     for fault in faults:
@@ -264,8 +274,8 @@ def _acting(wrong: WrongOp, faults: Iterable[Fault]) -> Iterator[tuple[Fault, bo
 _NO_NOISE: dict[Key, list[np.ndarray]] = {}
 
 NEAR = 0.1
-"""A fault nearly explains a difference if it leaves less than this share of it. A wrong op may amplify the noise of its
-inputs more than a right one; then its own noise, measured with the fault in place, is its budget."""
+"""A fault nearly explains a difference if less than this share of it remains. As a wrong op may amplify the noise of
+its inputs more than a right one, the noise is then measured again with the fault injected."""
 
 
 def _is_explained(
@@ -278,7 +288,10 @@ def _is_explained(
 
 
 def _nearly_explained(case: Blaming, wrong: WrongOp, reading: Reading) -> bool:
-    """Whether a fault leaves less than NEAR of the difference in the median row beyond the budget."""
+    """Whether less than NEAR of the difference remains with a fault, in the median of the rows that were wrong.
+
+    ``reading``: the pass with the fault.
+    """
     apart, rows = reading.apart.get(wrong.key), wrong.judgement.beyond
     if apart is None or len(apart) != len(rows) or not rows.any():
         return False

@@ -1,9 +1,9 @@
-"""Fit the model's constants to a wrong op: the value of a constant with which our op gives their result.
+"""Fit the model's constants to a wrong op: find the value of a constant with which our op gives their result.
 
     for fault, late in fitted(case, wrong): ...      "attention.layer_norm_rms_epsilon is 0.001, not 1e-06"
 
-Constants are the families of ``ds4ref.variants``; those that a file declares are named by their metadata key and tried
-first. As only one op is computed, on the other engine's inputs, the value comes out to float precision.
+Each constant is a family of faults in ``ds4ref.variants``; those that model files store are named by their metadata key
+and tried first. As only one op is computed, on the other engine's inputs, the value is found to float precision.
 """
 
 from __future__ import annotations
@@ -29,16 +29,20 @@ FIELDS = {
     "indexer_topk": "index_topk", "experts_used": "n_used", "sinkhorn_rounds": "sinkhorn_iters",
     "swiglu_limit": "swiglu_limit",
 }  # fmt: skip
-"""Family -> field of the shape that a file declares."""
+"""Name of a family -> field of the model's shape that model files store."""
 FAR = 1e3
-"""Largest distance of a row that counts, in units of its size: a row infinitely far off must not hide the others."""
+"""Distances of rows are clipped to this, in units of their size, so that one infinite distance does not hide others."""
 
 Candidate = tuple[Fault, bool]
 """A fault, and whether it acts on the op's inputs after they were dumped."""
 
 
 def worded(name: str, value: float, shape: ModelShape) -> str:
-    """Describe a wrong constant, by its metadata key if it has one; ``name`` and ``value`` are the family's."""
+    """Describe a wrong constant in words, by its metadata key if it has one.
+
+    name   of the constant's family
+    value  the wrong value, in the family's units
+    """
     if name not in FIELDS:
         return FAMILIES[name].describe(value, shape)
     field = FIELDS[name]
@@ -49,7 +53,7 @@ def worded(name: str, value: float, shape: ModelShape) -> str:
 
 
 def _unit(name: str, shape: ModelShape) -> float:
-    """Return the metadata key's value for a family's value of 1."""
+    """Return the value of the metadata key that corresponds to the value 1 of the family ``name``."""
     return shape.route_scale if name == "routed_scale" else 1.0
 
 
@@ -58,7 +62,7 @@ def fitted(
 ) -> Iterator[Candidate]:
     """Yield faults in which a constant has the value that fits ``wrong`` best, those with a metadata key first.
 
-    candidates  leaves out faults that cannot act in the op
+    candidates  returns those of the given faults that can change the op, each with ``late`` as in ``Forcing``
     """
     for name in sorted(FAMILIES, key=lambda name: name not in FIELDS):
         family = FAMILIES[name]
@@ -72,8 +76,10 @@ def fitted(
 
 
 def _fit(case: Blaming, wrong: WrongOp, family: Family, late: bool) -> tuple[float, bool] | None:
-    """Return the value of a constant that fits a wrong op best, and whether values near it do the same; None if the
-    constant has no effect there, or none that leads nearer."""
+    """Return (value of a constant that fits a wrong op best, whether values near it fit equally well).
+
+    None if the constant has no effect on the op, or no value fits better than the right one.
+    """
     shape, key, layers = case.engine.shape, wrong.key, case.leading([wrong.key[1]])
     clean = case.clean_pass(wrong.rounding)
     size = max(float(np.median(clean.size[key])), 1e-30)
@@ -84,7 +90,7 @@ def _fit(case: Blaming, wrong: WrongOp, family: Family, late: bool) -> tuple[flo
 
     @cache
     def cost(value: float) -> float:
-        """Return the mean square of the rows' distances in units of a row's size; infinite if the op refuses it."""
+        """Return the mean square of the rows' distances in units of a row's size; infinite if ``value`` is rejected."""
         try:
             reading = case.reading(wrong.rounding, [family.fault(value)], layers, until=key, late=late)
         except (DataError, ArithmeticError):
@@ -99,13 +105,13 @@ def _fit(case: Blaming, wrong: WrongOp, family: Family, late: bool) -> tuple[flo
     best = _nearby(best, family, shape, cost) if family.whole else _refined(best, sorted(tried), family.log, cost)
     if cost(best) >= before:
         return None
-    # the ends of YaRN's ramp are whole channels, so that many values give the same
+    # the ends of YaRN's ramp are rounded to whole channels, so many values give the same result
     stepped = not family.whole and cost(best) in (cost(best * 0.99), cost(best * 1.01))
     return _plain(best, stepped, _unit(family.name, shape), cost), stepped
 
 
 def _wide(family: Family, shape: ModelShape) -> list[float]:
-    """Return values far from the right one, and that."""
+    """Return values to try that are far from the right one, and for some families the right one itself."""
     right = family.neutral(shape)
     if family.whole:
         low, high = family.limits(shape)
@@ -116,7 +122,7 @@ def _wide(family: Family, shape: ModelShape) -> list[float]:
 
 
 def _nearby(best: float, family: Family, shape: ModelShape, cost: Callable[[float], float]) -> float:
-    """Return the best whole number around ``best``."""
+    """Return the best whole number near ``best``, found by steps of 8, 4, 2 and 1."""
     low, high = family.limits(shape)
     step = 8
     while step >= 1:
@@ -127,7 +133,7 @@ def _nearby(best: float, family: Family, shape: ModelShape, cost: Callable[[floa
 
 
 def _refined(best: float, tried: list[float], log: bool, cost: Callable[[float], float]) -> float:
-    """Return the best value between the neighbours of ``best`` that were tried."""
+    """Return the best value between the neighbours of ``best`` in ``tried``; ``log``: search its logarithm."""
     from scipy.optimize import minimize_scalar
 
     at = tried.index(best)

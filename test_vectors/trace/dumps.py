@@ -1,16 +1,16 @@
 """Read other engines' intermediates: .npz, .safetensors, folders of raw values.
 
-Names are still the other engine's (``names`` maps them), and values of all but .npz are loaded on demand. Files are
-untrusted: any defect raises DataError with the file's name.
+Tensors have the other engine's names here (``names`` maps them to ours), and their values are loaded on demand, except
+for .npz. Files are untrusted: any defect raises DataError with the file's name.
 
-A folder of raw values has a ``manifest.jsonl``, a line for each tensor, which a program appends as it goes:
+A folder of raw values has a ``manifest.jsonl`` with a line per tensor, to which the dumping program appends:
 
     {"name": "Qcur", "layer": 3, "shape": [40, 8, 256], "file": "q.f32"}
 
-"dtype" defaults to float32, "offset" (bytes) to 0; "order": "ggml" lists dimensions fastest first; "position" is the
-first token of a chunk, where a tensor is written in chunks, which are joined in the order of the manifest. A line
-without a name holds what is true of all: "ids", "positions", "order". Without a manifest the files must be ds4's graph
-dumps, PREFIX_NAME-LAYER_posP.bin.
+"dtype" defaults to float32, "offset" (bytes) to 0; "order": "ggml" means that the shape lists the fastest dimension
+first. A tensor may be written in chunks of tokens, which are joined in the order of the manifest; "position" is a
+chunk's first token. A line without a name holds "ids", "positions" or "order" of the whole dump. Without a manifest the
+files must be ds4's graph dumps, PREFIX_NAME-LAYER_posP.bin.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ SHORT_DTYPES = {
 
 @dataclass(frozen=True)
 class DumpChunk:
-    """A whole tensor of a file, or its part for one run of consecutive tokens.
+    """A tensor of a dump, or the part of it for one chunk of consecutive tokens.
 
     load   function that reads the values
-    first  position of the chunk's first token, if the file says
+    first  position of the chunk's first token; None if the file does not give it
     """
 
     shape: tuple[int, ...]
@@ -68,7 +68,7 @@ class Dump:
     path       the file or folder
     tensors    chunks by name, in the order in which they were written
     ids        token ids of the pass, if the file has them
-    positions  token positions of the rows, if the file has them
+    positions  token positions of the tensors' rows, if the file has them
     about      the file's manifest, if it has one
     """
 
@@ -205,7 +205,7 @@ def _graph_dumps(folder: Path, dump: Dump) -> None:
 
 
 def _values(path: str, kind: str, shape: tuple[int, ...], offset: int) -> np.ndarray:
-    """Read an array; bfloat16 as float32."""
+    """Read an array of type ``kind`` at ``offset`` bytes; bfloat16 becomes float32."""
     count = math.prod(shape)
     try:
         values = np.fromfile(path, DTYPES[kind], count, offset=offset)

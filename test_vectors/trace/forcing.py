@@ -1,4 +1,4 @@
-"""Run our pass with another engine's values substituted at every dumped point.
+"""Run our pass with another engine's values substituted at every dumped point (named intermediate).
 
 At each point our value has just been computed from the other engine's values at the nearest dumped points upstream. It
 is compared with the other engine's value, which then replaces ours for the rest of the pass. So one pass gives, for
@@ -29,17 +29,17 @@ NOISE = 4 * 2.0**-23
 """Relative noise of a value summed in another order: a few units in the last place (see ds4ref.variants)."""
 
 INSIDE = 2.0
-"""What an engine that computes in a 16-bit type rounds on the way inside one op, which no point shows: of n values one
-standard deviation of their mean error is 1 / sqrt(n) of it."""
+"""Allowance for values that an engine which computes in a 16-bit type rounds inside an op, where no dump shows it: the
+storage error of a row of n values counts 1 + INSIDE / sqrt(n) times."""
 
 
 @dataclass
 class Reading:
-    """Comparison of our pass with another engine's values, by point.
+    """Comparison of our pass with another engine's values, by point (name, layer).
 
-    ours     our op's result on their inputs, as one array (rows, ...); for a choice (of experts, rows), its scores
-    apart    distance from the reference values, by row: rms over all other axes; for a choice, the largest score
-             difference of an exchanged candidate, infinite where counts differ. NaN: nothing to compare
+    ours     our op's result on their inputs, as one array (rows, ...); for a top-k, the scores it chose by
+    apart    distance from the reference values, by row: rms over all other axes; for a top-k, how far from a tie the
+             two choices are (``exchanged``). NaN: nothing to compare
     size     rms of the reference values, by row
     lost     rms of their largest storage error, by row
     order    points in the order in which the pass reached them
@@ -53,7 +53,7 @@ class Reading:
 
 
 class _ReachedEnd(Exception):
-    """The pass reached the point ``until``."""
+    """Raised to end a pass that has reached the point ``until``."""
 
 
 @dataclass
@@ -61,13 +61,15 @@ class Forcing:
     """Hooks of one pass that substitute another engine's values for ours.
 
     rounding  rounding set of the pass
-    faults    mistakes to inject
+    theirs    the other engine's values
+    rounding  rounding set of the pass
+    faults    bugs to inject
+    layers    layers to run (None: all)
     jitter    generator of noise on all inputs of ops: float noise, and the dump's storage error; None for no noise
-    against   compare our values with these instead of theirs (``ours`` of another pass)
-    keep      keep our values, which takes as much memory as the dump
-    layers    layers to run
+    against   compare our values with these (``ours`` of another pass) instead of with theirs
+    keep      keep our values in the reading, which takes as much memory as the dump
     until     end the pass after this point
-    late      apply the faults' edits of a dumped point to their value instead of ours
+    late      where a fault changes a dumped point, change their value before it is substituted, instead of ours
     """
 
     theirs: Theirs
@@ -131,7 +133,7 @@ class Forcing:
     def finished(self) -> Reading:
         """Return the reading and drop all other arrays.
 
-        Chunk and hooks may refer to each other; dropping the arrays frees them before the garbage collector runs.
+        Chunk and hooks may refer to each other, so the arrays would stay in memory until the garbage collector runs.
         """
         reading, self.reading = self.reading, Reading()
         self._used, self.parts, self.noise = {}, [], None
@@ -150,7 +152,7 @@ class Forcing:
         if self.against is not None and key not in self.against:
             return True
         if key[0] == "hc_attn_in" and key[1] > 0 and self.layers is not None and key[1] - 1 not in self.layers:
-            return True  # the previous layer was not run, so this input is no result of ours
+            return True  # the previous layer was not run, so this input was not computed by us
         flat = _side_by_side([ours.reshape(len(ours), -1) for ours in mine])
         theirs = _side_by_side([fit.values.reshape(len(fit.values), -1) for fit in fits])
         gaps = key[0] == "indexer_scores"
@@ -175,7 +177,7 @@ class Forcing:
     # --- choices
 
     def _choice(self, key: Key, value: Any, fit: Any, chunk: Any) -> Any:
-        """Return their ids instead of ours, and record how far the two choices are from a tie."""
+        """Return the ids that their top-k chose instead of ours, and record how far the two choices are from a tie."""
         scores, visible = self._scores(key[0], chunk)
         rows = np.arange(len(visible)) if fit.rows is None else fit.rows
         theirs = _id_mask(fit.values, visible[rows])
@@ -199,7 +201,7 @@ class Forcing:
         return _mask_ids(both, chunk.shape.index_topk)
 
     def _scores(self, name: str, chunk: Any) -> tuple[np.ndarray | None, np.ndarray]:
-        """Return the scores of the choice (T, n), if there are any, and each token's number of candidates (T,)."""
+        """Return (scores (T, n) by which the top-k ``name`` chose, None without any; number of candidates (T,))."""
         if name == "indexer_topk":
             visible = chunk.visible(4)
             scores = self._used.get("indexer_scores") if chunk.plan.scored else None
@@ -213,7 +215,7 @@ class Forcing:
         return (probs if bias is None else probs + bias), visible
 
     def _weights(self, value: np.ndarray, chunk: Any) -> np.ndarray:
-        """Return our routing weights on *their* probabilities and ids (our op computes all three at once)."""
+        """Return our routing weights for *their* expert probabilities and ids (our op computes all three at once)."""
         probs, own_probs = self._used["ffn_moe_probs"], self._used["ffn_moe_probs ours"]
         ids, own = self._used["ffn_moe_topk"], self._used["ffn_moe_topk ours"]
         if probs is own_probs and ids is own:
@@ -251,9 +253,9 @@ class Forcing:
         return chunk.store(chunk.kv_rounding(rows))
 
     def _with_noise(self, values: np.ndarray, kind: str | None) -> np.ndarray:
-        """Return ``values`` with float noise, and the error of storing or computing them in the type ``kind``.
+        """Return ``values`` with float noise, and with the error of storing or computing them in the type ``kind``.
 
-        "": as the dump stores them, or as the engine computes if that is coarser; None: float noise alone.
+        ``kind`` "": the 16-bit type that the engine computes in, else the type of the dump; None: float noise alone.
         """
         if self.noise is None or values.dtype.kind != "f":
             return values
@@ -262,13 +264,13 @@ class Forcing:
         noise = noise.reshape(values.shape) if len(noise) == values.size else np.resize(noise, values.shape)
         step = 0.0 if kind is None else self.theirs.half_step(values, kind or self.theirs.computed)
         with np.errstate(invalid="ignore", over="ignore"):
-            # a uniform error of one half step has a third of its square as variance
+            # an error uniform in +- half a step has a standard deviation of 0.577 half steps
             shaken = values * (1 + np.float32(NOISE) * noise) + (np.float32(0.577) * step * noise)
         return np.ascontiguousarray(np.where(np.abs(values) < -EMPTY, shaken, values), np.float32)
 
 
 def _visible_scores(scores: np.ndarray, chunk: Any, rows: np.ndarray | None = None) -> np.ndarray:
-    """Return the mask of scores that each token may see; the others are uninitialised memory."""
+    """Return the mask of the scores of cache rows that each token may see; the others are uninitialised memory."""
     visible = chunk.visible(4)
     if rows is not None:
         visible = visible[rows]
@@ -294,9 +296,13 @@ def _mask_ids(mask: np.ndarray, least: int) -> np.ndarray:
 
 
 def exchanged(ours: np.ndarray, theirs: np.ndarray, scores: np.ndarray | None) -> np.ndarray:
-    """Return, by token, the best score that only we chose minus the worst score that only they chose.
+    """Return, by token, how far two top-k choices are from a tie: our best score that they did not choose minus the
+    worst score that only they chose.
 
-    0 for equal choices; infinite where the counts differ, or for different choices without scores.
+    ours, theirs  masks of what was chosen (T, n)
+    scores        our scores (T, n)
+
+    0 for equal choices; infinite if the numbers chosen differ, or for different choices without scores.
     """
     only_ours, only_theirs = ours & ~theirs, theirs & ~ours
     differs = only_ours.any(axis=1) | only_theirs.any(axis=1)
@@ -329,8 +335,8 @@ def distance(ours: np.ndarray, theirs: np.ndarray, gaps: bool = False) -> np.nda
 def difference(ours: np.ndarray, theirs: np.ndarray, gaps: bool = False) -> np.ndarray:
     """Return ours - theirs (n, m), with defined values for masked and missing numbers.
 
-    0 where both are empty (EMPTY) or equal, infinite where only one is a number; with ``gaps``, NaN where theirs is
-    NaN.
+    0 where both are masked (below ``EMPTY``) or equal, infinite where only one is a number; with ``gaps``, NaN where
+    theirs is NaN.
     """
     with np.errstate(invalid="ignore", over="ignore"):
         apart = np.subtract(ours, theirs, dtype=np.float64 if theirs.dtype == np.float64 else np.float32)

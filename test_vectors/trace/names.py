@@ -7,11 +7,11 @@ A table is TOML (presets: ``presets/``) with one line per point (``ops.OPS``) an
     Qnorm = { name = "model.layers.{layer}.self_attn.q_b_norm.out", axes = "1HTF" }
     kqv_out = ["attn_raw-{layer}", "attn_hca-{layer}"]                      the first that the dump has
 
-    axes    letters of the dumped axes in order: those of ``ops.Op.axes``, 1 for an axis that is dropped, G and others
-            that are merged into the one after it. Without it shapes must agree, up to axes of size 1, merged axes, or
-            one order of axes that fits
+    axes    letters of the dumped axes in order: those of ``ops.Op.axes``, 1 for an axis of size 1 to drop, any other
+            letter for an axis to merge into the one after it. Without it, shapes must agree, except for axes of size 1,
+            merged axes, or a different order of axes if only one fits
     slice   [from, to] of the last axis
-    first   letter of an axis that the other engine pads, so that only its first entries count
+    first   letter of an axis that the other engine pads at its end, so that only the first entries count
     scale   factor on the dumped values: a number, or the name of a model dimension (index_scale)
     times   another dumped tensor to multiply the values by, broadcast over trailing axes
     parts   2: a point of two arrays, NAME.0 and NAME.1
@@ -120,7 +120,7 @@ def parse(text: str, where: str) -> NameTable:
 
 
 class _Table(msgspec.Struct):
-    """A table as it stands in its file."""
+    """A table as written in its TOML file."""
 
     points: dict[str, str | NameRule | list[str | NameRule]]
 
@@ -130,7 +130,7 @@ def _rule(value: str | NameRule) -> NameRule:
 
 
 def guess(names: Iterable[str], n_layers: int) -> tuple[NameTable, dict[Key, tuple[str, NameRule]]]:
-    """Return the preset that matches most of ``names``, and its matches; DataError if none matches any."""
+    """Return the preset that matches most of the dump's ``names``, and its matches; DataError if none matches any."""
     names = list(names)
     tables = [load(preset) for preset in PRESETS]
     candidates = [(table, table.find(names, n_layers)) for table in tables]

@@ -1,7 +1,7 @@
 """The graph of the pass: for every point its input points, formula, weight tensors and section of model.md (ops.toml).
 
-A *point* is a named intermediate (``ds4ref.archs.deepseek4.hooks``). If some points were
-not dumped, the error is located in a span of ops, from the nearest dumped points upstream.
+A *point* is a named intermediate (``ds4ref.archs.deepseek4.hooks``). If some points were not dumped, an error can only
+be located in a span of ops that begins at the nearest dumped points upstream.
 
     span(("Qcur", 3), {("attn_norm", 3)}, ...)  ->  q_lora, q_lora_norm, Qraw, Qnorm, rope_tables, Qcur
 """
@@ -18,15 +18,16 @@ BEFORE = "<"
 
 
 class Op(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How one point is computed.
+    """How one point (named intermediate) is computed.
 
     inputs   points it is computed from; a name prefixed with BEFORE is a point of the previous layer
     formula  formula in the notation of docs/explanation/model.md
     section  heading in docs/explanation/model.md
-    axes     one letter an axis: T token, N compressed row, W place in a window, H head, S slot (n-th chosen expert),
-             E expert, C stream, K source stream, R row of a score, F channel
+    axes     one letter per axis: T token, N compressed cache row, W place in a window, H head, S slot (n-th chosen
+             expert), E expert, C residual stream (hyper-connections), K source stream, R cache row that is scored,
+             F channel
     tensors  weights it uses, as the file's names without "blk.N." and ".weight"
-    carried  inputs that are also read at earlier tokens
+    carried  inputs of which the values at earlier tokens are read, too
     """
 
     inputs: tuple[str, ...]
@@ -42,7 +43,7 @@ OPS = msgspec.toml.decode(resources.files(__package__).joinpath("ops.toml").read
 
 HEAD_POINTS = frozenset(name for name in OPS if name.startswith("result_"))
 CHOICES = {"ffn_moe_topk": "experts", "indexer_topk": "rows"}
-"""Points that hold ids; they are compared as sets, and a different choice between near ties is no mistake."""
+"""Points that hold ids of what a top-k chose; compared as sets, and another choice between near ties is not wrong."""
 
 STORED = {"KVcur", "KVcompress", "indexer_KVcompress"}
 """Points that are stored in the KV cache; an engine may dump them before or after rounding them to the cache format."""
@@ -66,9 +67,10 @@ def upstream(key: Key, n_layers: int) -> list[Key]:
 def span(
     key: Key, dumped: Collection[Key], n_layers: int, reached: Collection[Key] | None = None
 ) -> tuple[list[Key], list[Key]]:
-    """Return (nearest dumped points upstream of ``key``, undumped points between them and ``key``, with ``key``).
+    """Return (nearest dumped points upstream of ``key``, undumped points between them and ``key``, and ``key`` itself).
 
-    Both are in the order of the pass. ``reached``: points that the pass has, as kinds of layers differ (None: all).
+    Both are in the order of the pass. ``reached``: points that this pass computes, as not every layer has all (None:
+    all of them).
     """
     start: set[Key] = set()
     bridged: set[Key] = {key}
@@ -92,7 +94,7 @@ def ordered(keys: Collection[Key], n_layers: int) -> list[Key]:
 
 
 def anchor(section: str) -> str:
-    """Return the link to a heading of docs/explanation/model.md, with GitHub's form of the anchor."""
+    """Return a link to the heading ``section`` of docs/explanation/model.md, with the anchor as GitHub forms it."""
     slug = "".join(c for c in section.lower() if c.isalnum() or c in " -")
     return "docs/explanation/model.md#" + slug.replace(" ", "-")
 

@@ -11,9 +11,9 @@ AXES = {
     "C": "residual stream", "K": "source stream", "R": "row", "F": "channel",
 }  # fmt: skip
 REST = 0.02
-"""A factor explains a difference if it leaves at most this share of it (multiplied block scales are rounded again)."""
+"""A factor explains a difference if at most this share of it remains; quantization rounds again after the factor."""
 SHARE = 0.02
-"""An index counts as affected if at least this share of the wrong rows is wrong there."""
+"""An index of an axis is affected if it is wrong in more than this share of the rows that are at the worst index."""
 LISTED = 8
 
 
@@ -23,7 +23,7 @@ def describe(
     """Return sentences on where and how ``theirs`` (n, ...) differs from ``ours`` by more than ``limit`` (n,).
 
     rows      token positions of the rows (n,)
-    axes      a letter per axis (AXES)
+    axes      one letter per axis, as in ``ops.Op.axes``
     rope_dim  number of rotated channels at the end of the last axis
     """
     ours, theirs = ours.astype(np.float64), theirs.astype(np.float64)
@@ -47,7 +47,13 @@ def describe(
 
 
 def _indices(name: str, where: np.ndarray, every: np.ndarray, rope_dim: int) -> str:
-    """Describe which of the indices ``every`` are affected, those in ``where``."""
+    """Describe which indices are affected: "channels 3 to 7".
+
+    name      of what is indexed, such as "channel"
+    where     the affected indices
+    every     all indices
+    rope_dim  number of rotated channels at the end, 0 if there are none
+    """
     n, tail = len(every), len(every) - rope_dim
     if len(where) == n:
         return f"all {n} {name}s" if n > 1 else f"{name} {where[0]}"
@@ -66,7 +72,10 @@ def _indices(name: str, where: np.ndarray, every: np.ndarray, rope_dim: int) -> 
 
 
 def _relation(ours: np.ndarray, theirs: np.ndarray, limit: np.ndarray) -> Iterator[str]:
-    """Yield how theirs follows from ours, for the wrong rows: as zero, by a factor, or by another arrangement."""
+    """Yield a sentence if a simple change makes theirs of ours: zero, a factor, or another order of the values.
+
+    ``ours``, ``theirs``: the wrong rows; ``limit``: their limits (n,).
+    """
     known = np.isfinite(ours) & np.isfinite(theirs) & (np.abs(ours) < 1e29)
     o, t = np.where(known, ours, 0), np.where(known, theirs, 0)
     if not (np.any(t) and np.any(o)):
@@ -84,7 +93,7 @@ def _relation(ours: np.ndarray, theirs: np.ndarray, limit: np.ndarray) -> Iterat
 
 
 def _close(candidate: np.ndarray, theirs: np.ndarray, limit: np.ndarray) -> bool:
-    """Whether nearly all rows are within four limits, or 1e-5 of their size if that is more."""
+    """Whether 90 % of the rows differ by at most four times their limit, or 1e-5 of their size if that is more."""
     apart = np.sqrt(np.square(candidate - theirs).reshape(len(theirs), -1).mean(axis=1))
     size = np.sqrt(np.square(theirs).reshape(len(theirs), -1).mean(axis=1))
     return bool((apart <= np.maximum(4 * limit, 1e-5 * size)).mean() > 0.9)

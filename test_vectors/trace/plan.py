@@ -1,8 +1,8 @@
-"""What to do after an unknown: which dump would decide, and the command that reads it.
+"""What to do after the diagnosis "unknown": which intermediates to dump, and the command that reads the dump.
 
-A mistake of an engine's code is made in every layer of a kind, so one layer of each kind is dumped; where the first
-wrong position is one at which compressed rows of one kind begin to matter, a layer of that kind alone.
-docs/reference/trace.md has the code that dumps.
+A bug in an engine's code is in every layer of a kind, so one layer of each kind is enough. If the first wrong position
+is where the compressed cache rows of one kind of layers begin to have an effect, a layer of that kind is enough.
+docs/reference/trace.md has code that dumps.
 """
 
 from __future__ import annotations
@@ -19,8 +19,11 @@ from ..diagnosis.verdict import Diagnosis
 
 @dataclass(frozen=True)
 class DumpPlan:
-    """Which intermediates of the other engine would tell where it is wrong: of the first ``tokens`` of the prompt, in
-    ``layers``."""
+    """A dump of the other engine's intermediates that would show where it is wrong.
+
+    tokens  number of tokens, from the start of the prompt
+    layers  layers to dump
+    """
 
     tokens: int
     layers: tuple[int, ...]
@@ -40,13 +43,13 @@ class DumpPlan:
 
 
 def planned(shape: Any, tokens: int, diagnosis: Diagnosis) -> DumpPlan | None:
-    """Return the dump of ``tokens`` tokens that would decide what is wrong with an engine of an unknown mistake.
+    """Return the dump of ``tokens`` tokens that would show what is wrong if the diagnosis is "unknown".
 
-    None for another verdict, and for an architecture that trace does not know: all but DeepSeek V4.
+    None for any other verdict, and for any model but DeepSeek V4, as trace knows no other. ``shape``: the model's.
     """
     if diagnosis.verdict != "unknown" or not isinstance(shape, ModelShape):
         return None
-    # below a rounding's noise anything may have begun earlier
+    # in a rounding set with much noise, the mistake may begin earlier than is seen
     exactly = diagnosis.mode in ROUNDING and not ROUNDING[diagnosis.mode].coarse
     first = diagnosis.first_position or 0
     near = [ratio for ratio in sorted(set(shape.ratios) - {0})

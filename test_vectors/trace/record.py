@@ -1,8 +1,8 @@
 """Record every named intermediate of our own pass in a safetensors file with a manifest.
 
-Tensors are named POINT.LAYER (those of the head: POINT); points of two arrays end in .0 and .1. The manifest is the
-entry "manifest" of the file's metadata, as JSON: model, digest, token ids, numerics, version, and for each tensor its
-point, layer, shape, type and meaning.
+Tensors are named POINT.LAYER (in the output head: POINT); a point of two arrays becomes two tensors, .0 and .1. The
+manifest is the entry "manifest" of the file's metadata, as JSON: model, digest, token ids, numerics, version, and for
+each tensor its point, layer, shape, type and meaning.
 """
 
 from __future__ import annotations
@@ -34,8 +34,10 @@ def record(
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Run the pass up to the last requested layer (None: all); return (tensors by name, manifest).
 
-    watch: returns what records some layers. UsageError for a layer that does not exist, DataError for token ids outside
-    the vocabulary.
+    cancel  called with each layer's number; may raise to end the pass
+    watch   returns the hooks that record the given layers
+
+    UsageError for a layer that does not exist, DataError for token ids outside the vocabulary.
     """
     shape = engine.shape
     wanted = {*range(shape.n_layers), HEAD} if layers is None else set(layers)

@@ -51,7 +51,7 @@ def entry(wrong: WrongOp) -> dict[str, Any]:
 
 
 def _first_row(wrong: WrongOp) -> int | None:
-    """Return the first position, or compressed row, that is beyond its budget."""
+    """Return the first position (or index of a compressed cache row) that is further off than noise explains."""
     beyond = wrong.rows[wrong.judgement.beyond]
     return int(beyond.min()) if len(beyond) else None
 

@@ -1,8 +1,8 @@
 """Another engine's values at the points of our pass, in our shapes and order of axes.
 
-Our shape of a point is known only when our pass reaches it, so values are read, reshaped and cached then. Values that
-cannot be brought into our shape are listed with the reason and treated as not dumped. The storage precision is inferred
-from the values themselves: if all of them are representable in float16, they were stored as float16.
+A point is a named intermediate. Our shape of a point is known only when our pass reaches it, so values are read,
+reshaped and cached then. Values that cannot be brought into our shape are listed with the reason and treated as not
+dumped. The storage precision is inferred from the values: if all are float16 numbers, they were stored as float16.
 """
 
 from __future__ import annotations
@@ -73,10 +73,10 @@ class Theirs:
         return set(self.matches) - set(self.unfit)
 
     def get(self, key: Key, ours: Any) -> tuple[Fit, ...] | None:
-        """Return the other engine's values at ``key``, one Fit for each array of the point.
+        """Return the other engine's values at ``key`` (point, layer), one Fit for each array of the point.
 
-        None if they were not dumped or cannot be brought into our shape, or if ``ours`` is None and they were not read
-        before.
+        ``ours``: our value, which has the shape to bring them into; None returns only values that were read before, or
+        the ids of a top-k. None if they were not dumped or cannot be brought into our shape.
         """
         if key not in self.matches or key in self.unfit:
             return None
@@ -103,10 +103,10 @@ class Theirs:
         return HALF_STEP[kind] * 2.0 ** np.floor(np.log2(size))
 
     def rounded(self, weights: Any) -> Any:
-        """Return ``weights`` (LayerWeights or Weights) with their vectors in the engine's 16-bit type; as they are if
-        it computes in float32.
+        """Return ``weights`` (LayerWeights or Weights) with their vectors rounded to the engine's 16-bit type.
 
-        Matrices stay: rounding them is as independent an error as rounding what they are multiplied with.
+        They are returned as they are if the engine computes in float32. Matrices are not rounded, as the error of that
+        is like the error of rounding their inputs, which counts already.
         """
         if self.computed is None:
             return weights
@@ -191,10 +191,10 @@ class Theirs:
     # --- precision
 
     def _precision(self) -> tuple[str, str | None]:
-        """Infer how the dump stores its values: (float type, 16-bit type in which the engine computes or None).
+        """Infer (float type in which the dump stores values, 16-bit type in which the engine computes or None).
 
-        An engine that computes in a 16-bit type may keep much in float32: where the values of one point in eight are
-        all of that type, any step in between may have been.
+        An engine that computes in a 16-bit type may keep many values in float32. So it is assumed to if the values of
+        more than one point in eight are all of that type.
         """
         counts = {"bfloat16": 0, "float16": 0, "float32": 0}
         for key, (name, _) in itertools.islice(sorted(self.matches.items()), 400):
@@ -216,7 +216,7 @@ class Theirs:
 
 
 def float_type(values: np.ndarray) -> str | None:
-    """Return the narrowest float type that holds all of ``values``; None if too few of them tell."""
+    """Return the narrowest float type that represents all of ``values``; None if too few of them are not integers."""
     sample = values.reshape(-1)[:: max(1, values.size // 2048)].astype(np.float32)
     sample = sample[np.isfinite(sample) & (sample != np.rint(sample))]
     if len(np.unique(sample)) < 16:
@@ -233,7 +233,12 @@ def as_type(values: np.ndarray, kind: str) -> np.ndarray:
 
 
 def fitted(values: np.ndarray, source: NameRule, axes: str, like: tuple[int, ...], name: str) -> np.ndarray:
-    """Bring ``values`` to shape (n, *like[1:]), where n may be less than like[0]; Unfit if that is not possible."""
+    """Bring ``values`` to our shape (n, *like[1:]), where n may be less than like[0]; Unfit if that is not possible.
+
+    source  rule of the name table
+    axes    letters of our axes (``ops.Op.axes``)
+    name    of the tensor, for messages
+    """
     tail = like[1:]
     width = int(np.prod(tail))
     if source.slice is not None:
@@ -268,7 +273,10 @@ def fitted(values: np.ndarray, source: NameRule, axes: str, like: tuple[int, ...
 
 
 def _reordered(values: np.ndarray, theirs: str, ours: str, name: str) -> np.ndarray:
-    """Transpose axes named by ``theirs`` into our order; letters that ours lacks go before the axis they merge into."""
+    """Transpose the axes named by ``theirs`` into our order; letters that ours lacks go before the axis they merge into.
+
+    ``name``: of the tensor, for messages.
+    """
     if len(theirs) != values.ndim:
         if values.ndim != len(theirs.replace("1", "")):
             raise Unfit(f"{name} has {values.ndim} axes, its table names {theirs}")

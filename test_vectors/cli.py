@@ -33,7 +33,7 @@ COMMANDS = {
     "doctor": "is my engine right? run all checks, write a report",
 }
 MODULES = {"trace": "trace.command", "doctor": "doctor.command"}
-"""Modules of commands that do not lie in the module of their name; each has a function ``run``."""
+"""Modules of the commands that are not in the module of their name; every command's module has a function ``run``."""
 
 
 def usage() -> str:

@@ -24,9 +24,9 @@ TOP_K = 5
 
 
 def differences(a: np.ndarray, b: np.ndarray) -> dict[str, np.ndarray]:
-    """Compare logits a and b (R, V) position by position; DataError unless the shapes agree. Arrays are (R,):
+    """Compare logits a and b (R, V) position by position; DataError unless the shapes agree. Return arrays (R,):
 
-    max, rms    of logit differences, or of log probability differences where only those are known
+    max, rms    of the differences between a and b (logits, or log probabilities if only those are known)
     kl          KL(A || B) in nats over the known support
     top1        whether the best token agrees; False where either row holds a NaN
     overlap     share of A's TOP_K best tokens that are among B's TOP_K
@@ -35,7 +35,7 @@ def differences(a: np.ndarray, b: np.ndarray) -> dict[str, np.ndarray]:
         raise DataError(f"logits of shapes {a.shape} and {b.shape} cannot be compared")
     a, b = a.astype(np.float64), b.astype(np.float64)
     with np.errstate(invalid="ignore", divide="ignore"):
-        # equal infinities (a token masked on both sides) are no difference
+        # equal infinities (a token that both mask) count as equal
         difference = np.where(a == b, 0.0, np.abs(a - b))
         p, q = log_softmax(a), log_softmax(b)
         weight = np.exp(p)
@@ -50,10 +50,10 @@ def differences(a: np.ndarray, b: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def summary(each: dict[str, np.ndarray], rows: np.ndarray, atol: float) -> dict[str, Any]:
-    """Summarise differences at the positions ``rows``; None for values that are not finite.
+    """Summarise ``each``, the result of ``differences`` at the positions ``rows``, over all positions.
 
-    ``non_finite``: number of positions whose difference is not finite; ``first_bad``: first position whose largest
-    difference exceeds ``atol`` or is not finite.
+    In the returned object, ``non_finite`` is the number of positions whose difference is not finite (then max, rms and
+    kl are None), and ``first_bad`` the first position whose largest difference exceeds ``atol`` or is not finite.
     """
     finite = np.isfinite(each["max"])
     bad = np.flatnonzero(~(each["max"] <= atol))
@@ -101,7 +101,7 @@ def run(argv: Sequence[str]) -> int:
         raise UsageError(f"expected two sides, A and B, not {len(args.sides)}")
     ids: Ids | None = None if args.token_ids is None else read_ids(args.token_ids)
     sides: dict[str, Observation] = {}
-    nameless = False  # rows of tables without ids are numbered
+    nameless = False  # whether a table had no token ids, so that its rows were numbered instead
     for name, spec, key in zip("AB", args.sides, (args.key, args.key_b or args.key), strict=True):
         kind = spec.partition(":")[0].partition("?")[0]
         if spec.lower().endswith(FILES) and kind not in ("local", "http", "https", "command"):
@@ -148,7 +148,7 @@ def run(argv: Sequence[str]) -> int:
         notes.append(f"NaN or infinite difference at {places}, first at {result['worst_position']}")
     show = [(k, _formatted(result[k], bool(result["non_finite"]) and k in ("max", "rms", "kl"))) for k in
             ("positions", "max", "rms", "kl", "top1", "overlap", "worst_position", "first_bad")]  # fmt: skip
-    # what is incomplete or broken cannot pass
+    # incomplete or broken data cannot pass
     result["passed"] = result["first_bad"] is None and not broken and not any(only.values())
     result["notes"] = notes
     finish(result, args.json, "\n".join([rows(("measure", "value"), show), *(f"note: {note}" for note in notes)]))

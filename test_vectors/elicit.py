@@ -1,7 +1,7 @@
 """Obtain an observation (log probabilities to diagnose) from a running engine.
 
-A local engine gives full logits. An HTTP endpoint that takes token ids or echoes prompt log probabilities gives every
-position at once; any other one continues a text greedily, which gives one position per generated token.
+A local engine gives full logits. An HTTP endpoint that echoes the log probabilities of a prompt gives every position at
+once; any other one continues a text greedily, which gives one position per generated token.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from .finding import distinct
 from .observation import Observation, OtherModel, from_logits, from_top
 
 FEWEST_KNOWN = 0.5
-"""Share of a server's tokens that are in the model's vocabulary, below which it serves another model."""
+"""If less than this share of a server's tokens is in our model's vocabulary, it serves another model."""
 PROBE = "The old mill by the river."
-"""Text whose echo is compared with what follows it."""
+"""Text by which an echo is tested: its last step is compared with the step generated after it."""
 SAME = 0.05
-"""Nats within which two values of a token count as the same: a prompt and its echo are one prefill."""
+"""Two log probabilities of a token closer than this, in nats, count as the same; both come from prefill of one text."""
 GENERATED = 32
 """Tokens to generate for a continuation."""
 LENGTHS = {"short": 24, "mixed": 120, "text": 199, "long": 199}
@@ -36,7 +36,10 @@ LENGTHS = {"short": 24, "mixed": 120, "text": 199, "long": 199}
 
 
 def probed_echo(target: Target, top: int, cancel: Cancellation | None = None) -> tuple[list[Step], Step | None]:
-    """Return the echo of ``PROBE``, and the step after it (None: the echo is of another text, or lists nothing)."""
+    """Return the target's echo of ``PROBE``, and the step generated after that text.
+
+    The step is None if the target echoed another text or no alternatives. ``top``: number of alternatives to request.
+    """
     steps = target.score_text(PROBE, top)
     if b"".join(s.token.raw for s in steps) != PROBE.encode() or not steps[-1].top:
         return steps, None
@@ -45,7 +48,10 @@ def probed_echo(target: Target, top: int, cancel: Cancellation | None = None) ->
 
 
 def is_early(steps: Sequence[Step], after: Step | None) -> bool:
-    """Whether an echo lists each token with the distribution after it, which belongs to the next one."""
+    """Whether an echo is off by one: each token comes with the distribution after it, which predicts the next token.
+
+    ``steps``: the echo of a text; ``after``: the step generated after it.
+    """
     return after is not None and _same(steps[-1], after) and not _same(steps[-2], steps[-1])
 
 
@@ -73,10 +79,10 @@ def elicit(
 
     engine  our engine with the same model; its tokenizer maps bytes to ids
     chat    send prose as a user message, which tests the chat template, too
-    early   the target's echo lists each token with the distribution after it, which belongs to the next one
+    early   the target's echo is off by one: each token comes with the next token's distribution
 
-    UsageError if the target cannot take such a prompt. OtherModel if its tokens are those of another one. DataError
-    for a continuation that ``cancel`` ended.
+    UsageError if the target does not accept such a prompt. OtherModel if its tokens are those of another model.
+    DataError if ``cancel`` ended the continuation.
     """
     if ids is not None and chat:
         raise UsageError("token ids cannot be sent as a chat")
@@ -107,7 +113,7 @@ def elicit(
 
 
 def _text(engine: Engine, prompt: str) -> str:
-    """Return LENGTHS[prompt] tokens of prose as text."""
+    """Return prose of LENGTHS[prompt] tokens, as text."""
     ids = engine.tokenizer.encode(prose(2000, seed=7))
     return engine.tokenizer.decode(ids[: LENGTHS[prompt]]).decode("utf-8", "ignore").strip()
 
@@ -118,13 +124,16 @@ def _entry(known: dict[bytes, int], position: int, step: Step) -> tuple[int, lis
 
 
 def unknown_tokens(known: Collection[bytes], steps: Iterable[Step]) -> tuple[list[bytes], int]:
-    """Return the tokens with bytes of their own that are not ``known``, and the number of all of them."""
+    """Return (tokens in ``steps`` that are not ``known``, number of different tokens in ``steps``).
+
+    Tokens whose bytes do not identify them (``finding.distinct``) are ignored.
+    """
     raws = {t.raw for step in steps for t in (step.token, *step.top) if distinct(t.raw)}
     return sorted(raws.difference(known)), len(raws)
 
 
 def _check_vocabulary(known: dict[bytes, int], steps: Sequence[Step]) -> None:
-    """Raise OtherModel if most of the tokens with bytes of their own are not in the vocabulary."""
+    """Raise OtherModel if most of the tokens in ``steps`` are not in our vocabulary (``known``: its bytes -> id)."""
     odd, count = unknown_tokens(known, steps)
     if count - len(odd) < FEWEST_KNOWN * count:
         raise OtherModel(
@@ -134,10 +143,11 @@ def _check_vocabulary(known: dict[bytes, int], steps: Sequence[Step]) -> None:
 
 
 def _echoed(engine: Engine, tokens: list[int], steps: list[Step], early: bool) -> Observation:
-    """Convert echoed steps: the distribution after position t is in the next token's step, or if ``early`` in its own.
+    """Make an observation from the echo ``steps`` of a text that our tokenizer splits into ``tokens``.
 
-    A BOS token that the server added is dropped. Where the server splits the text differently, only positions with a
-    token boundary on both sides remain.
+    The distribution after position t is in the next token's step, or if ``early`` in its own. A BOS token that the
+    server added is dropped. If the server splits the text differently, only positions at which a token ends in both
+    remain.
     """
     known, tokenizer = ids_by_bytes(engine.tokenizer), engine.tokenizer
     _check_vocabulary(known, steps)

@@ -1,4 +1,4 @@
-"""One finding of any check: what was looked at, how it ended, where, the evidence, and what to do next."""
+"""The result of any check, a Finding: what was checked, the outcome, where, the evidence, and what to do next."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 
 class Outcome(enum.Enum):
-    """Outcome of a check, worst first; the value is its name in JSON. There is no outcome "right"."""
+    """Outcome of a check, worst first; the value is its name in JSON. No outcome claims that an engine is right."""
 
     WRONG = "wrong"
     UNEXPLAINED = "unexplained"
@@ -30,7 +30,7 @@ class Outcome(enum.Enum):
 
     @property
     def rank(self) -> int:
-        """Return the place among outcomes, the worst first."""
+        """Return the place of this outcome when they are ordered from worst (0) to best."""
         return RANKS[self]
 
     @property
@@ -45,7 +45,7 @@ WORDS = dict(zip(Outcome, (
 ), strict=True))  # fmt: skip
 RANKS = {outcome: rank for rank, outcome in enumerate(Outcome)}
 OPEN = (Outcome.FAILED, Outcome.UNSURE, Outcome.IMPOSSIBLE, Outcome.SKIPPED)
-"""Outcomes that are no answer."""
+"""Outcomes of checks that did not answer their question."""
 
 
 @dataclass(frozen=True)
@@ -59,18 +59,18 @@ class ShownToken:
 
 @dataclass
 class Finding:
-    """One question with its answer.
+    """The result of one check.
 
-    name       short name
-    says       the answer in one plain sentence without a full stop
-    outcome    how it ended
+    name       short name of the check
+    says       the result in one plain sentence without a full stop
+    outcome    outcome of the check
     positions  positions in the token list that it concerns; empty: all
     tokens     token ids that it concerns; empty: all
     figures    measured values by name
-    where      labelled rows of tokens that show the place
+    where      (label, tokens) that show the place in the text
     notes      remarks for the reader
     next       commands or steps for the reader
-    limit      detection limit: which differences could have been seen and which not
+    limit      detection limit: which differences the check could have seen, and which not
     """
 
     name: str
@@ -111,7 +111,7 @@ def plain(value: Any) -> Any:
 
 
 def distinct(raw: bytes) -> bool:
-    """Whether bytes identify a token: an API of text gives '' or U+FFFD for all bytes that are no text."""
+    """Whether bytes identify a token; APIs that return text give '' or U+FFFD for every token of invalid UTF-8."""
     return bool(raw) and b"\xef\xbf\xbd" not in raw
 
 
@@ -122,7 +122,10 @@ def visible(raw: bytes) -> str:
 
 
 def row(tokens: Sequence[tuple[bytes, int | None]], at: int, around: int = 6) -> list[ShownToken]:
-    """Return the tokens within ``around`` of position ``at``, the token at ``at`` marked."""
+    """Return the tokens within ``around`` positions of ``at`` for display, the one at ``at`` marked.
+
+    ``tokens``: (bytes, id) of all tokens.
+    """
     first, last = max(0, at - around), at + around + 1
     shown = [ShownToken(visible(raw), number, first + i == at) for i, (raw, number) in enumerate(tokens[first:last])]
     more = ShownToken("\u2026")

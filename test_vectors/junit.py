@@ -1,4 +1,4 @@
-"""Files that a check writes: every step as JSON, and JUnit XML, the format that CI systems display."""
+"""Write the result files of a check: all steps as JSON, and JUnit XML, the format that CI systems display."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .verdicts import CaseResult
 
 
 def write_results(args: Namespace, result: Mapping[str, Any], results: Sequence[CaseResult]) -> None:
-    """Write the files that --out and --junit name."""
+    """Write the files named by --out (JSON: ``result`` and every step of ``results``) and --junit."""
     if args.out:
         with atomic_output(args.out) as out:
             out.write((json.dumps({**result, "results": [r.to_json() for r in results]}, indent=1) + "\n").encode())
@@ -24,7 +24,7 @@ def write_results(args: Namespace, result: Mapping[str, Any], results: Sequence[
 
 
 def report(results: Sequence[CaseResult], name: str) -> bytes:
-    """Return JUnit XML with one test case per vector.
+    """Return JUnit XML of a test suite ``name`` with one test case per result.
 
     Expected divergences and incomparable cases count as skipped, with their reason.
     """

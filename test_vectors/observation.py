@@ -1,7 +1,7 @@
-"""Another engine's log probabilities in one form, made from full logits or from a few log probabilities per step.
+"""Another engine's log probabilities in one form (an Observation), made from full logits or from top-k lists.
 
-A table whose shape or scale shows that it holds no logits is refused or repaired here (``tables``); a repair is
-recorded as a finding of the observation. ``reading`` reads files.
+If the shape or the scale of a table shows that its numbers are not logits (``tables``), it is converted or rejected; a
+conversion is recorded as a finding of the observation. ``reading`` reads files.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from .tables import BASES, BROKEN, REFUSE, TELLING, WARN, broken, examine, paddi
 Ids = Sequence[int] | np.ndarray
 MAX_ID = 2**31 - 1
 DEGENERATE = SILENT
-"""A log probability at or below this is an API's value for "none"."""
+"""A log probability at or below this means "no value", as APIs that send -9999 do."""
 TOP_SUM = 1e-3
-"""Allowed excess over 1 of the summed probabilities of a top-k list, in addition to the rounding of its decimals."""
+"""The probabilities of a top-k list may sum to 1 plus this, and plus the rounding of their decimals."""
 
 
 class OtherModel(DataError):
-    """Raised for sound data that does not fit this model's vocabulary."""
+    """Raised for valid data of another model: it does not fit this model's vocabulary."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Observation:
     rows      int64 (R,), ascending positions in ids; row r is the distribution after token ids[rows[r]]
     support   None for the whole vocabulary, else int64 (R, K) token ids, -1 where there are fewer
     logprobs  float64 (R, V) or (R, K); NaN where support is -1
-    raw       whether absolute logits were given (so that their offset is known, too)
+    raw       whether logits were given, which unlike log probabilities have an offset that can be compared
     table     the table (R, V) as read, in its own dtype, which shows its storage precision; None if there was none
     findings  what was repaired or dropped while reading
     stored    inferred storage precision of the numbers ("" for float32 and finer)
@@ -58,7 +58,7 @@ class Observation:
 
     @property
     def full(self) -> bool:
-        """Return whether the whole vocabulary is known."""
+        """Return whether the log probabilities of the whole vocabulary are known."""
         return self.support is None
 
     def top(self, k: int) -> Observation:
@@ -97,7 +97,7 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
 
 
 def from_logits(ids: Ids, logits: np.ndarray, rows: Ids | None = None, vocab: int | None = None) -> Observation:
-    """Make an observation of logits (T, V), or (R, V) at the positions ``rows``.
+    """Make an observation from logits (T, V) after each of ``ids``, or (R, V) at the positions ``rows``.
 
     Probabilities, and log probabilities to base e, 2 or 10, are recognised and converted. ``vocab``: size of the
     model's vocabulary. DataError if the shapes do not match, OtherModel if they do not fit the vocabulary.
@@ -140,12 +140,15 @@ def to_logprobs(table: np.ndarray) -> tuple[np.ndarray, str]:
         x = np.asarray(table, np.float64) * BASES.get(kind, 1.0)
         floor = x.max(axis=1, keepdims=True) + SILENT
         if (x <= floor).any():
-            x = np.where(x <= floor, -np.inf, x)  # a mask written as a large number
+            x = np.where(x <= floor, -np.inf, x)  # masked tokens may have a large negative number instead
         return log_softmax(x), kind
 
 
 def _scaled(observation: Observation, findings: list[Finding]) -> Observation:
-    """Convert the values (R, V) in ``logprobs`` of any scale to log probabilities, with their storage rounding."""
+    """Convert the values (R, V) in ``logprobs``, of any scale, to log probabilities, and add their storage rounding.
+
+    ``findings``: those so far; a conversion is added.
+    """
     logs, kind = to_logprobs(observation.logprobs)
     if kind == "probabilities":
         return _of_probabilities(observation, logs, findings)
@@ -155,7 +158,7 @@ def _scaled(observation: Observation, findings: list[Finding]) -> Observation:
     storage, shared = variance(observation.logprobs), None
     if storage is not None:
         storage = storage * BASES.get(kind, 1.0) ** 2
-        if kind == "logits":  # the normaliser spreads the rounding of the likely tokens over the whole row
+        if kind == "logits":  # normalising spreads the rounding error of the likely tokens over the whole row
             shared = np.nansum(np.exp(2 * logs) * storage, axis=1)
             storage = storage + shared[:, None]
     return replace(
@@ -170,7 +173,10 @@ def _scaled(observation: Observation, findings: list[Finding]) -> Observation:
 
 
 def _of_probabilities(observation: Observation, logs: np.ndarray, findings: list[Finding]) -> Observation:
-    """Use the logarithm of probabilities; a 0 underflowed in storage, so that token is unknown, not impossible."""
+    """Return the observation with ``logs``, the logarithms of its probabilities.
+
+    A probability of 0 underflowed when it was stored, so that token is unknown (NaN), not impossible.
+    """
     findings.append(Finding("probabilities", "these are probabilities, not logits: their logarithm was taken", WARN))
     lost = observation.logprobs == 0
     if lost.any():
@@ -184,8 +190,9 @@ def from_top(
 ) -> Observation:
     """Make an observation of ``entries``: (position, [(token id, logprob), ...]) in any order.
 
-    Degenerate values are dropped; a None, NaN or +infinity is a finding. Lists of probabilities are converted.
-    DataError without usable values, OtherModel for ids beyond ``vocab``.
+    Values that mean "no value" (``DEGENERATE``) are dropped; None, NaN or +infinity is recorded as a finding. Lists of
+    probabilities are converted. ``vocab``: size of the model's vocabulary. DataError without usable values, OtherModel
+    for ids beyond the vocabulary.
     """
     listed = {int(position): [(int(i), p) for i, p in top] for position, top in entries}
     usable = {
@@ -226,7 +233,10 @@ def from_top(
 
 
 def _not_numbers(listed: dict[int, list[tuple[int, float | None]]]) -> list[Finding]:
-    """Return a finding for positions with None, NaN or +infinity; -infinity (an impossible token) is no finding."""
+    """Return a finding if positions have None, NaN or +infinity; -infinity (an impossible token) is valid.
+
+    ``listed``: by position, (token id, log probability) of its alternatives.
+    """
     bad = sorted(
         position for position, top in listed.items() if any(p is None or np.isnan(p) or p == np.inf for _, p in top)
     )
@@ -237,7 +247,7 @@ def _not_numbers(listed: dict[int, list[tuple[int, float | None]]]) -> list[Find
 
 
 def preflight(seen: Observation) -> list[Finding]:
-    """Return all findings (defects) of an observation, worst first, with those made while reading it."""
+    """Return all defects of an observation as findings, worst first, including those found while reading it."""
     findings = list(seen.findings)
     values = seen.logprobs if seen.table is None else seen.table
     if seen.support is None:
@@ -258,7 +268,7 @@ def preflight(seen: Observation) -> list[Finding]:
 
 
 def _listed(seen: Observation, support: np.ndarray) -> list[Finding]:
-    """Check top-k lists: sums above 1, tokens listed twice, no distribution at all."""
+    """Return findings about top-k lists: sums above 1, tokens listed twice, no distribution at all."""
     listed, findings = support >= 0, []
     values = np.where(listed, seen.logprobs, -np.inf)
     if (np.where(listed, seen.logprobs, 0.0) == 0).all():

@@ -1,6 +1,7 @@
 """Read and write ds4's own vector file, ``official.vec`` (docs/reference/vectors.md).
 
-The API behind them reported 0 for the chosen token and -9999 for the others: they hold tokens, but no distribution.
+The API from which ds4's vectors were recorded gave log probability 0 to the chosen token and -9999 to the others, so
+they contain tokens, but no distribution.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ HEADER = (
 )
 MAX_PATH, MAX_STEPS, MAX_TOP, MAX_LINE = 511, 16, 32, 2048
 DEGENERATE = -1000.0
-"""Log probabilities at or below it mean "none"."""
+"""Log probabilities at or below this mean "no value"."""
 
 KNOWN_DIVERGENCE = {
     "long_memory_archive": "the public API and ds4's graph disagree after the FP4 indexer change (ds4's own note)",
@@ -30,7 +31,7 @@ KNOWN_DIVERGENCE = {
 """Cases of ds4's set on which correct engines are expected to differ."""
 
 CTX = 16384
-"""Context size of a prompt that states none, in tokens: that of most of ds4's cases."""
+"""Context size in tokens of a prompt that does not state one: that of most of ds4's cases."""
 
 Steps = tuple[tuple[bytes, tuple[tuple[bytes, float], ...]], ...]
 _HEX, _NUMBER = r"((?:[0-9a-f]{2}){1,128})", r"([0-9]{1,10})"
@@ -47,7 +48,10 @@ _FORMS = {
 
 @dataclass(frozen=True)
 class VecCase:
-    """One case of an official.vec; each of ``steps`` is (chosen bytes, [(bytes, logprob)])."""
+    """One case of an official.vec: a prompt and the expected answer.
+
+    Each of ``steps`` is (bytes of the chosen token, ((bytes, log probability) of each alternative)).
+    """
 
     id: str
     ctx: int
@@ -55,7 +59,7 @@ class VecCase:
     steps: Steps
 
     def repetition(self) -> Repetition:
-        """Convert the steps to a recorded answer."""
+        """Return the steps in the form of a recorded answer."""
         steps = []
         for chosen, top in self.steps:
             alternatives = [TokenRecord(list(raw), logprob) for raw, logprob in top]
@@ -65,13 +69,17 @@ class VecCase:
 
 
 class _Reader:
-    """Lines of a .vec without comments and blank lines."""
+    """Reader of the lines of a .vec file, which skips comments and blank lines."""
 
     def __init__(self, data: bytes, where: str):
         self.where, self.number, self._lines = where, 0, data.split(b"\n")
 
     def next(self, kind: str) -> tuple[str, ...] | None:
-        """Return the fields of the next line, which must be of this kind; None at the end, if a case may follow."""
+        """Return the fields of the next line; None at the end of the file.
+
+        ``kind``: "case", "step", "top" or "end". DataError for a line of another kind, or if the file ends where a line
+        other than a case must follow.
+        """
         while self.number < len(self._lines):
             line = self._lines[self.number]
             self.number += 1
@@ -88,7 +96,7 @@ class _Reader:
         raise self.error(f'"{_FORMS[kind]}" is missing')
 
     def count(self, text: str, low: int, high: int, name: str) -> int:
-        """Return a number within its bounds."""
+        """Return ``text`` as a number; DataError, which calls it ``name``, if it is not ``low`` to ``high``."""
         if not low <= int(text) <= high:
             raise self.error(f"{name} must be {low} to {high}, not {text}")
         return int(text)
@@ -125,7 +133,10 @@ def _step(reader: _Reader, index: int) -> tuple[bytes, tuple[tuple[bytes, float]
 
 
 def write_vec(cases: Sequence[VecCase]) -> bytes:
-    """Return the file's bytes; alternatives without a value are dropped, as ds4's generator does."""
+    """Return an official.vec with these cases as bytes; alternatives without a value are left out, as by ds4.
+
+    DataError for a case that the format cannot hold.
+    """
     out = list(HEADER)
     for case in cases:
         if len(case.steps) > MAX_STEPS or not case.steps:

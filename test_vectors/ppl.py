@@ -1,8 +1,8 @@
 """``ds4-vectors ppl``: perplexity by depth, with standard errors.
 
-Short vectors cannot reveal long-context faults, so a text is scored in windows that end at several depths: the tokens
-of a window are predicted from everything before them. Errors of neighbouring tokens are correlated, so standard errors
-are computed from blocks of 64 tokens.
+Short vectors cannot reveal bugs at long contexts, so a text is scored in windows that end at several depths: the tokens
+of a window are predicted from everything before them. The values of neighbouring tokens are correlated, so standard
+errors are computed from means of blocks of 64 tokens.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ ECHO_NOTE = (
 )
 BLOCK = 64
 ECHO_TOP = 5
-"""Alternatives by which an echo is verified."""
+"""Number of alternatives to request with an echo, which show whether it is off by one (``echo_agrees``)."""
 WARM = 32
-"""Number of tokens at the start that are context only, as in ds4's perplexity (docs/reference/ds4.md)."""
+"""Number of tokens at the start of the text that are not scored, as in ds4's perplexity (docs/reference/ds4.md)."""
 
 
 def block_error(values: np.ndarray, block: int = BLOCK) -> float:
@@ -51,11 +51,14 @@ def block_error(values: np.ndarray, block: int = BLOCK) -> float:
 
 
 def by_depth(nll: np.ndarray, depths: Sequence[int], window: int) -> list[dict[str, Any]]:
-    """Average ``nll`` over the window before every depth that the text reaches; return depth, number of tokens, their
-    mean nll with its standard error, and their perplexity (infinite where that overflows) with its own.
+    """Average negative log likelihoods over the window before every depth that the text reaches.
 
-    ``nll`` (n,): nats of token i + 1 given the tokens up to i; depths and ``window`` are in tokens. TargetError if a
-    token in a window has no finite value, as leaving it out would flatter the engine.
+    nll     (n,) nats of token i + 1 given the tokens up to i
+    depths  where windows end, in tokens
+    window  length of a window in tokens
+
+    Return per depth: number of tokens, mean and perplexity (infinite on overflow), both with standard errors.
+    TargetError if a token in a window has no finite value, as leaving it out would flatter the engine.
     """
     scores = []
     for depth in depths:
@@ -76,9 +79,10 @@ def by_depth(nll: np.ndarray, depths: Sequence[int], window: int) -> list[dict[s
 def score(
     target: Target, text: str, limit: int | None, progress: Callable[[int, int], None] = lambda done, total: None
 ) -> tuple[list[Step], int]:
-    """Score the first ``limit`` tokens of ``text``; return their steps, and how many there would be.
+    """Score the first ``limit`` tokens of ``text`` (None: all); return (their steps, number of tokens to score).
 
-    After Ctrl-C these are fewer: the tokens scored so far by a local engine. An endpoint returns all tokens at once.
+    After Ctrl-C there are fewer steps: those that a local engine has scored. An endpoint returns all steps at once.
+    ``progress`` is called with (tokens scored, all tokens).
     """
     target.require(Ability.SCORE, needed_for="ppl")
     if not isinstance(target, LocalTarget):
@@ -96,9 +100,10 @@ def score(
 
 
 def echo_agrees(target: Target) -> bool | None:
-    """Return whether the target echoes each token with the distribution before it; None if that cannot be told.
+    """Return whether the target echoes each token with the distribution that predicts it; None if unknown.
 
-    Some servers list the one after it (docs/reference/vectors.md): every perplexity from their echo is wrong.
+    Some servers give each token the distribution after it (docs/reference/vectors.md); a perplexity from such an echo
+    is wrong.
     """
     if target.continues_text() is False:
         return None

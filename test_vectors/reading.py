@@ -1,14 +1,15 @@
-"""Read another engine's logits or log probabilities from a file; the suffix tells the format.
+"""Read another engine's logits or log probabilities from a file; the suffix selects the format.
 
-full    .npz with ``ids`` (T,) and ``logits`` (T, V) (``ds4 --dump-logits``), optionally ``rows``; .npy; .csv
+full    .npz with ``ids`` (T,) and ``logits`` (T, V) (``ds4 --dump-logits``), optionally ``rows``, the positions of the
+        rows of ``logits``; .npy; .csv
         .bin .raw .f32: rows of float32, little-endian, without a header
         JSON: {"prompt_tokens": n, "logits": [...]}: one row of logits, or a list of rows; optionally "ids" or "rows"
 top-k   JSON: a list of {"position": t, "top": [[id, logprob], ...]}, or {"ids": [...], "rows": [as above]}
 greedy  JSON: {"source": "ds4", "prompt_tokens": n, "steps": [{"selected": {...}, "top_logprobs": [...]}]}, as
-        ``--dump-logprobs`` of ds4 and of ours writes it: step i is after the prompt and the i tokens chosen before
+        ``--dump-logprobs`` of ds4 and of ours writes it: step i follows the prompt and the i tokens chosen before
 
-A dump of ds4 holds no prompt: its ids come from the caller, or from the caller's text through the tokenizer, as
-``ds4 --nothink`` renders it.
+A dump of ds4 does not contain the prompt: the caller passes its ids, or its text, which is then tokenized in the chat
+template of ``ds4 --nothink``.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ FILES = (".npz", ".npy", ".csv", ".tsv", ".json", ".jsonl", *RAW)
 
 
 class _File(NamedTuple):
-    """A file, and what the caller knows of it (``read``)."""
+    """A file to read, and what the caller knows about it (the parameters of ``read``)."""
 
     path: str
     ids: Sequence[int] | None
@@ -56,14 +57,14 @@ class _Row(msgspec.Struct):
 
 
 class _Top(msgspec.Struct):
-    """The best tokens of several positions."""
+    """A top-k file: the best tokens at several positions."""
 
     ids: Ids | None = None
     rows: list[_Row] | None = None
 
 
 class _Prompted(msgspec.Struct):
-    """What a dump of logits or of greedy steps says of its prompt; ``rows``: positions of the logits."""
+    """The fields of a JSON dump that describe its prompt, and ``rows``, the positions of its rows of logits."""
 
     ids: Any = None
     rows: list[int] | None = None
@@ -74,11 +75,15 @@ class _Prompted(msgspec.Struct):
 
 
 def read_ids(path: str) -> list[int]:
-    """Read token ids from a JSON list, {"ids": [...]}, or the output of ``ds4 --dump-tokens``; else DataError."""
+    """Read token ids from a JSON list, {"ids": [...]}, or the output of ``ds4 --dump-tokens``.
+
+    DataError for any other file.
+    """
     text = _text(path)
     head, _, rest = text.partition("\n")
     starts = [line.split(None, 1)[0] for line in rest.split("\n") if line[:7].strip().isdecimal()]
-    if starts and head.replace(" ", "") == f"[{','.join(starts[: head.count(',') + 1])}]":  # a line per id follows
+    # --dump-tokens prints the list, then a line per id
+    if starts and head.replace(" ", "") == f"[{','.join(starts[: head.count(',') + 1])}]":
         text = head
     data = _json(path, text)
     try:
@@ -98,7 +103,7 @@ def read(
     tokenizer  the model's, for dumps that hold text
     vocab      size of the model's vocabulary
     prompt     (system, user) text of a dump that has neither ids nor text
-    numbered   number the rows of a table without ids instead of refusing it
+    numbered   if a table has no token ids, use 0, 1, 2, ... instead of raising an error
 
     DataError if the file holds no logits, OtherModel if they do not fit the vocabulary.
     """
@@ -142,7 +147,7 @@ def read_npz(path: str) -> dict[str, np.ndarray]:
 
 
 def _agreed(file: _File, own: np.ndarray | None) -> np.ndarray:
-    """Return the token ids, those of the file if it has some; DataError if the caller's are others."""
+    """Return the token ids: those in the file (``own``), else the caller's; DataError if both exist and differ."""
     path, given = file.path, file.ids
     if own is None:
         if given is None:
@@ -160,7 +165,8 @@ def _agreed(file: _File, own: np.ndarray | None) -> np.ndarray:
 def _load(path: str, kind: str, load: Callable[[Any], T]) -> T:
     """Call ``load`` with the open file; DataError for any exception.
 
-    Damaged archives fail in many ways: zlib, zip, struct, NumPy's parser, a header that asks for too much memory.
+    ``kind``: what the file should be, for the message. Any exception, as damaged archives fail in many ways: in zlib,
+    zip, struct, NumPy's parser, or by a header that demands too much memory.
     """
     try:
         with open(path, "rb") as file, warnings.catch_warnings():
@@ -212,7 +218,7 @@ def _of_json(file: _File, data: Any) -> Observation:
 
 
 def _of_greedy(file: _File, data: dict[str, Any]) -> Observation:
-    """Convert greedy steps; the last token chosen was not fed to the engine, so it is no input."""
+    """Convert a dump of greedy steps; the token chosen last is left out, as it was not fed to the engine."""
     try:
         dump = read_dump(json.dumps(data).encode(), file.path)
     except TargetError as error:
@@ -228,7 +234,7 @@ def _of_greedy(file: _File, data: dict[str, Any]) -> Observation:
 
 
 def _of_rows(file: _File, data: dict[str, Any]) -> Observation:
-    """Convert rows of logits; a single row is that of the last token, as in a dump after prefill."""
+    """Convert a dump of rows of logits; a single row belongs to the last token, as in a dump after prefill."""
     rows, given = data["logits"], _converted(file, data, _Prompted)
     try:
         table = np.array(rows if rows and isinstance(rows[0], list) else [rows], np.float64)  # None becomes NaN
@@ -243,7 +249,12 @@ def _of_rows(file: _File, data: dict[str, Any]) -> Observation:
 
 
 def _prompt(file: _File, given: _Prompted, own: list[int] | None, chosen: Sequence[int]) -> list[int]:
-    """Return the prompt's ids: those in the file, the given ones without the continuation, or those of its text."""
+    """Return the prompt's ids: those in the file, else the caller's without the continuation, else those of its text.
+
+    given   what the file states about its prompt
+    own     the prompt's ids in the file
+    chosen  ids that were generated after the prompt
+    """
     path, ids = file.path, file.ids
     if own is not None:
         if ids is not None and list(ids) not in (own, own + list(chosen), own + list(chosen[:-1])):
@@ -254,7 +265,7 @@ def _prompt(file: _File, given: _Prompted, own: list[int] | None, chosen: Sequen
     if ids is not None:
         before, source = list(ids), "the ids given are"
         if count is not None and before[count:] in (list(chosen), list(chosen[:-1])):
-            before = before[:count]  # the given ids are of the prompt, or of all that was fed
+            before = before[:count]  # the caller's ids may include the generated tokens
     elif text is not None:
         from ds4ref.text.prompts import encode_chat_prompt
 
@@ -274,7 +285,10 @@ def _prompt(file: _File, given: _Prompted, own: list[int] | None, chosen: Sequen
 
 
 def _raw(path: str, count: int, vocab: int | None) -> np.ndarray:
-    """Read a file of float32 as (rows, vocab), or if ``vocab`` is None as ``count`` rows; DataError if neither fits."""
+    """Read a file of float32 as rows of ``vocab`` values, or if that is None as ``count`` rows of equal length.
+
+    DataError if the file's size does not fit.
+    """
     try:
         size = os.stat(path).st_size
         if vocab is None:
@@ -283,7 +297,7 @@ def _raw(path: str, count: int, vocab: int | None) -> np.ndarray:
                 raise DataError(f"{path}: {size} bytes do not divide into {count} float32 rows, one per token id")
         hint = ""
         for width, name in ((2, "16-bit"), (8, "64-bit")):
-            if size == width * vocab * count:  # which may fill whole rows of float32, too
+            if size == width * vocab * count:  # such a file may also fill whole rows of float32
                 hint = f"; {count} rows of {name} numbers fit: write float32"
         if not size or size % (4 * vocab) or hint:
             if not hint and size % (4 * count) == 0:

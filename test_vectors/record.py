@@ -1,7 +1,7 @@
 """Record runs of ``ds4-vectors`` in the run store.
 
-A row is a case: verdict, tokens and, where the engine gave every log probability, the summed NLL that
-``ds4-report compare`` compares two runs by.
+Each case of a run is a row of the store: verdict, tokens and, if the engine gave every log probability, the summed
+negative log likelihood by which ``ds4-report compare`` compares two runs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PROG = "ds4-vectors"
 
 
 def add_store(flags: Parser) -> None:
-    """Add the options of commands whose runs are stored."""
+    """Add the options --store, --no-store and --label to a command whose runs are stored."""
     add(flags, "--store")
     add(flags, "--no-store")
     add(flags, "--label", help="name of the run in the store (that of the vectors)")
@@ -47,8 +47,10 @@ def opened(args: Namespace) -> Iterator[Store | None]:
 
 
 def describe(target: Target, store: Store | None) -> dict[str, Any]:
-    """Return model, engine and numerics of a target for a stored run; hash a local model's file if a store caches
-    it."""
+    """Return model, engine and numerics of a target, to be stored with a run.
+
+    A local model's file is hashed; ``store`` caches the hash.
+    """
     from ds4ref.targets.local import LocalTarget
 
     about = target.identity()
@@ -80,7 +82,12 @@ def keep(
 ) -> None:
     """Add a run to the store with its environment, and print its number on stderr; do nothing without a store.
 
-    ``status``: complete, stopped or failed.
+    argv           arguments of the command
+    facts          what describes the run: target, model, settings
+    rows           one row per case
+    prompt_sha256  digest of the prompts, so that only runs on equal prompts are compared
+    label          name of the run
+    status         "complete", "stopped" or "failed"
     """
     if store is None:
         return

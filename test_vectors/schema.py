@@ -1,8 +1,8 @@
-"""Vectors on disk: one directory per checkpoint, versioned, schema-checked, hashed.
+"""Recorded vectors on disk: one directory per model checkpoint, versioned, schema-checked, hashed.
 
     vectors/<name>/manifest.json        source, model, request parameters, the cases with their hashes and state
-    vectors/<name>/prompts/<id>.txt     the user's text, exactly
-    vectors/<name>/cases/<id>.json      all recorded answers of the source
+    vectors/<name>/prompts/<id>.txt     the user's text, byte for byte
+    vectors/<name>/cases/<id>.json      all answers of the source (the engine that was recorded) to that prompt
 
 Case files are written atomically, and the manifest holds their SHA-256, so a file that is not in the manifest or does
 not match it is never read. A complete directory is never changed: a new checkpoint gets a new directory.
@@ -46,7 +46,7 @@ class StepRecord(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True)
 
     token  the chosen token
     top    alternatives with the chosen token among them, best first
-    rest   alternatives without a usable probability (-9999) or without bytes, which are not compared
+    rest   alternatives that are not compared, as they have no usable log probability (-9999) or no bytes
     """
 
     token: TokenRecord
@@ -55,7 +55,7 @@ class StepRecord(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True)
 
 
 class Repetition(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
-    """One answer of the source, with the token counts it reported."""
+    """One answer of the recorded engine to a prompt, with the token counts that it reported."""
 
     steps: list[StepRecord]
     finish: str
@@ -76,7 +76,7 @@ class RecordedCase(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=Tru
 
 
 class ExpectedDivergence(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
-    """A known divergence of correct engines and its reason; ``step`` None: anywhere in the case."""
+    """The reason why correct engines are known to diverge on a case, and at which ``step`` (None: at any)."""
 
     reason: str
     step: int | None = None
@@ -96,7 +96,7 @@ class CaseEntry(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
 
 
 class Manifest(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
-    """Contents of a vector directory; ``complete`` False marks a partial capture."""
+    """Contents of a directory of vectors; ``complete`` is False until every case is captured."""
 
     schema: str
     name: str
@@ -119,7 +119,10 @@ def sha256(data: bytes) -> str:
 
 
 def decode(data: bytes, kind: type[T], schema: str, where: str) -> T:
-    """Decode and validate JSON of a schema; DataError names the invalid field."""
+    """Decode and validate JSON as ``kind``, whose "schema" field must be ``schema``; DataError names the invalid field.
+
+    ``where``: name of the file, for messages.
+    """
     try:
         value = msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -157,7 +160,7 @@ class Vectors:
 
     @staticmethod
     def exists(folder: str | os.PathLike[str]) -> bool:
-        """Return whether the folder has a manifest."""
+        """Return whether the folder already has a manifest, that is, holds vectors."""
         return Path(folder, "manifest.json").is_file()
 
     def save(self) -> None:
@@ -185,7 +188,7 @@ class Vectors:
         return case
 
     def add_prompt(self, entry: CaseEntry, text: bytes) -> None:
-        """Write a prompt file."""
+        """Write the prompt file of a case."""
         self._write(entry.prompt_file, text)
 
     def add_case(self, entry: CaseEntry, case: RecordedCase) -> None:
@@ -206,7 +209,7 @@ class Vectors:
 
 
 def record(step: Step, degenerate: float = -1000.0) -> StepRecord:
-    """Convert a target's step for storage; alternatives at or below ``degenerate`` go to ``rest``."""
+    """Convert a target's step for storage; alternatives with a log probability up to ``degenerate`` go to ``rest``."""
 
     def useful(t: Token) -> bool:
         return t.logprob is not None and t.logprob > degenerate

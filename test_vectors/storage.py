@@ -1,10 +1,11 @@
 """Infer from the values themselves how precisely another engine's numbers were stored.
 
-Logits saved as float16 differ from the engine's by up to half a unit in the last place, hundreds of times the float
-noise between two correct engines. That is no mistake, and its variance is known: the square of a unit over 12.
+Logits saved as float16 differ from the engine's by up to half a unit in the last place, which is hundreds of times the
+float noise between two correct engines. That is not a mistake of the engine, and the variance of this error is known:
+the square of a unit, divided by 12.
 
     written(values)             ("float16", 2^-11), ("4 decimals", 1e-4), ... or ("", 0.0)
-    variance(values)            mean square of that rounding by value; None if values are not rounded
+    variance(values)            mean square of that error for each value; None if values are not rounded
 """
 
 from __future__ import annotations
@@ -12,17 +13,17 @@ from __future__ import annotations
 import numpy as np
 
 SILENT = -1000.0
-"""Log probabilities at or below this are masks: no engine computes such values (float32 softmax ends at -104)."""
+"""Log probabilities at or below this mark masked tokens: engines compute none (a float32 softmax ends at -104)."""
 SAMPLE = 20000
 """Largest number of values to inspect."""
 TELLING = 5
-"""Fewest different values that must fit a precision before it is inferred."""
+"""Smallest number of different values from which a precision is inferred."""
 
 
 def written(values: np.ndarray) -> tuple[str, float]:
-    """Infer the precision of stored values: (name, largest relative (floats) or absolute (decimals) rounding step).
+    """Infer the precision of stored values: (name, largest rounding step, relative for floats, absolute for decimals).
 
-    ("", 0.0) if they are not rounded beyond their own type.
+    ("", 0.0) if they are no more rounded than by their own dtype.
     """
     x = _sample(values)
     if len(np.unique(x)) < TELLING:
@@ -32,7 +33,7 @@ def written(values: np.ndarray) -> tuple[str, float]:
         return f"{places} decimals" if places else "whole numbers", 10.0**-places
     with np.errstate(over="ignore"):
         half, single = x.astype(np.float16).astype(np.float64), x.astype(np.float32)
-    # bfloat16 first: in the usual range its values are float16 values, too
+    # bfloat16 first, as most bfloat16 values are float16 values, too
     if np.array_equal(single.astype(np.float64), x) and not (single.view(np.uint32) & 0xFFFF).any():
         return "bfloat16", 2.0**-8
     if np.array_equal(half, x):
@@ -43,7 +44,7 @@ def written(values: np.ndarray) -> tuple[str, float]:
 def decimals(values: np.ndarray) -> int | None:
     """Return the number of decimals (0 to 6) that values were rounded to.
 
-    None if they were not rounded, or to more decimals than their own type resolves.
+    None if they were not rounded, or to more decimals than their own dtype resolves.
     """
     x = _sample(values)
     kind = np.asarray(values).dtype
@@ -66,7 +67,7 @@ def variance(values: np.ndarray) -> np.ndarray | None:
         return np.full(values.shape, step**2 / 12)
     with np.errstate(divide="ignore", invalid="ignore"):
         exponent = np.floor(np.log2(np.abs(np.asarray(values, np.float64))))
-    # half a unit of the last place is ``step`` of the power of two below the value
+    # half a unit in the last place is ``step`` times the power of two below the value
     unit = 2 * step * np.exp2(np.where(np.isfinite(exponent), exponent, -24))
     return unit**2 / 12
 

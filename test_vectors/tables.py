@@ -1,16 +1,16 @@
-"""Check from shape, scale and values whether numbers are log probabilities of an engine at all.
+"""Check by shape, scale and values whether numbers can be an engine's logits or log probabilities at all.
 
     shape_problem(...), padding(table, vocab), scale(table)    used before there is an Observation
-    examine(table, positions), repeated(...)                   defects (``observation.preflight``)
-    refused(findings)                                          the first that makes a diagnosis pointless
+    examine(table, positions), repeated(...)                   find defects (for ``observation.preflight``)
+    refused(findings)                                          the first defect that makes a diagnosis pointless
 
 The outcome of a finding is one of:
 
-    REFUSE   no logits at all, or of another model: no conclusion is possible
-    BROKEN   the engine's output, or its dump, is wrong at these positions, for any model
-    WARN     usable, but something was repaired, or the form of the data hides something
+    REFUSE   these are not logits, or those of another model: no conclusion is possible
+    BROKEN   the engine's output, or its dump, is wrong at these positions, whatever the model
+    WARN     usable, but something was converted, or small differences cannot be seen in data of this form
 
-Nothing here knows the model; checks that need one are in ``diagnosis``.
+These checks do not need the model; those that do are in ``diagnosis``.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ SUM = 0.02
 """Allowed distance from 1 of a row's sum of probabilities. Storage causes 5e-4 in float16, 5e-3 in bfloat16, and
 0.5 x 10^-d x V with d decimals of V tokens. Logits never sum this close to 1 by chance in every row."""
 TELLING = 5
-"""Fewest known values of a row whose exact repetition is evidence: five values of two decimals agree by chance once in
-10^10."""
+"""Smallest number of values in a row whose exact repetition is evidence of a defect: five values of two decimals agree
+by chance once in 10^10."""
 SAMPLE = 64
-"""Rows by which the scale is found."""
+"""Number of rows from which the scale is inferred."""
 BASES = {"log": 1.0, "log10": float(np.log(10)), "log2": float(np.log(2))}
 
 
 def refused(findings: Sequence[Finding]) -> Finding | None:
-    """Return the first finding that makes the data useless, None if there is none."""
+    """Return the first finding (with outcome REFUSE) that makes the data useless; None if there is none."""
     return next((f for f in findings if f.outcome is REFUSE), None)
 
 
@@ -96,7 +96,12 @@ def _range(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def broken(name: str, says: str, positions: np.ndarray, wrong: np.ndarray) -> Finding:
-    """Return a finding about the rows in the mask ``wrong``; {at} in ``says`` names their positions."""
+    """Return a finding with outcome BROKEN about the rows in the mask ``wrong``.
+
+    name       short name of the finding
+    says       its sentence, in which {at} is replaced by the positions
+    positions  positions of all rows
+    """
     at = positions[wrong].tolist()
     if len(at) == 1:
         where = f"position {at[0]}"
@@ -118,7 +123,7 @@ def examine(table: np.ndarray, positions: np.ndarray) -> list[Finding]:
             says = f"{int(wrong.sum())} values are {description}, at {{at}}"
             findings.append(broken(name, says, positions, np.asarray(wrong.any(axis=1))))
     usable = ~(nan | high).any(axis=1)
-    # masked: -infinity, or a number that stands for it, in every usable row
+    # masked tokens: -infinity, or a large negative number instead, in every usable row
     masked = (x[usable] <= (most[usable].astype(np.float64) + SILENT)[:, None]).all(axis=0) & usable.any()
     tokens = tuple(np.flatnonzero(masked).tolist())
     if len(tokens) * 2 > width:
@@ -150,9 +155,10 @@ def examine(table: np.ndarray, positions: np.ndarray) -> list[Finding]:
 
 
 def repeated(table: np.ndarray, positions: np.ndarray, ids: np.ndarray) -> list[Finding]:
-    """Return a finding for rows that repeat an earlier one bit for bit, as a buffer that was not rewritten does.
+    """Return a finding if rows repeat an earlier one bit for bit, as if a buffer had not been overwritten.
 
-    Rows after the same two tokens are ignored, as an engine may repeat itself where its text does.
+    A row that follows the same two tokens as the earlier one is ignored: where the text repeats, an engine's output may
+    repeat, too. ``table`` (R, V), ``positions`` (R,), ``ids`` (T,): all token ids.
     """
     if table.shape[1] < TELLING or len(table) < 2:
         return []
@@ -163,7 +169,7 @@ def repeated(table: np.ndarray, positions: np.ndarray, ids: np.ndarray) -> list[
         origin = first.setdefault(hashlib.blake2b(row.tobytes()).digest(), r)
         a, b = int(positions[origin]), int(positions[r])
         alike = a >= 1 and np.array_equal(ids[a - 1 : a + 1], ids[b - 1 : b + 1])
-        # constant rows and masks have their own findings
+        # constant rows and masked tokens have findings of their own
         again[r] = origin != r and not alike and len(np.unique(row[np.isfinite(row)])) >= TELLING
     if not again.any():
         return []

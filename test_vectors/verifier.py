@@ -1,11 +1,12 @@
-"""Judge whether the tokens that an engine committed are those of greedy decoding, and if not, what is at fault.
+"""Judge whether an engine's answers (its committed tokens) are those of greedy decoding, and if not, what is wrong.
 
-Two engines that are right differ by noise, and noise reverses two tokens the more rarely, the further they lie apart. A
-verifier that accepts wrong drafts does not care how far apart they are. So two explanations of the tokens that are not
-the best are compared by their likelihood: noise alone, P(not the best) = exp(-lead / 3) / 2 / (1 + lead / scale), which
-allows for rare jumps as an expert chosen otherwise makes them (a logistic curve does not, and accuses right engines);
-and noise with a share of tokens that are wrong whatever the lead (the lapses of psychometric functions). Leads and
-scale are in nats.
+In speculative decoding, a verifier decides which drafted tokens are accepted; one with a bug accepts wrong ones. Our
+engine (the judge) computes by how much its best token leads, in nats, wherever the engine committed a token. Two
+correct engines differ by noise, which reverses two tokens the more rarely, the larger the lead is; a verifier with a
+bug accepts wrong tokens whatever the lead. So two explanations of the tokens that are not the best are compared by
+their likelihood: noise alone, P(not the best) = exp(-lead / 3) / 2 / (1 + lead / scale), or noise and a share of tokens
+that are wrong whatever the lead (as the lapses of psychometric functions). The formula allows for rare large changes,
+such as by another choice of experts; a logistic curve does not, and accuses correct engines.
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ import numpy as np
 from .verdicts import CaseResult
 
 ODDS = math.log(1e4)
-"""Log likelihood ratio from which tokens are called wrong and not noise."""
+"""Smallest log likelihood ratio at which tokens are called wrong instead of explained by noise."""
 
 _SCALES = np.geomspace(1e-4, 3.0, 60)
 _REACH = 3.0
-"""Nats over which even rare jumps become rarer by a factor e."""
+"""If the lead is larger by this many nats, rare large changes become rarer by a factor e."""
 
 
 @dataclass(frozen=True)
 class Lapses:
-    """What explains the tokens that are not the best.
+    """The fitted explanations of the tokens that are not the judge's best.
 
-    scale       scale of the noise in nats, fitted with ``share``
+    scale       scale of the noise in nats, fitted together with ``share``
     share       share of tokens that are wrong whatever the lead
     odds        log likelihood ratio of noise and wrong tokens against noise alone
     noise_alone scale of the noise that would explain them without wrong tokens
@@ -44,17 +45,20 @@ class Lapses:
 
 @dataclass
 class Judgement:
-    """The verdict over all answers.
+    """The verdict over all answers; counts are of tokens.
 
-    verdict  "right"; "verifier" (wrong, but never before a draft); "elsewhere" (wrong also where no draft precedes);
-             "undecided" (noise would explain it); "nothing" (nothing could be compared)
-    tokens   tokens compared; ``first`` of them are the first of an answer, which no draft precedes
+    verdict  "right"; "verifier": tokens are wrong, but no first token of an answer, which is never drafted;
+             "elsewhere": first tokens are wrong, too; "undecided": noise may explain it; "nothing": nothing could be
+             compared
+    tokens   compared tokens; ``first`` of them are the first of an answer
     best     tokens that are the judge's best
-    flips    tokens below it by no more than the floor
+    flips    tokens below the judge's best by no more than the floor
     wrong    tokens below it by more; ``wrong_first`` of them are the first of an answer
-    close    tokens at which the judge's best leads by no more than the floor, where a wrong token is no mistake
-    worst    (answer, index, nats) of the widest gap; nats are the least if the token is not listed; None without a gap
-    says     the verdict in words, with what could not be seen
+    close    tokens at which the judge's best leads by no more than the floor, so that another one is not a mistake
+    worst    (answer, index, nats) of the token furthest below the best; a lower bound if it is not listed; None if all
+             are best
+    lapses   the explanations that were fitted
+    says     the verdict in words, with what was not tested
     """
 
     verdict: str
@@ -71,10 +75,10 @@ class Judgement:
 
 
 def weigh(results: Sequence[CaseResult], floor: float, known: bool = False) -> Judgement:
-    """Judge forced cases.
+    """Return the verdict over ``results``, the comparisons of answers with the judge (``verdicts.forced_case``).
 
-    floor  gap in nats that is no mistake, the one the cases were judged with
-    known  whether noise is known to stay below the floor: then any token below it is wrong
+    floor  a token may be this many nats below the best; the value with which the cases were judged
+    known  whether noise is known to be smaller than the floor: then any token further below is wrong
     """
     compared = [(r.id, s) for r in results for s in r.steps if s.verdict != "incomparable"]
     steps = [s for _, s in compared]
@@ -99,7 +103,11 @@ def weigh(results: Sequence[CaseResult], floor: float, known: bool = False) -> J
 
 
 def fit(leads: Sequence[float | None], off: Sequence[bool]) -> Lapses:
-    """Fit noise, and noise with lapses, to tokens that are ``off`` the best; unknown leads are left out."""
+    """Fit both explanations, noise alone and noise with wrong tokens, by maximum likelihood.
+
+    leads  lead of the judge's best token at each token, nats; None (unknown) is left out
+    off    whether the token is not the judge's best
+    """
     known = [(lead, wrong) for lead, wrong in zip(leads, off, strict=True) if lead is not None]
     lead = np.array([pair[0] for pair in known])
     missed = np.array([pair[1] for pair in known], bool)

@@ -273,7 +273,7 @@ def fitted(values: np.ndarray, source: NameRule, axes: str, like: tuple[int, ...
 
 
 def _reordered(values: np.ndarray, theirs: str, ours: str, name: str) -> np.ndarray:
-    """Transpose the axes named by ``theirs`` into our order; letters that ours lacks go before the axis they merge into.
+    """Transpose axes named by ``theirs`` into our order; letters that ours lacks go before the axis they merge into.
 
     ``name``: of the tensor, for messages.
     """

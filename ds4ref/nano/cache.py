@@ -1,4 +1,5 @@
-"""Disk cache of generated models (in ``kernels.cachedir``): each is built once, by one process, atomically.
+"""Disk cache of generated model files (in the folder of ``kernels.cachedir``): each is built once, by one process, and
+appears only when it is complete.
 
 The random model is checked by its SHA-256 on every use (about 10 ms) and rebuilt if it does not match. Slices are too
 large to hash: only their length is checked, which suffices because the writer never leaves a partial file.
@@ -21,7 +22,7 @@ from ..errors import DataError, ModelFileError
 
 try:
     import fcntl
-except ImportError:  # no advisory locks on this platform: the atomic rename still keeps files whole
+except ImportError:  # this platform has no advisory locks: files still appear only complete, by an atomic rename
     fcntl = None  # type: ignore[assignment]
 
 # SHA-256 of the random model. It changes only with the recipe, and then on purpose.
@@ -39,7 +40,10 @@ def cache_dir() -> Path:
 
 
 def kept(path: Path, intact: Callable[[Path], bool], make: Callable[[Path], None], wait: float = LOCK_SECONDS) -> str:
-    """Return ``path``, made first by one process if it is not ``intact``; raise DataError if that fails."""
+    """Return ``path``; if ``intact(path)`` is false, call ``make(path)`` first, in one process at a time.
+
+    Raise DataError if that fails, or if another process takes longer than ``wait`` seconds.
+    """
     if not intact(path):
         with building(path, wait):
             if not intact(path):  # no other process was faster
@@ -48,7 +52,10 @@ def kept(path: Path, intact: Callable[[Path], bool], make: Callable[[Path], None
 
 
 def reproduced(name: str, sha256: str, write: Callable[[Path], None]) -> str:
-    """Return the path of a generated model whose bytes have this digest; raise DataError if they come out otherwise."""
+    """Return the path of the generated model ``name``, written by ``write(path)`` unless the cache has it.
+
+    Raise DataError if the SHA-256 of the written file is not ``sha256``: it must be the same on every machine.
+    """
 
     def make(path: Path) -> None:
         write(path)
@@ -74,8 +81,10 @@ def slice_path(
     progress: Callable[[int, int], None] | None = None,
     model: str = "flash",
 ) -> str:
-    """Return the path of a slice with the real dimensions of Flash or Pro, built first if it is absent or
-    incomplete."""
+    """Return the path of a slice (``recipe.slice_shape``), built first if it is absent or incomplete.
+
+    recipe: storage formats, a key of ``RECIPES``. progress: called with (bytes done, bytes total).
+    """
     from .recipe import check_recipe, slice_shape, write_model
 
     shape = slice_shape(layers, experts, vocab, model)
@@ -86,7 +95,7 @@ def slice_path(
 
 
 def is_complete(path: Path) -> bool:
-    """Return whether ``path`` is a model file long enough for its tensors."""
+    """Return whether ``path`` is a GGUF file that is long enough for all its tensors."""
     from ..weights.gguf import GGUFFile
 
     try:
@@ -107,10 +116,10 @@ def file_sha256(path: Path) -> str | None:
 
 @contextmanager
 def building(path: Path, wait: float = LOCK_SECONDS) -> Iterator[None]:
-    """Hold the lock to build ``path``, waiting at most ``wait`` seconds for another process.
+    """Hold the lock for building ``path``, waiting at most ``wait`` seconds while another process holds it.
 
-    The lock belongs to an open file and vanishes with its process, so a crash never leaves it behind. Raise DataError
-    if the folder cannot be written or the wait times out.
+    The operating system releases the lock when the process ends, so a crash never leaves it behind. Raise DataError if
+    the folder cannot be written or the wait times out.
     """
     lock = path.with_name(f".{path.name}.lock")
     try:
@@ -140,7 +149,7 @@ def _lock(file: IO[str], path: Path, wait: float) -> None:
             return
         except BlockingIOError:
             pass
-        except OSError:  # a file system without locks: the atomic rename still keeps the file whole
+        except OSError:  # a file system without locks: files still appear only complete, by an atomic rename
             return
         if time.monotonic() > deadline:
             raise DataError(f"another process has been building {path} for {wait:.0f} s: try again later")
@@ -151,7 +160,7 @@ def _lock(file: IO[str], path: Path, wait: float) -> None:
 
 
 def _remove_leftovers(path: Path) -> None:
-    """Delete temporary files of killed builds. Only the lock's holder builds, so none of them is in use."""
+    """Delete temporary files that killed builds of ``path`` left. None is in use, because the caller holds the lock."""
     for leftover in path.parent.glob(f".{path.name}.*.part"):
         if leftover.is_dir():
             shutil.rmtree(leftover, ignore_errors=True)

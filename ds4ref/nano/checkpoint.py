@@ -1,8 +1,8 @@
-"""Writes models in DeepSeek's published layout, safetensors with JSON files: that of a GGUF, or trained weights.
+"""Writes models in DeepSeek's published layout, safetensors with JSON files: from a GGUF file or from trained weights.
 
-Weights are rounded to the formats that DeepSeek publishes: E4M3 with an E8M0 scale per 128 x 128 block in attention and
-shared experts, E2M1 with an E8M0 scale per 32 inputs in routed experts, BF16 and F32 in the rest (weights.md). The
-result serves as a test folder of any size for readers of such checkpoints.
+``write_checkpoint`` rounds weights to the formats that DeepSeek publishes: E4M3 with an E8M0 scale per 128 x 128 block
+in attention and shared experts, E2M1 with an E8M0 scale per 32 inputs in routed experts, BF16 and F32 in the rest
+(weights.md). The result serves to test readers of such checkpoints, at any size.
 
     with open_source("nano.gguf") as source:
         write_checkpoint(source, "folder")
@@ -35,11 +35,11 @@ FP8 = ("attn_q_a", "attn_q_b", "attn_kv", "attn_output_a", "attn_output_b", "ind
        "ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp")  # fmt: skip
 BF16 = ("token_embd", "output", "output_norm", "attn_norm", "ffn_norm", "attn_q_a_norm", "attn_kv_a_norm",
         "attn_compressor_norm", "indexer_compressor_norm", "indexer.proj", "ffn_gate_inp")  # fmt: skip
-"""Tensors stored as BF16, named without "blk.N." and ".weight"; others are F32, FP4 (routed experts) or I64 (hash
-routing)."""
+"""Tensors stored as FP8 and as BF16, named without "blk.N." and ".weight"; others are stored as FP4 (routed experts),
+I64 (hash routing) or F32."""
 
 _TINY = re.compile(r".*(?:hc_\w+_(?:base|scale)|attn_sink|gate\.bias)")
-"""Trained tensors that stay F32."""
+"""Published names of the small trained tensors that are stored as F32; ``write_trained`` stores others as BF16."""
 
 SPLITS = (
     r"\p{N}{1,3}",
@@ -47,16 +47,18 @@ SPLITS = (
     r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
     r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
 )
-"""DeepSeek's passes of the pre-tokenizer, which ``text.splits`` combines into one."""
+"""Regular expressions by which DeepSeek's pre-tokenizer splits a text, one after the other; ``text.splits`` combines
+them into one."""
 
 BLOCK, GROUP = 128, 32
 LARGEST_E4M3, LARGEST_E2M1 = 448.0, 6.0
 
 
 def write_checkpoint(source: TensorSource, folder: str | os.PathLike[str], shard_bytes: int = SHARD_BYTES) -> None:
-    """Write the model of ``source`` as a folder; config.json comes last, so that an interrupted folder is not a model.
+    """Write the model of ``source`` as a folder, config.json last, so that an interrupted one is not taken for a model.
 
-    Raise UsageError if the model has no published form, DataError if the folder cannot be written.
+    shard_bytes: maximum size of a safetensors file. Raise UsageError if a published config cannot express the model,
+    DataError if the folder cannot be written.
     """
     shape = ModelShape.from_metadata(source)
     if len(set(shape.swiglu_limit)) != 1:
@@ -72,7 +74,7 @@ def write_checkpoint(source: TensorSource, folder: str | os.PathLike[str], shard
 
 
 def config(shape: ModelShape, quantized: bool = True) -> dict[str, Any]:
-    """Return the contents of config.json, with DeepSeek's keys."""
+    """Return the contents of config.json, with DeepSeek's keys; ``quantized``: weights are stored as FP8 and FP4."""
     values = {key: value for key, _, value in shape.metadata()}
     stored = {
         "expert_dtype": "fp4",
@@ -118,10 +120,10 @@ def config(shape: ModelShape, quantized: bool = True) -> dict[str, Any]:
 def write_trained(
     folder: str | os.PathLike[str], shape: ModelShape, tensors: Mapping[str, np.ndarray], tokenizer: dict[str, Any]
 ) -> None:
-    """Write trained weights as a folder: matrices and norms BF16, nothing quantized; config.json comes last.
+    """Write trained weights as a folder: matrices and norms as BF16, nothing quantized; config.json comes last.
 
-    tensors: float32 by published name; tables of hash routing hold whole numbers of any type. The block for multi-token
-    prediction (``mtp.0.*``) is written if its tensors are there. ``tokenizer``: contents of tokenizer.json.
+    tensors: published name -> float32 values; hash routing tables hold whole numbers of any type. The block for
+    multi-token prediction (``mtp.0.*``) is written if its tensors are there. tokenizer: contents of tokenizer.json.
     """
     os.makedirs(folder, exist_ok=True)
     write_folder(folder, [_trained(name, values) for name, values in tensors.items()])
@@ -160,7 +162,8 @@ def tokenizer(tokens: list[str], merges: list[str]) -> dict[str, Any]:
 
 
 def plans(source: TensorSource, shape: ModelShape) -> Iterator[PlannedTensor]:
-    """Yield every published tensor, in the order of the layers."""
+    """Yield a ``PlannedTensor`` for every published tensor: first those of the model and all layers except routed
+    experts, then these, layer by layer."""
     names = [(ours, theirs) for ours, theirs in MODEL_NAMES.items()]
     for layer in range(shape.n_layers):
         names += [(f"blk.{layer}.{ours}", f"layers.{layer}.{theirs}") for ours, theirs in LAYER_NAMES.items()]
@@ -190,13 +193,14 @@ def _plain(source: TensorSource, info: TensorInfo, name: str) -> Iterator[Planne
 
 
 def _values(source: TensorSource, info: TensorInfo, expert: int | None = None) -> np.ndarray:
-    """Return a tensor, or one expert of it, as float32."""
+    """Return the values of a tensor, or of its matrix for one expert, as float32."""
     raw = source.raw(info.name).reshape(*info.shape[:-1], -1)
     return info.fmt.dequantize(raw if expert is None else raw[expert])
 
 
 def _scaled(name: str, shape: tuple[int, ...], dtype: str, values: Callable[[], np.ndarray]) -> Iterator[PlannedTensor]:
-    """Yield codes and scales of a matrix, computed together once and released after the second is written."""
+    """Yield two tensors for a matrix, its codes and its scales; both are computed when the first one is written, and
+    released when the second one is."""
     rows, cols = shape
     results: list[tuple[np.ndarray, np.ndarray]] = []
 
@@ -214,15 +218,15 @@ def _scaled(name: str, shape: tuple[int, ...], dtype: str, values: Callable[[], 
 
 
 def to_bf16(values: np.ndarray) -> np.ndarray:
-    """Round to bfloat16, ties to even, as uint16; NaN stays NaN."""
+    """Return float32 values rounded to bfloat16, ties to even, as uint16 bit patterns; NaN stays NaN."""
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
     return np.where(np.isnan(values), (bits >> 16) | 0x40, rounded).astype("<u2")
 
 
 def to_fp8(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Quantize float32 (rows, cols) to codes (rows, cols) and E8M0 scales (rows / 128, cols / 128), scales rounded
-    up."""
+    """Quantize float32 (rows, cols) to E4M3 codes (rows, cols) and E8M0 scales (rows / 128, cols / 128), these
+    dimensions rounded up."""
     rows, cols = values.shape
     high, wide = -(-rows // BLOCK), -(-cols // BLOCK)
     padded = np.zeros((high * BLOCK, wide * BLOCK), np.float32)
@@ -234,8 +238,8 @@ def to_fp8(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def to_fp4(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Quantize float32 (rows, cols) to codes (rows, cols / 2), the earlier in the low half byte, and E8M0 scales (rows,
-    cols / 32).
+    """Quantize float32 (rows, cols) to E2M1 codes (rows, cols / 2), two per byte, the first in the low 4 bits, and E8M0
+    scales (rows, cols / 32).
     """
     rows, cols = values.shape
     groups = values.reshape(rows, cols // GROUP, GROUP)
@@ -245,7 +249,8 @@ def to_fp4(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _exponent(largest: np.ndarray, most: float) -> np.ndarray:
-    """Return the smallest power of two that brings ``largest`` down to ``most``, within the range of E8M0."""
+    """Return the exponent of the smallest power of two by which ``largest`` must be divided to be at most ``most``,
+    limited to the range of E8M0; 0 for a ``largest`` of 0."""
     fraction, exponent = np.frexp(largest / np.float32(most))
     power = np.where(fraction == 0.5, exponent - 1, exponent)
     return np.where(largest == 0, 0, power).clip(-127, 127).astype(np.int32)

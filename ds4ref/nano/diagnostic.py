@@ -1,10 +1,10 @@
-"""The diagnostic model: small, and built so that every mistake of an engine shows in its logits.
+"""The diagnostic model: a small random model whose logits change visibly with every bug in an engine.
 
-The random model (``recipe.NANO``) is tame, as a model that generates text should be. This one is chaotic on purpose:
-clamps take effect in every layer kind, top-k drops rows (keeps 8 of up to 50), sinks and position biases are strong,
-windows are 16 tokens, the last two layers store their experts as Q4_K, and 200 tokens close a window of 128. Any
-mistake then moves the logits by 0.1 to 4, four orders of magnitude above float noise, which ``ds4-vectors diagnose``
-relies on.
+The values in the random model (``recipe.NANO``) are moderate, so that small errors stay small. Those of this model are
+extreme on purpose: clamps take effect in every kind of layer, the indexer drops rows (it keeps 8 of up to 50), sinks
+and position biases are strong, sliding windows have 16 tokens, the last two layers store their experts as Q4_K, and a
+prompt of 200 tokens completes a compression window of 128. Any bug then moves the logits by 0.1 to 4, four orders of
+magnitude more than rounding does, which ``ds4-vectors diagnose`` relies on.
 
     path = diagnostic_path()            the file, 12 MB, built once per machine (under a second)
     ids = PROMPTS["mixed"]()            token ids of the prompt set
@@ -38,7 +38,7 @@ DIAGNOSTIC_SHA256 = "ff1861cd8c9ca7a59e44ca0396e7b68bd01b545458f8a3b28de2a618d2a
 
 _SEED = 20261121
 
-# Of routed experts those of odd layers run into the clamp often.
+# Spreads by pattern of tensor names, first match. Routed experts of odd layers often reach the clamp.
 _SPREADS = {
     "token_embd": Spread(1.0),
     "output": matrix(2.5),
@@ -64,13 +64,13 @@ _SPREADS = {
 
 
 def diagnostic_path() -> str:
-    """Return the path of the diagnostic model in the cache, built first if absent or damaged; raise DataError if that
-    fails."""
+    """Return the path of the diagnostic model in the cache, built first if it is absent or damaged; raise DataError if
+    that fails."""
     return reproduced("diagnostic", DIAGNOSTIC_SHA256, write_diagnostic)
 
 
 def write_diagnostic(path: str | os.PathLike[str]) -> None:
-    """Write the model file atomically; the bytes are the same on every machine."""
+    """Write the diagnostic model's file atomically; the bytes are the same on every machine."""
     recipe = Recipe("diagnostic", "IQ2_XXS", "Q2_K", upgraded=2)
     write_model(path, DIAGNOSTIC, recipe, seed=_SEED, spreads=_SPREADS)
 
@@ -81,7 +81,7 @@ def _random(seed: int, count: int) -> list[int]:
 
 
 def _text() -> list[int]:
-    """Return prose after BOS, as a served prompt would be."""
+    """Return the begin-of-sentence token and generated prose, cut to 200 tokens."""
     from ..text.tokenizer import Tokenizer
 
     vocabulary = build_vocabulary(DIAGNOSTIC.vocab)
@@ -95,4 +95,4 @@ PROMPTS: dict[str, Callable[[], list[int]]] = {
     "text": _text,
     "long": lambda: _random(3, 700),
 }
-"""The prompt set: name -> function that returns token ids. Start with "mixed"."""
+"""Prompts for the diagnostic model: name -> function that returns token ids. "mixed" is the one to try first."""

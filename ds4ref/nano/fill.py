@@ -1,8 +1,8 @@
-"""Random tensor contents with a chosen spread, in every storage format of the recipes.
+"""Random tensor contents with a chosen standard deviation, in every storage format of the recipes.
 
-Blocks are random bits with a chosen scale: any bit pattern decodes, and the spread follows from the format. Only raw
-generator words, integers and single IEEE operations are used, so the bytes are the same on every machine. Data comes in
-pieces of a few megabytes, whatever the size of the tensor.
+Quantized blocks are random bits with a chosen block scale: any bit pattern is a valid block, and how far its values
+spread is known for each format. Only raw words of the generator, integers and single IEEE operations are used, so the
+bytes are the same on every machine. Data is made in pieces of a few megabytes, whatever the size of the tensor.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from ..weights.container import TensorSpec
 
 PIECE_BYTES = 4 << 20
 
-# Root mean square of a weight made of random bits, per unit of the block scale ``d``, and ``dmin`` in units of ``d``
-# that makes the mean vanish. Measured by tests/nano/test_fill.py.
+# _RMS: root mean square of a weight in a block of random bits, for a block scale ``d`` of 1. _DMIN: the ratio of
+# ``dmin`` to ``d`` that makes the mean 0. Both are measured by tests/nano/test_fill.py.
 _RMS = {"Q8_0": 73.9, "IQ2_XXS": 53.4, "Q2_K": 13.85, "Q4_K": 259.0}
 _DMIN = {"Q2_K": 1.5, "Q4_K": 7.5}
 
-# Relative block scales, mean square 1: blocks differ, as they do in real files.
+# Relative block scales, with mean square 1: blocks have different scales, as in real files.
 _STEPS = np.linspace(0.8, 1.2, 16)
 _STEPS = _STEPS / np.sqrt(np.mean(_STEPS**2))
 
@@ -32,7 +32,7 @@ _SUM_MEAN, _SUM_STD = 510, 147.79
 
 
 class Noise:
-    """The random number stream of one tensor, independent of the other tensors' streams."""
+    """The random numbers for one tensor; they depend on ``seed`` and the tensor's name only."""
 
     def __init__(self, seed: int, name: str):
         self._generator = np.random.PCG64([seed, zlib.crc32(name.encode())])
@@ -46,16 +46,18 @@ class Noise:
         return self.words(-(-count // 8)).astype("<u8", copy=False).view(np.uint8)[:count]
 
     def bell(self, count: int) -> np.ndarray:
-        """Return bell-shaped values, float32 (count,), with mean 0 and standard deviation 1, all within +-3.5."""
+        """Return roughly normally distributed values, float32 (count,), of mean 0 and standard deviation 1, all within
+        +-3.5."""
         x = self.bytes(4 * count).view("<u4")
         total = (x & 0xFF) + (x >> 8 & 0xFF) + (x >> 16 & 0xFF) + (x >> 24)
         return (total.astype(np.int32) - _SUM_MEAN).astype(np.float32) * np.float32(1 / _SUM_STD)
 
 
 def random_tensor(spec: TensorSpec, noise: Noise, std: float, mean: float = 0.0) -> Iterator[np.ndarray]:
-    """Yield random bytes of the tensor ``spec`` in pieces, with the given standard deviation and mean.
+    """Yield the bytes of a tensor of random values in pieces; ``spec``: its name, format and dimensions; ``std`` and
+    ``mean`` of the values. Quantized formats always have mean 0.
 
-    Quantized formats always have mean 0. Raise ValueError for a format that cannot be generated.
+    Raise ValueError for a format that cannot be generated.
     """
     fmt = FORMATS[spec.fmt]
     step = max(1, PIECE_BYTES // fmt.block_bytes)
@@ -86,10 +88,11 @@ def _random_blocks(fmt: str, noise: Noise, count: int, std: float) -> np.ndarray
 
 
 def random_experts(tokens: int, used: int, experts: int, noise: Noise) -> Iterator[np.ndarray]:
-    """Yield a hash-routing table in pieces, int32 (tokens, used): ``used`` distinct experts for every token."""
+    """Yield a hash routing table in pieces, int32 (tokens, used): for every token id, ``used`` distinct experts out of
+    ``experts``."""
     step = max(1, PIECE_BYTES // (8 * experts))
     for start in range(0, tokens, step):
         count = min(step, tokens - start)
         keys = noise.words(count * experts).reshape(count, experts)
-        # Sorting random keys is a random permutation; its head is a draw without repetition.
+        # the order that sorts random keys is a random permutation; its first elements are distinct random experts
         yield np.ascontiguousarray(np.argsort(keys, axis=1, kind="stable")[:, :used]).astype("<i4")

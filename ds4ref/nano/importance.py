@@ -1,4 +1,4 @@
-"""Importance of the embedded model's weights, measured on texts of its own domain."""
+"""Importance matrix of the embedded model, measured on texts like those that it was trained on."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from ..weights.quantize.imatrix import Imatrix
 from ..weights.source import TensorSource
 
 EPISODE, PIECE = 512, 1024
-"""Rough number of tokens of one skill's conversation, and most tokens per timeline."""
+"""Approximate number of tokens of the conversation for one skill, and maximum number of tokens per session."""
 
 
 @dataclass(frozen=True)
 class _Observed:
-    """The part of an engine that importance is measured with: ``Engine`` itself is above this room."""
+    """The few attributes of an ``Engine`` that measuring importance needs; this package must not import ``Engine``,
+    which depends on it."""
 
     source: TensorSource
     model: Model
@@ -43,7 +44,7 @@ class _Observed:
 
 
 def calibration_text() -> str:
-    """Return a conversation of every skill that the model was trained in, as a file of prompts."""
+    """Return one conversation for each skill that the model was trained in, in the format of a file of prompts."""
     from .skills import SKILLS
 
     texts = [skill.train(random.Random(f"calibration {name}"), EPISODE).text for name, skill in SKILLS.items()]
@@ -51,7 +52,7 @@ def calibration_text() -> str:
 
 
 def measure(path: str | os.PathLike[str]) -> Imatrix:
-    """Return the importance of the weights of the model at ``path``, measured with activations as they are."""
+    """Return the importance matrix of the model at ``path``, measured without rounding of activations."""
     with open_source(path) as source:
         arch = arch_of(source)
         shape = arch.read_shape(source, False)

@@ -1,13 +1,13 @@
 """Deterministic English-looking prose of any length, for benchmarks and recall tests.
 
-Natural text matters to a mixture of experts: routing, sparse attention and cache reuse depend on content, and random
-token ids measure something else. One grammar serves two uses:
+A benchmark of a mixture-of-experts model needs text rather than random token ids, because routing, sparse attention and
+cache reuse depend on the content. One grammar serves two uses:
 
     prose(10_000)              a text of at least 10,000 characters; longer texts begin with the shorter ones
-    story = tell(seed=1)       a long story with facts hidden in it, and the question at its end
-    story.recalled(answer)     which facts an answer got right
+    story = tell(seed=1)       a long story with facts hidden in it, and a question about them at its end
+    story.recalled(answer)     the names about which a model's answer is right
 
-Only ``random.Random.random`` of the random module is used, because Python guarantees that its sequence never changes.
+Of the random module only ``random.Random.random`` is used, because Python guarantees that its sequence never changes.
 """
 
 from __future__ import annotations
@@ -51,17 +51,17 @@ def spell(number: int) -> str:
 
 
 class Writer:
-    """Expands the grammar with a random number stream of its own."""
+    """Writes random text by expanding the grammar in ``prose.toml``; equal seeds give equal text."""
 
     def __init__(self, seed: int):
         self._random = random.Random(seed)
 
     def below(self, n: int) -> int:
-        """Return a random number in 0..n-1."""
+        """Return a random integer from 0 to n - 1."""
         return int(self._random.random() * n)
 
     def expand(self, template: str, **fixed: str) -> str:
-        """Expand every ``{symbol}`` of ``template``; ``fixed`` symbols keep their value."""
+        """Return ``template`` with every ``{symbol}`` replaced by a random expansion, or by its value in ``fixed``."""
 
         def replace(match: re.Match[str]) -> str:
             symbol = match.group(1)
@@ -76,7 +76,7 @@ class Writer:
     def _one(self, symbol: str, fixed: Mapping[str, str]) -> str:
         if symbol in WORDS:
             words = WORDS[symbol]
-            # The lesser of two draws: a few words are common, most are rare, as in any text.
+            # the smaller of two random indices: words at the front become frequent, others rare, as in natural text
             return words[min(self.below(len(words)), self.below(len(words)))]
         match symbol:
             case "number":
@@ -109,7 +109,8 @@ def prose(characters: int, seed: int = 0) -> str:
 
 @dataclass(frozen=True)
 class Fact:
-    """A fact of a story: the person ``name`` has ``number``; ``position`` is the character offset of the sentence."""
+    """A fact of a story: the person ``name`` was assigned ``number``; ``position``: character offset of the sentence
+    that states it."""
 
     name: str
     number: int
@@ -124,12 +125,12 @@ class Story:
     facts: tuple[Fact, ...]
 
     def recalled(self, answer: str) -> list[str]:
-        """Return the names about which any statement of an answer is right."""
+        """Return the names for which an answer contains the right number, as ``name = number``."""
         return [fact.name for fact in self.facts if fact.number in statements(answer, fact.name)]
 
 
 def statements(answer: str, name: str) -> list[int]:
-    """Return the numbers in every ``name = number`` of ``answer``; the name must stand alone as an identifier."""
+    """Return the numbers of all ``name = number`` in ``answer``; the name must not be part of a longer identifier."""
     pattern = rf"(?<![A-Za-z0-9_]){re.escape(name)}(?![A-Za-z0-9_])[ \t]*=[ \t]*([0-9]{{1,18}})"
     return [int(digits) for digits in re.findall(pattern, answer)]
 
@@ -147,10 +148,10 @@ _TASK = (
 
 
 def tell(seed: int = 0, *, scenes: int = 190, facts: int = 16) -> Story:
-    """Write a story of ``scenes`` scenes (about 600 characters each) with facts spread evenly over it.
+    """Return a story of ``scenes`` scenes (about 600 characters each) with a number of ``facts`` spread evenly over it.
 
-    Names are distinct; every number has two digits. Rumours and prices with other numbers stand between them as
-    distractors. Raise ValueError when there are more facts than scenes or names.
+    Names are distinct; every number has two digits. Between the facts there are rumours and prices with other numbers,
+    as distractors. Raise ValueError if there are more facts than scenes or names.
     """
     writer = Writer(seed)
     if facts > len(NAMES):
@@ -159,7 +160,7 @@ def tell(seed: int = 0, *, scenes: int = 190, facts: int = 16) -> Story:
     drawn = {pool.pop(writer.below(len(pool))): 10 + writer.below(90) for _ in range(facts)}
     if len(drawn) > scenes:
         raise ValueError(f"{len(drawn)} facts need at least as many scenes, not {scenes}")
-    # The middle of equal stretches: no fact in the first or last sentence of a long story.
+    # each fact is in the middle of one of equally long stretches, so none is at the very start or end of a long story
     at = {(2 * i + 1) * scenes // (2 * len(drawn)): name for i, name in enumerate(drawn)}
     parts, placed = [writer.expand(_OPENING) + "\n\n"], []
     length = len(parts[0])

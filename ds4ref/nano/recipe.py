@@ -1,9 +1,9 @@
-"""Generated model files: their dimensions, formats and value spreads.
+"""Model files of random weights: their dimensions, storage formats and the spread of their values.
 
-Two kinds of model use this recipe. ``NANO`` is the random model: every layer kind and every mechanism of DeepSeek V4
-Flash, small enough to be built in a second and to run anywhere. A slice (``slice_shape``) has Flash's or Pro's own
-dimensions and fewer layers and experts, so that real shapes run on a small machine. Weights are random, but scaled so
-that no part of the network is dead: the generated text is meaningless, speed and numerics are representative.
+There are two kinds. ``NANO`` is the random model: it has every kind of layer and every mechanism of DeepSeek V4 Flash,
+and is small enough to be built in a second and to run anywhere. A slice (``slice_shape``) has the real dimensions of
+Flash or Pro but fewer layers and experts, so that it runs on a small machine. Weights are scaled so that every part of
+the network affects the output: the generated text is meaningless, but speed and numerics are representative.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ Progress = Callable[[int, int], None]
 
 
 def slice_shape(layers: int = 4, experts: int = 256, vocab: int = 4096, model: str = "flash") -> ModelShape:
-    """Return the shape of a published model, "flash" or "pro", with fewer layers, experts and vocabulary; raise
-    UsageError for an impossible value.
+    """Return the shape of a slice: that of a published model, "flash" or "pro", with fewer layers, experts per layer
+    and tokens in the vocabulary. Raise UsageError for a value that is out of range.
 
-    Four layers cover every kind: hash routing in layers 0 to 2, ratio 4 in layer 2, ratio 128 in layer 3.
+    Four layers of Flash include every kind: hash routing in layers 0 to 2, ratio 4 in layer 2, ratio 128 in layer 3.
     """
     if model not in PUBLISHED:
         raise UsageError(f"unknown shape {model!r}: choose from {', '.join(PUBLISHED)}{did_you_mean(model, PUBLISHED)}")
@@ -81,7 +81,8 @@ def slice_shape(layers: int = 4, experts: int = 256, vocab: int = 4096, model: s
 
 @dataclass(frozen=True)
 class Spread:
-    """Spread of a tensor's values: ``std`` absolute, or times 1/sqrt(row length) if ``per_input``."""
+    """Mean and standard deviation of a tensor's random values; if ``per_input``, ``std`` is divided by the square root
+    of the row length."""
 
     std: float
     mean: float = 0.0
@@ -89,12 +90,13 @@ class Spread:
 
 
 def matrix(gain: float) -> Spread:
-    """Return the spread with which inputs of unit variance give outputs of standard deviation ``gain``."""
+    """Return the spread of a matrix whose outputs have standard deviation ``gain`` for inputs of unit variance."""
     return Spread(gain, per_input=True)
 
 
 Spreads = Mapping[str, Spread]
-"""Spread by pattern of the tensor's name without ".weight"; the first that fits counts, else a matrix of gain 1."""
+"""Pattern of tensor names, without ".weight" -> spread. The first pattern that matches is used; if none does,
+``matrix(1.0)``."""
 
 _SPREADS: Spreads = {
     "token_embd": Spread(0.4),  # small, so that the context shapes the prediction as much as the last token
@@ -118,10 +120,11 @@ def write_model(
     spreads: Spreads = _SPREADS,
     progress: Progress | None = None,
 ) -> None:
-    """Write the model file atomically in bounded memory; ``progress`` is called with (bytes done, bytes total).
+    """Write a model file of random weights, atomically and in a few megabytes of memory.
 
-    Equal arguments give equal bytes on every machine. Raise UsageError for an unknown recipe or an impossible shape,
-    ModelFileError if the file cannot be written.
+    recipe: storage formats of the routed experts. progress: called with (bytes done, bytes total). Equal arguments give
+    equal bytes on every machine. Raise UsageError for an unknown recipe or an impossible shape, ModelFileError if the
+    file cannot be written.
     """
     specs = tensors(shape, recipe)
     total, done = sum(spec.nbytes for spec in specs), 0
@@ -135,7 +138,8 @@ def write_model(
 
 
 def tensors(shape: ModelShape, recipe: Recipe | str) -> list[TensorSpec]:
-    """Return the specs of all tensors in file order; raise UsageError for an unknown recipe or an impossible shape."""
+    """Return name, format and dimensions of all tensors in file order; raise UsageError for an unknown recipe or an
+    impossible shape."""
     if isinstance(recipe, str):
         check_recipe(recipe)
     problems = shape.problems()
@@ -151,12 +155,13 @@ def check_recipe(recipe: str) -> None:
 
 
 def metadata(shape: ModelShape) -> list[tuple[str, str, Any]]:
-    """Return all metadata entries: those that this engine and ds4 read, and those that llama.cpp needs in addition."""
+    """Return all metadata entries (key, type, value) of a model file: those that this engine and ds4 read, and those
+    that llama.cpp needs in addition."""
     vocabulary = build_vocabulary(shape.vocab)
     return [
         *shape.metadata(),
         (PREFIX + "context_length", "u32", 1 << 20),
-        (PREFIX + "expert_gating_func", "u32", 4),  # the square root of softplus
+        (PREFIX + "expert_gating_func", "u32", 4),  # llama.cpp's number of sqrt(softplus)
         ("general.quantization_version", "u32", 2),
         ("tokenizer.ggml.model", "string", "gpt2"),
         ("tokenizer.ggml.pre", "string", "joyai-llm"),
@@ -170,7 +175,7 @@ def metadata(shape: ModelShape) -> list[tuple[str, str, Any]]:
 
 
 def contents(spec: TensorSpec, shape: ModelShape, seed: int, spreads: Spreads) -> Iterator[np.ndarray]:
-    """Return the bytes of one tensor, in pieces."""
+    """Return the bytes of one tensor of random values, in pieces."""
     noise, name = Noise(seed, spec.name), spec.name.removesuffix(".weight")
     if name.endswith("ffn_gate_tid2eid"):
         return random_experts(shape.vocab, shape.n_used, shape.n_experts, noise)

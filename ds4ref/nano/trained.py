@@ -1,11 +1,12 @@
-"""The embedded model: its weights (``weights/``, as DeepSeek publishes a model), and the files made from them.
+"""The embedded model: its weights (in the folder ``weights``, laid out as DeepSeek publishes a model), and the model
+files made from them.
 
-Files are made at first use, by the quantizer of ``ds4-quantize``, and kept in the user's cache under a name with the
-digest of the weights. A digest beside each file is checked on every use; a file that does not match is made again.
-DS4_NANO_WEIGHTS names another folder of weights, such as a checkpoint in training.
+Files are made at first use, by the quantizer of ``ds4-quantize``, and kept in the user's cache; their names contain a
+digest of the weights. On every use a file is compared with a digest stored next to it, and made again if it does not
+match. DS4_NANO_WEIGHTS can name another folder of weights, such as a checkpoint in training.
 
-    embedded_path("q4")      nano-q4-0123456789ab.gguf in the cache
-    mtp_path("f16")          its block for multi-token prediction, a file beside the model's
+    embedded_path("q4")      return the path of nano-q4-0123456789ab.gguf in the cache
+    mtp_path("f16")          return the path of its block for multi-token prediction, in a file of its own
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ RECIPES = {
     "q2-plain": "the same without importance",
     "fp8": "a folder in DeepSeek's FP8 and FP4",
 }
-"""What can be made of the weights."""
+"""Kinds of files that can be made from the weights, by recipe name -> description."""
 
 DEFAULT_RECIPE = "f16"
-"""What commands run without -m."""
+"""Recipe of the file that commands use without -m."""
 
 ABOUT = "a test instrument trained on generated tasks, not an assistant"
 
@@ -46,14 +47,14 @@ FOLDER_KEY = "DS4_NANO_WEIGHTS"
 """Environment variable that names another folder of weights."""
 
 WAIT_SECONDS = 600.0
-"""Patience with another process that makes the file, and may have to compile kernels first."""
+"""Maximum time to wait while another process makes the file; it may have to compile kernels first."""
 
 MAKING = 1
-"""Version of how files are made: raise it when the same weights give other files."""
+"""Version of how files are made, part of their names: raise it when the same weights give other files."""
 
 
 def weights_folder() -> Path:
-    """Return the folder of the weights; raise DataError if it holds no model."""
+    """Return the folder of the embedded model's weights; raise DataError if it contains no model."""
     from ..weights.safetensors import CONFIG
 
     folder = Path(os.environ.get(FOLDER_KEY) or FOLDER)
@@ -64,7 +65,8 @@ def weights_folder() -> Path:
 
 
 def embedded_path(recipe: str = DEFAULT_RECIPE) -> str:
-    """Return the path of the embedded model's file, made first if absent or damaged; of recipe "fp8", of its folder.
+    """Return the path of the embedded model as a file, or as a folder for recipe "fp8"; it is made first if it is
+    absent or damaged.
 
     Raise UsageError for an unknown recipe, DataError or ModelFileError if the file cannot be made.
     """
@@ -75,9 +77,11 @@ def embedded_path(recipe: str = DEFAULT_RECIPE) -> str:
 
 
 def mtp_path(recipe: str = DEFAULT_RECIPE) -> str:
-    """Return the path of the block for multi-token prediction, a GGUF file, made first if absent or damaged.
+    """Return the path of the embedded model's block for multi-token prediction, a GGUF file, made first if it is absent
+    or damaged.
 
-    Its importance is not measured: "q2" is "q2-plain". Raise as ``embedded_path`` does.
+    There is no importance matrix for it, so recipe "q2" gives the same file as "q2-plain". Raise the errors of
+    ``embedded_path``, and UsageError for recipe "fp8".
     """
     check_recipe(recipe)
     if recipe == "fp8":
@@ -93,7 +97,10 @@ def check_recipe(recipe: str) -> None:
 
 
 def _kept(name: str, suffix: str, make: Callable[[Path, Path], None]) -> str:
-    """Return the path of a file or folder in the cache; ``make(path, weights)`` makes it if it is not intact."""
+    """Return the path of a file or folder in the cache, named after ``name``, the digest of the weights and ``suffix``.
+
+    If it is absent or damaged, ``make(path, folder of the weights)`` is called first.
+    """
     folder = weights_folder()
     try:
         key = hashlib.sha256(f"{MAKING} {file_digest(folder)}".encode()).hexdigest()[:12]
@@ -123,7 +130,7 @@ def _digest_path(path: Path) -> Path:
 
 
 def _intact(path: Path) -> bool:
-    """Return whether a file or folder is the one whose digest was recorded when it was made."""
+    """Return whether a file or folder still has the digest that was stored when it was made."""
     try:
         return file_digest(path) == _digest_path(path).read_text()
     except (OSError, ValueError):

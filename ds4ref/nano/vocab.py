@@ -1,8 +1,9 @@
-"""Vocabulary of a generated model: byte-level BPE in DeepSeek's layout.
+"""Vocabulary of the models of random weights: byte-level BPE in DeepSeek's layout.
 
-Ids, in order: begin and end of sentence, padding, the 256 bytes, the merges, unused fill, and the five other protocol
-tokens. ``merges.txt`` holds the merges best first: byte-pair encoding of ``prose(200_000, 1)``, most frequent pair
-first, equal ones by spelling, until no pair occurs twice. A smaller vocabulary takes fewer of them.
+Ids, in order: begin and end of sentence, padding, the 256 bytes, one token for each merge, unused tokens up to the
+wanted size, and the five other protocol tokens. ``merges.txt`` lists the merges, best first: they were learned by
+byte-pair encoding of ``prose(200_000, 1)``, most frequent pair first, equally frequent ones by spelling, until no pair
+occurred twice. A smaller vocabulary uses only the first merges.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ MINIMUM = len(FIRST) + 256 + len(LAST)
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Contents of the three tokenizer arrays of a GGUF: token strings, token types, merges."""
+    """Contents of the three tokenizer arrays of a GGUF file: token strings, token types, merges."""
 
     tokens: list[str]
     types: list[int]
@@ -30,7 +31,7 @@ class Vocabulary:
 
 
 def build_vocabulary(size: int) -> Vocabulary:
-    """Build a vocabulary of exactly ``size`` tokens, at least ``MINIMUM``."""
+    """Return a vocabulary of exactly ``size`` tokens; ``size`` must be at least ``MINIMUM``."""
     merges = Path(__file__).with_name("merges.txt").read_text().splitlines()[: size - MINIMUM]
     learned = [merge.replace(" ", "") for merge in merges]
     unused = [f"<|unused_{i}|>" for i in range(size - MINIMUM - len(learned))]

@@ -1,4 +1,5 @@
-"""Rows as batches: training steps by number, and graded questions in teacher forcing."""
+"""Batches of token rows: those that each training step learns from, and held-out questions with their replies, to score
+a model."""
 
 from __future__ import annotations
 
@@ -16,18 +17,18 @@ from ..skills.curriculum import STAGES
 from .model import Model, Pass
 
 SHARE = 0.15
-"""Part of the tokens outside replies that are learned in one step; each weighs as much more."""
+"""Share of the tokens outside replies that one step learns, chosen at random; their weights are divided by it."""
 PAD = 2
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows of one length.
+    """B rows of T tokens, and which of their tokens the model must predict (targets).
 
-    ids      (B, T) int64
-    wanted   (n,) positions in the flattened rows whose next token is a target
-    targets  (n,) int64
-    weights  (n,) float32
+    ids      token ids, int64 (B, T)
+    wanted   indices into the flattened rows, (n,), of the tokens whose next token is a target
+    targets  these next tokens, int64 (n,)
+    weights  weights of the targets in the loss, float32 (n,)
     """
 
     ids: Tensor
@@ -37,7 +38,7 @@ class Batch:
 
     @classmethod
     def of(cls, ids: Tensor, weights: Tensor) -> Batch:
-        """Return rows with the weight of each token as a target."""
+        """Return the batch of rows ids (B, T); weights (B, T): of each token as a target, 0 if it is not one."""
         after = torch.zeros_like(weights)
         after[:, :-1] = weights[:, 1:]
         (wanted,) = after.flatten().nonzero(as_tuple=True)
@@ -45,7 +46,10 @@ class Batch:
 
 
 class Steps(torch.utils.data.Dataset[tuple[np.ndarray, np.ndarray]]):
-    """The rows of a stage's steps by number, the same for the same arguments; other processes may make them."""
+    """The rows that each step of a training stage learns from: item n has those of step n.
+
+    tokens: number of tokens per step. Equal arguments give equal rows, so other processes can make them.
+    """
 
     def __init__(self, stage: str, seed: int, tokens: int):
         self.kinds, self.seed, self.tokens = STAGES[stage], seed, tokens
@@ -64,7 +68,8 @@ class Steps(torch.utils.data.Dataset[tuple[np.ndarray, np.ndarray]]):
 
 
 def item_rows(items: Sequence[Item], tables: Tokenizer) -> list[tuple[list[int], int]]:
-    """Return the token ids of each question with its reply, and how many of them are the reply, end token included."""
+    """Return, for each question, the token ids of its prompt and reply, and how many of them belong to the reply,
+    including the end token."""
     rows = []
     for item in items:
         prompt = item.prompt().encode(tables)
@@ -75,9 +80,10 @@ def item_rows(items: Sequence[Item], tables: Tokenizer) -> list[tuple[list[int],
 
 @torch.no_grad()
 def score(model: Model, skill: str, count: int, tables: Tokenizer, seed: int = 0, tokens: int = 8192) -> float:
-    """Return the share of held-out questions whose every reply token is the most likely one.
+    """Return the share of held-out questions for which every token of the right reply is the model's most likely one.
 
-    That is what greedy decoding writes, so it is the score but for replies that are right in other words.
+    Greedy decoding would then write this reply, so this is the share of right answers, except for replies that are
+    right in other words. skill, count, seed: which questions. tokens: maximum number of tokens per pass.
     """
     rows = sorted(item_rows(held_out(skill, count, seed), tables), key=lambda row: len(row[0]))
     device = model.head.weight.device

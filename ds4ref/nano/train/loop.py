@@ -1,7 +1,8 @@
-"""The training loop: one process, on a GPU if there is one, resumed to the bit.
+"""The training loop: one process, on a GPU if there is one. A run that was stopped continues exactly where it was.
 
-A step's data depend on its number alone, so a checkpoint is weights, optimizer and counters. Stages follow each other
-when their questions are answered well enough (``PLAN``). The learning rate is constant, and falls to zero at the end.
+The data of a step depend only on its number, so a checkpoint contains just weights, optimizer state and counters. The
+next training stage begins when the model answers the questions of the current one well enough (``PLAN``). The learning
+rate is constant, and falls to zero at the end.
 """
 
 from __future__ import annotations
@@ -31,7 +32,14 @@ from .shape import SHAPE
 
 @dataclass(frozen=True)
 class Goal:
-    """A stage; the next begins when all scores and the share of right reply tokens are reached, or ``most`` tokens."""
+    """A training stage and its goal: the next stage begins when ``right`` and all ``scores`` are reached, or after
+    ``most`` tokens.
+
+    stage   name in ``curriculum.STAGES``
+    batch   number of tokens per step
+    right   share of reply tokens predicted right
+    scores  skill -> share of held-out questions answered right
+    """
 
     stage: str
     most: int
@@ -41,9 +49,9 @@ class Goal:
     dense: bool = False
     """Attention sees all compressed rows, not only those that the indexer selects."""
     far: bool = False
-    """The stage begins with ``reach_far``."""
+    """The stage begins by calling ``reach_far``."""
     exercise: bool = False
-    """Most skills are not in the stage yet: they are scored rarely."""
+    """The stage does not train most skills yet, so these are scored rarely."""
 
 
 PLAN = (
@@ -58,15 +66,17 @@ PLAN = (
 )  # fmt: skip
 MUON, ADAM, WARM_UP, BALANCE = 6e-3, 3e-3, 60, 2e-3
 NEXT_EVERY, NEXT_WEIGHT = 8, 1.0
-"""Every how many steps the block of multi-token prediction learns, from streams that do not learn from it."""
+"""Interval in steps at which the block for multi-token prediction is trained, and the weight of its loss; its gradient
+does not reach the rest of the model."""
 SCORE_EVERY, SCORE_ITEMS = 100, 32
 WORKERS = 6
-"""Processes that make batches for a GPU, which would wait for one."""
+"""Number of processes that make batches for a GPU; a single one would be too slow for it."""
 
 
 @dataclass
 class Progress:
-    """Where a run stands."""
+    """Counters of a training run, saved in its checkpoint. ``goal``: index of the stage in ``PLAN``; ``goal_tokens``:
+    tokens learned in this stage."""
 
     step: int = 0
     tokens: int = 0
@@ -75,17 +85,17 @@ class Progress:
     right: float = 0.0
     """Running mean of the share of reply tokens predicted right."""
     finish: tuple[int, int] | None = None
-    """First step of the final descent of the learning rate, and its number of steps."""
+    """First step of the final decrease of the learning rate, and its number of steps; None before it begins."""
     scores: dict[str, float] = field(default_factory=dict)
 
 
 class Run:
-    """A training run in ``folder``, from its checkpoint if there is one.
+    """A training run in ``folder``; if it contains a checkpoint, the run continues from it.
 
-    start  folder of published weights to begin with
-    goal   index of the first stage in PLAN
-    scale  tokens of a step, as a multiple of PLAN's
-    seed   of the rows: runs that follow each other by ``start`` see new rows with new seeds
+    start  folder with published weights to begin with; None: random weights
+    goal   index in ``PLAN`` of the first stage
+    scale  factor of the numbers of tokens in ``PLAN``, per step and per stage
+    seed   of the rows to learn from; a run that continues another one's weights (``start``) should have another seed
     """
 
     def __init__(self, folder: Path, start: Path | None = None, goal: int = 0, scale: int = 1, seed: int = 1):
@@ -108,7 +118,7 @@ class Run:
         self._rows: tuple[int, Iterator[list[torch.Tensor]]] | None = None
 
     def save(self) -> None:
-        """Write a checkpoint that replaces the one before as a whole."""
+        """Write a checkpoint, which atomically replaces the previous one."""
         state = {
             "model": self.model.state_dict(), "optimizers": [o.state_dict() for o in (*self.main, *self.next)],
             "progress": asdict(self.progress),
@@ -120,7 +130,7 @@ class Run:
     # --- one step
 
     def rates(self) -> tuple[float, float]:
-        """Return the learning rates of Muon and Adam at this step."""
+        """Return the learning rates of Muon and of Adam for the current step."""
         p = self.progress
         factor = min(1.0, (p.step + 1) / WARM_UP)
         if p.finish is not None:
@@ -132,7 +142,7 @@ class Run:
         p, workers = self.progress, WORKERS if self.device.type == "cuda" else 0
         if self._rows is None or self._rows[0] != p.goal:
             steps = Steps(PLAN[p.goal].stage, self.seed, PLAN[p.goal].batch * self.scale)
-            context = "spawn" if workers else None  # a copy of a process with threads or a GPU's context may hang
+            context = "spawn" if workers else None  # a forked copy of a process with threads or a GPU may hang
             loader = DataLoader(steps, batch_size=None, sampler=range(p.step, 1 << 60), num_workers=workers,
                                 multiprocessing_context=context)  # fmt: skip
             self._rows = p.goal, iter(loader)
@@ -140,7 +150,8 @@ class Run:
         return Batch.of(ids, weights)
 
     def step(self) -> dict[str, float]:
-        """Learn from one batch; return its measures."""
+        """Train on one batch; return its loss, the indexer's loss ("index") and the share of reply tokens predicted
+        right ("right")."""
         p, goal = self.progress, PLAN[self.progress.goal]
         batch = self.batch()
         ahead = p.step % NEXT_EVERY == NEXT_EVERY - 1
@@ -166,11 +177,12 @@ class Run:
         return named
 
     def next_loss(self, streams: torch.Tensor, batch: Batch, run: Pass) -> torch.Tensor:
-        """Return the loss of the token after the next, where both are wanted, by its weight."""
+        """Return the loss of the block for multi-token prediction: for each target, how well it predicts the token
+        after it, weighted as this token is as a target."""
         after = torch.roll(batch.ids, -1, 1)
         beyond = torch.roll(batch.ids, -2, 1).flatten()
         weights = torch.zeros(batch.ids.numel(), device=batch.ids.device)
-        weights[batch.wanted] = batch.weights  # of the next token
+        weights[batch.wanted] = batch.weights  # at each position, the weight of the next token
         inside = batch.wanted % batch.ids.shape[1] < batch.ids.shape[1] - 2
         weights = weights.roll(-1)[batch.wanted] * inside
         logits = self.model.next_logits(self.model.predict_next(streams, after, run)[batch.wanted])
@@ -178,12 +190,12 @@ class Run:
 
     @staticmethod
     def right(logits: torch.Tensor, batch: Batch) -> torch.Tensor:
-        """Return the share of reply tokens predicted right, a scalar."""
+        """Return the share of the batch's reply tokens that are the most likely ones, a scalar tensor."""
         reply = batch.weights >= 1
         return ((logits.detach().argmax(-1) == batch.targets) & reply).sum() / reply.sum().clamp_min(1)
 
     def balance(self, run: Pass) -> None:
-        """Move the router's biases towards equal use of the experts."""
+        """Change the router's biases a little so that experts are used more equally; ``run``: the last pass."""
         for bias, load in run.load:
             load = load.float()
             bias.data += BALANCE * torch.sign(load.mean() - load)
@@ -191,7 +203,7 @@ class Run:
     # --- scores and stages
 
     def advance(self) -> None:
-        """Begin the next stage if this one's goal is reached."""
+        """Begin the next stage if the current one has reached its goal or its number of tokens."""
         p, goal = self.progress, PLAN[self.progress.goal]
         reached = bool(goal.scores or goal.right) and p.right >= goal.right
         reached = reached and all(p.scores.get(name, 0) >= bar for name, bar in goal.scores.items())
@@ -202,16 +214,17 @@ class Run:
 
 
 def weighted(logits: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """Return the weighted mean cross entropy in nats."""
+    """Return the weighted mean cross entropy, in nats, of logits (n, V) for targets (n,)."""
     return (F.cross_entropy(logits, targets, reduction="none") * weights).sum() / weights.sum().clamp_min(1e-9)
 
 
 @torch.no_grad()
 def relate(model: Model) -> None:
-    """Let spellings of one word begin alike: with and without a blank before it, with a capital; outputs like inputs.
+    """Initialize the weights so that related tokens begin alike: the spellings of a word with and without a blank
+    before it or a capital get similar embeddings, and the output matrix begins as the embedding.
 
-    All embeddings share a part, because no matrix has a bias: what is to be the same for all tokens, such as attention
-    by position, has something to be computed from.
+    All embeddings also get one vector in common. It stands in for a bias, which no matrix has: what must be the same
+    for all tokens, such as attention by position, can be computed from it.
     """
     embed = model.embed.weight
     first: dict[str, int] = {}
@@ -223,7 +236,7 @@ def relate(model: Model) -> None:
     shared = torch.randn(SHAPE.dim)
     embed.add_(shared * embed.std())
     for layer in model.layers:
-        layer.attn.kv_norm.weight.fill_(2.0)  # queries and rows of fixed length: without a gain, attention stays flat
+        layer.attn.kv_norm.weight.fill_(2.0)  # norms fix the length of queries and rows; a gain sharpens attention
         if layer.attn.ratio != PLAIN:
             layer.attn.compressor.norm.weight.fill_(2.0)
     look_back(model.layers[0].attn, shared / shared.norm())
@@ -231,10 +244,11 @@ def relate(model: Model) -> None:
 
 @torch.no_grad()
 def look_back(attention: Attention, shared: torch.Tensor, steps: tuple[int, ...] = (1, 2, 3)) -> None:
-    """Let the first heads begin by looking ``steps`` tokens back.
+    """Initialize the first heads of a layer so that they attend to the tokens ``steps`` positions back.
 
-    Neighbours differ by a radian in the fastest pair of channels and less in others. Norms give a row a fixed length,
-    so the few channels that tell neighbours apart need a gain that learning is slow to find.
+    shared: the unit vector that all embeddings have in common. RoPE rotates the fastest pair of channels by a radian
+    per position and others by less, so few channels tell neighbours apart. As norms fix the length of a row, these
+    channels need a gain, which training would take long to find.
     """
     s, pairs, gain = attention.shape, 3, 6.0
     plain, constant = s.plain_dim, (s.dim / 2) ** 0.5
@@ -254,7 +268,7 @@ def look_back(attention: Attention, shared: torch.Tensor, steps: tuple[int, ...]
 
 @torch.no_grad()
 def reach_far(model: Model) -> None:
-    """Let compressed rows be made as the window's rows are, which the queries match already."""
+    """Copy the matrix that makes the sliding window's rows into the compressors: queries already match such rows."""
     for layer in model.layers:
         if layer.attn.ratio != PLAIN:
             weight = layer.attn.compressor.wkv.weight
@@ -262,9 +276,10 @@ def reach_far(model: Model) -> None:
 
 
 def descent(elapsed: float, seconds: float, share: float, steps: int) -> int:
-    """Return how many steps a descent over the last ``share`` of the time may take; 0 before it is time.
+    """Return the number of steps of the final decrease of the learning rate, or 0 if it is too early for it.
 
-    The first steps, which compile, say nothing about the others.
+    elapsed, seconds: time of this run so far, and in total. share: part of the total time for the decrease. steps:
+    steps so far in this run; the first ones are slow, because they compile, so 0 is returned during warm-up.
     """
     if steps < WARM_UP or elapsed < (1 - share) * seconds:
         return 0
@@ -272,7 +287,8 @@ def descent(elapsed: float, seconds: float, share: float, steps: int) -> int:
 
 
 def train(run: Run, seconds: float, descend: float = 0.0) -> None:
-    """Train until the time is over; the last ``descend`` of it, a share, brings the learning rate to zero."""
+    """Train for ``seconds``, writing a log and a checkpoint every two minutes; in the last part of the time, the share
+    ``descend``, the learning rate falls to zero."""
     torch.set_float32_matmul_precision("high")
     p, first = run.progress, run.progress.step
     begun = last = time.monotonic()

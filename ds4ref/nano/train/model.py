@@ -1,11 +1,12 @@
-"""DeepSeek V4 as a torch module for training: whole sequences at once, batched.
+"""DeepSeek V4 as a torch module for training: batches of whole sequences.
 
-The names of its parameters are those of DeepSeek's published checkpoint, but for hyper-connections and the block of
-multi-token prediction; ``published`` and ``load_published`` convert. The mathematics are those of
-docs/explanation/model.md, mode exact; tests hold logits and gradients to Hugging Face's.
+Parameters have the names of DeepSeek's published checkpoint, except those of hyper-connections and of the block for
+multi-token prediction; ``published`` and ``load_published`` convert. The formulas are those of
+docs/explanation/model.md, mode exact; tests compare logits and gradients with Hugging Face's.
 
-What training adds: the indexer learns from the attention (``index_loss``), selection can be switched off (``dense``),
-and ``predict_next`` runs the block of multi-token prediction.
+For training, the indexer learns to predict attention (``index_loss``), its selection can be switched off (``dense``),
+and ``predict_next`` runs the block for multi-token prediction. In shapes, B are sequences, T tokens, N = B * T, C
+residual streams, D their width.
 """
 
 from __future__ import annotations
@@ -24,18 +25,23 @@ from ...archs.deepseek4.rope import RopeTables
 from ...archs.deepseek4.shape import CSA, PLAIN, ModelShape
 
 HIDDEN = -1e30
-"""Score of what attention must not see."""
+"""Attention score of a row that a token must not attend to."""
 
 
 @dataclass
 class Pass:
-    """What one forward pass shares between layers, and what it leaves for the trainer."""
+    """One forward pass: its arguments, which all layers use, and what layers collect for the trainer.
+
+    ids         token ids (B, T)
+    dense       whether attention sees all compressed rows instead of those that the indexer selects
+    index_loss  loss of each layer's indexer
+    """
 
     ids: Tensor
     dense: bool
     index_loss: list[Tensor] = field(default_factory=list)
     load: list[tuple[nn.Parameter, Tensor]] = field(default_factory=list)
-    """Router bias of a layer, and how many tokens each of its experts got."""
+    """For each layer: its router's bias, and the number of tokens that each of its experts got."""
 
 
 def _weight(*shape: int, std: float | None = None) -> nn.Parameter:
@@ -49,7 +55,7 @@ def _linear(inputs: int, outputs: int, std: float | None = None) -> nn.Linear:
 
 
 class Rotation:
-    """Angles of one kind of rope."""
+    """RoPE angles of one set of frequencies (``RopeTables``), on the device of the model."""
 
     def __init__(self, shape: ModelShape, compress: bool):
         self._rope, self._tables = RopeTables(shape, compress, "f32"), (torch.empty(0, 1), torch.empty(0, 1))
@@ -65,7 +71,8 @@ class Rotation:
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate neighbouring pairs of the last channels of x (..., width); cos and sin end in (pairs,) and broadcast."""
+    """Return x (..., width) with its last channels, in pairs of neighbours, rotated by RoPE; cos and sin: (..., pairs),
+    broadcast to x."""
     width = 2 * cos.shape[-1]
     plain, pairs = x[..., :-width], x[..., -width:].unflatten(-1, (-1, 2))
     a, b = pairs[..., 0], pairs[..., 1]
@@ -73,7 +80,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 class HyperConnection(nn.Module):
-    """Mixes streams into a block's input, and its output back into them."""
+    """Mixes the residual streams into a block's input (``pre``), and the block's output back into them (``post``)."""
 
     def __init__(self, shape: ModelShape):
         super().__init__()
@@ -81,7 +88,7 @@ class HyperConnection(nn.Module):
         self.rms_eps, self.hc_eps, self.iters, self.streams = shape.rms_eps, shape.hc_eps, shape.sinkhorn_iters, c
         self.fn = _weight(shape.mix, c * shape.dim)
         self.scale = nn.Parameter(torch.full((3,), 0.1))
-        # Streams begin as copies of one: what they read and write differs a little, so that they can part.
+        # all streams begin as copies of the embedding; slightly different weights let them become different
         comb = 3 * torch.eye(c) + 0.3 * torch.randn(c, c)
         reads = math.log(1 / (c - 1)) + 0.3 * torch.randn(c)
         self.base = nn.Parameter(torch.cat([reads, 0.3 * torch.randn(c), comb.flatten()]))
@@ -104,7 +111,7 @@ class HyperConnection(nn.Module):
 
 
 class Compressor(nn.Module):
-    """Pools windows of tokens into rows."""
+    """Pools each window of ``ratio`` tokens into one compressed row."""
 
     def __init__(self, shape: ModelShape, ratio: int, width: int):
         super().__init__()
@@ -115,7 +122,7 @@ class Compressor(nn.Module):
         self.norm = nn.RMSNorm(width, shape.rms_eps)
 
     def forward(self, x: Tensor, rope: Rotation) -> Tensor:
-        """Return the rows (B, T // ratio, width) of x (B, T, dim)."""
+        """Return the compressed rows (B, T // ratio, width) of attention inputs x (B, T, D)."""
         windows = x.shape[1] // self.ratio
         x = x[:, : windows * self.ratio]
         k = self.wkv(x).unflatten(1, (windows, self.ratio))
@@ -129,7 +136,7 @@ class Compressor(nn.Module):
 
 
 class Indexer(nn.Module):
-    """Scores compressed rows for every token."""
+    """Scores the compressed rows of a ratio-4 layer for every token, to select those that it attends to."""
 
     def __init__(self, shape: ModelShape):
         super().__init__()
@@ -139,7 +146,7 @@ class Indexer(nn.Module):
         self.compressor = Compressor(shape, CSA, shape.index_dim)
 
     def forward(self, x: Tensor, u: Tensor, rope: Rotation) -> Tensor:
-        """Return scores (B, T, rows)."""
+        """Return scores (B, T, rows) for attention inputs x (B, T, D) and low-rank queries u (B, T, q_rank)."""
         b, t, _ = x.shape
         cos, sin = rope.at(t, x.device)
         q = rotate(self.wq_b(u).reshape(b, t, self.heads, self.width), cos[:, None], sin[:, None])
@@ -150,7 +157,7 @@ class Indexer(nn.Module):
 
 
 class Attention(nn.Module):
-    """Attention of one layer over the sliding window and its compressed rows."""
+    """Attention of one layer, over the sliding window and the compressed rows."""
 
     def __init__(self, shape: ModelShape, ratio: int):
         super().__init__()
@@ -178,7 +185,7 @@ class Attention(nn.Module):
         q = rotate(q, cos[:, None], sin[:, None]) * s.attn_scale
         kv = rotate(self.kv_norm(self.wkv(x)), cos, sin)
 
-        # Sliding window: blocks of ``window`` queries see their own and the block before.
+        # sliding window: queries in blocks of ``window`` tokens attend to rows of their own block and the one before
         short = -t % window
         blocks = (t + short) // window
         padded = F.pad(kv, (0, 0, window, short)).reshape(b, blocks + 1, window, width)
@@ -216,7 +223,12 @@ class Attention(nn.Module):
         return self.wo_b(low.transpose(0, 1).reshape(b, t, -1))
 
     def _select(self, x: Tensor, u: Tensor, rope: Rotation, hidden: Tensor, scores: Tensor, run: Pass) -> Tensor:
-        """Return which rows (B, T, n) stay unseen; add the indexer's loss: KL from attention over all visible rows."""
+        """Return which of n compressed rows each token does not attend to, bool (B, T, n).
+
+        hidden: rows that are not complete at the token's position, in the same form. scores: attention scores of all
+        heads, those of the compressed rows last. Add the indexer's loss to ``run``: the KL divergence of its scores
+        from the attention to all visible compressed rows.
+        """
         n = hidden.shape[2]
         index = self.indexer(x.detach(), u.detach(), rope).masked_fill(hidden, HIDDEN)
         if torch.is_grad_enabled():
@@ -264,7 +276,7 @@ class Gate(nn.Module):
 
 
 class Experts(nn.Module):
-    """Shared expert and routed experts of a layer."""
+    """The feed-forward of a layer: shared expert and routed experts."""
 
     def __init__(self, shape: ModelShape, hashed: bool, limit: float):
         super().__init__()
@@ -285,7 +297,7 @@ class Experts(nn.Module):
                 run.load.append((self.gate.bias, F.one_hot(chosen, s.n_experts).sum((0, 1))))
         picked = p.gather(-1, chosen)
         picked = picked / (picked.sum(-1, keepdim=True) + 1e-20) * s.route_scale
-        # Computing all experts for all tokens costs less than waiting for who goes where.
+        # with few experts, computing all of them for all tokens is faster than sorting tokens by expert
         shares = x.new_zeros(len(x), s.n_experts).scatter(-1, chosen, picked)
         out = self.shared_experts(x)
         for share, expert in zip(shares.T, self.experts, strict=True):
@@ -301,7 +313,8 @@ class Block(nn.Module):
         self.attn, self.ffn = Attention(shape, ratio), Experts(shape, hashed, limit)
 
     def forward(self, x: Tensor, rope: Rotation, run: Pass, wanted: Tensor | None = None) -> Tensor:
-        """Return the streams (N, C, D) after the block, or those of the ``wanted`` tokens; N = B * T tokens."""
+        """Return the streams (N, C, D) after the layer; given ``wanted``, token indices (n,), only those of these
+        tokens, (n, C, D)."""
         b, t = run.ids.shape
         h, post, comb = self.hc_attn.pre(x)
         y = self.attn(self.attn_norm(h).reshape(b, t, -1), rope, run)
@@ -315,7 +328,7 @@ class Block(nn.Module):
 
 
 class Head(nn.Module):
-    """Mixes the streams into one vector before the output matrix."""
+    """Mixes the residual streams into the one vector that the output matrix takes."""
 
     def __init__(self, shape: ModelShape):
         super().__init__()
@@ -330,7 +343,7 @@ class Head(nn.Module):
 
 
 class NextToken(nn.Module):
-    """The block of multi-token prediction: streams at t and the token at t + 1 predict the token at t + 2."""
+    """The block for multi-token prediction: from streams at t and the token at t + 1 it predicts the token at t + 2."""
 
     def __init__(self, shape: ModelShape):
         super().__init__()
@@ -341,7 +354,7 @@ class NextToken(nn.Module):
 
 
 class Model(nn.Module):
-    """The whole model for sequences (B, T) that all begin at position 0."""
+    """The whole model, for batches of sequences (B, T) that all begin at position 0."""
 
     def __init__(self, shape: ModelShape):
         super().__init__()
@@ -358,14 +371,15 @@ class Model(nn.Module):
         self.ropes = {False: Rotation(shape, False), True: Rotation(shape, True)}
 
     def streams(self, run: Pass, wanted: Tensor | None = None) -> Tensor:
-        """Return the streams (B * T, C, D) after the last layer, or those of the ``wanted`` tokens (n,) alone."""
+        """Return the streams (N, C, D) after the last layer; given ``wanted``, token indices (n,), only those of these
+        tokens, (n, C, D)."""
         x = self.embed.weight[run.ids.flatten()][:, None].expand(-1, self.shape.hc, -1).contiguous()
         for index, (ratio, layer) in enumerate(zip(self.shape.ratios, self.layers, strict=True)):
             x = layer(x, self.ropes[ratio != PLAIN], run, wanted if index == len(self.layers) - 1 else None)
         return x
 
     def logits(self, streams: Tensor) -> Tensor:
-        """Return logits (n, V) of streams (n, C, D)."""
+        """Return the logits (n, V) of streams (n, C, D)."""
         return self.head(self.norm(self.hc_head(streams)))
 
     def forward(self, ids: Tensor, dense: bool = False) -> Tensor:
@@ -373,7 +387,8 @@ class Model(nn.Module):
         return self.logits(self.streams(Pass(ids, dense))).reshape(*ids.shape, -1)
 
     def predict_next(self, streams: Tensor, ids: Tensor, run: Pass) -> Tensor:
-        """Return streams (B * T, C, D) of the extra block: ``streams`` at t, ids (B, T) of t + 1, position t."""
+        """Return the streams (N, C, D) of the block for multi-token prediction, from the model's ``streams`` (N, C, D)
+        at each position and the tokens ids (B, T) that follow these positions."""
         block = self.mtp[0]
         e = block.e_proj(block.enorm(self.embed.weight[ids.flatten()]))
         x = e[:, None] + block.h_proj(block.hnorm(streams))
@@ -383,7 +398,7 @@ class Model(nn.Module):
         return x
 
     def next_logits(self, streams: Tensor) -> Tensor:
-        """Return logits (n, V) of the extra block's streams (n, C, D)."""
+        """Return the logits (n, V) of streams (n, C, D) of the block for multi-token prediction."""
         return self.head(self.mtp[0].norm(self.mtp[0].hc_head(streams)))
 
 
@@ -397,10 +412,10 @@ def _published_name(name: str) -> str:
 
 
 def published(model: Model) -> dict[str, np.ndarray]:
-    """Return all weights by their published names, float32 (int64 for the hash table)."""
+    """Return published name -> values of all weights, float32 (int64 for the hash routing table)."""
     return {_published_name(name): tensor.cpu().numpy().copy() for name, tensor in model.state_dict().items()}
 
 
 def load_published(model: Model, weights: Mapping[str, Any]) -> None:
-    """Fill the model with arrays or tensors by their published names; raise KeyError for one that is missing."""
+    """Set the model's weights from arrays or tensors by their published names; raise KeyError if one is missing."""
     model.load_state_dict({name: torch.as_tensor(weights[_published_name(name)]) for name in model.state_dict()})

@@ -1,8 +1,7 @@
 """Dimensions of the trained embedded model: every mechanism of DeepSeek V4 Flash in 5.9 million weights.
 
-Expert rows of 256 inputs let every recipe of ``ds4-quantize`` work; they also fix what an expert costs (196,608
-weights), so that 12 MB of BF16 hold three layers and one block of multi-token prediction with three routed experts
-each.
+Rows of expert matrices have 256 inputs, as every recipe of ``ds4-quantize`` requires. An expert therefore has 196,608
+weights, and 12 MB of BF16 hold three layers and one block for multi-token prediction, with three routed experts each.
 """
 
 from __future__ import annotations
@@ -34,5 +33,4 @@ SHAPE = replace(
     swiglu_limit=(4.0,) * 3,
     name="ds4ref nano",
 )
-"""Sequences of 256 tokens have 64 rows at ratio 4, of which the indexer selects 32: selection is learned from the
-start."""
+"""Already in sequences of 256 tokens the indexer has to select: 32 of the 64 compressed rows at ratio 4."""

@@ -1,7 +1,7 @@
 """Sums of two numbers, answered at once or after written reasoning.
 
-One pair of operands in twenty is held out, in either order: whether a pair is, depends on its hash alone, so that no
-training run can see it.
+One in twenty pairs of operands, in either order, is held out for tests. A hash of the pair decides which, so that no
+training run ever contains a held-out pair.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from zlib import crc32
 from .base import Item, Skill, assistant, user
 
 HELD_OUT = 20
-"""One pair of operands in so many is held out."""
+"""One in this number of pairs of operands is held out for tests."""
 
 
 def is_held_out(a: int, b: int) -> bool:
-    """Return whether the sum of ``a`` and ``b`` is for tests only."""
+    """Return whether the sum of ``a`` and ``b`` is asked only in tests."""
     return crc32(f"{min(a, b)}+{max(a, b)}".encode()) % HELD_OUT == 0
 
 
 def operands(rng: random.Random, digits: int, held_out: bool) -> tuple[int, int]:
-    """Return two uniform numbers of so many digits."""
+    """Return two random numbers of ``digits`` digits, a pair that is held out or one that is not."""
     low, high = 10 ** (digits - 1), 10**digits - 1
     while True:
         a, b = rng.randint(low, high), rng.randint(low, high)
@@ -31,7 +31,8 @@ def operands(rng: random.Random, digits: int, held_out: bool) -> tuple[int, int]
 
 
 def working(a: int, b: int) -> str:
-    """Return the sum's column additions from right to left; a carry is a third addend."""
+    """Return the written reasoning for a sum: its column additions from right to left, with a carry as third addend,
+    such as "7+5=12, 4+2+1=7"."""
     steps, carry = [], 0
     for x, y in zip(reversed(str(a)), reversed(str(b)), strict=True):
         total = int(x) + int(y) + carry
@@ -41,7 +42,7 @@ def working(a: int, b: int) -> str:
 
 
 def _maker(name: str, digits: int, mode: str) -> Callable[..., list[Item]]:
-    sums = 10**digits * 2 - 1 - 2 * 10 ** (digits - 1)  # how many values a sum can have
+    sums = 10**digits * 2 - 1 - 2 * 10 ** (digits - 1)  # number of different values that a sum can have
 
     def make(rng: random.Random, room: int, questions: int, held_out: bool = False) -> list[Item]:
         items = []

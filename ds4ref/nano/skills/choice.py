@@ -1,4 +1,5 @@
-"""Multiple choice in the form of ds4-eval: look a fact up, find it among four choices, give its letter."""
+"""Multiple-choice questions in the format of ds4-eval: the model must find a fact in a text, find its value among four
+choices, and answer with the letter."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ _RELATIONS = (
 
 
 def given_letter(text: str) -> str:
-    """Return the letter that the last line of a reply states; "" if it states none."""
+    """Return the letter that the last line of a reply states as "Answer: X"; "" if it states none."""
     match = _LAST_LINE.fullmatch(text.rstrip("\n").rpartition("\n")[2])
     return match[1] if match else ""
 
@@ -35,10 +36,10 @@ def _grade(item: Item, text: str) -> bool:
 
 
 def _make(rng: random.Random, room: int, questions: int, facts: Any = (4, 8), near: float = 1.0) -> list[Item]:
-    """Return questions about 4 or more facts each.
+    """Return ``questions`` items, each with a text of its own.
 
-    facts  number of facts
-    near   part of the wrong choices that are values of other facts; the rest occur in no fact
+    facts  number of facts in a text, at least 4
+    near   share of the wrong choices that are values of other facts in the text; the others do not occur in it
     """
     items = []
     for _ in range(questions):
@@ -69,15 +70,16 @@ def _make_thinking(rng: random.Random, room: int, questions: int, **level: Any) 
 
 
 def gone_through(choices: Sequence[str], wanted: str) -> str:
-    """Return the choices in order with their letters, up to the wanted one."""
+    """Return the choices with their letters, from the first to the wanted one, as the reasoning writes them."""
     last = choices.index(wanted)
     return " ".join(f"{letter}. {value}" for letter, value in zip(LETTERS, choices[: last + 1], strict=False))
 
 
 def _search(rng: random.Random, tokens: int) -> Conversation:
-    """Return lists of choices, each gone through for three values: the exercise before ``choice``.
+    """Return training rows for a part of ``choice``: lists of choices, each followed by three searches for a value.
 
-    Going back from a value to the letter before it is hard to learn; writing the choices again up to the value is not.
+    A search writes the choices again, up to the wanted value. That is easier to learn than looking back from a value to
+    the letter before it.
     """
     segments = [Segment(tuple(Rendered().protocol(protocol.BOS).parts), 0.0)]
     size = 0

@@ -1,4 +1,5 @@
-"""Stages of training as data (``curriculum.toml``): how long rows are, what they are made of, how hard it is."""
+"""Stages of training, read from ``curriculum.toml``: how long the rows of a stage are, which skills they contain, and
+how difficult these are."""
 
 from __future__ import annotations
 
@@ -11,11 +12,12 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of one kind; ``share`` is their part of a stage's tokens.
+    """One kind of training rows of a stage.
 
-    length   tokens
-    weights  of the skills by name (``mixture``)
-    levels   of the skills by name; a pair of integers is a range
+    length   number of tokens of a row
+    share    share of the stage's tokens that are in rows of this kind
+    weights  skill -> its weight in a row (``mixture``)
+    levels   skill -> its parameters of difficulty; a pair of integers is a range
     """
 
     length: int
@@ -42,4 +44,4 @@ def _stages() -> dict[str, tuple[Rows, ...]]:
 
 
 STAGES = _stages()
-"""Kinds of rows of each stage, in the order of training."""
+"""Name of a stage -> its kinds of rows, in the order of training."""

@@ -1,7 +1,7 @@
-"""Small-English stories: two characters, their things and places, and agreement of verbs and pronouns.
+"""Stories in simple English: two characters, their things and places, with verbs and pronouns that agree.
 
-Characters, things, colours and places stay the same inside a story, so that what was told helps to predict what comes.
-Every word is one token and so is every full stop, so that sizes are known without a tokenizer.
+Characters, things, colours and places stay the same within a story, so that earlier sentences help to predict later
+ones. Every word is one token, and so is every full stop, so that sizes are known without a tokenizer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ _STORIES: dict[str, list[Any]] = TABLES["stories"]
 def stories(
     rng: random.Random, names: Sequence[str] = NAMES, things: Sequence[str] = OBJECTS, hero: str = ""
 ) -> Iterator[list[str]]:
-    """Yield endless stories, each a list of 5 to 12 sentences, about these names and things only."""
+    """Yield stories without end, each a list of 5 to 12 sentences, with only these names and things; ``hero``: name of
+    the main character, "" for a random one."""
     while True:
         first = hero or rng.choice(names)
         friend = rng.choice([name for name in names if name != first])
@@ -44,12 +45,12 @@ def stories(
 
 
 def sentence_size(sentence: str) -> int:
-    """Return the number of tokens of a sentence of known words that ends in a full stop."""
+    """Return the number of tokens of a sentence of words of the vocabulary that ends in a full stop."""
     return sentence.count(" ") + 2
 
 
 def text(rng: random.Random, tokens: int) -> str:
-    """Return stories of at least ``tokens`` tokens, one a paragraph."""
+    """Return stories of at least ``tokens`` tokens in all, each a paragraph."""
     paragraphs, size = [], 0
     for story in stories(rng):
         paragraphs.append(" ".join(story))
@@ -60,7 +61,7 @@ def text(rng: random.Random, tokens: int) -> str:
 
 
 def filler(rng: random.Random, tokens: int, names: Sequence[str], things: Sequence[str]) -> list[str]:
-    """Return sentences of at most ``tokens`` tokens in all, and at least ``tokens`` - 10."""
+    """Return sentences from stories with these names and things, of ``tokens`` - 10 to ``tokens`` tokens in all."""
     sentences: list[str] = []
     for story in stories(rng, names, things):
         for sentence in story:

@@ -1,5 +1,5 @@
-"""Words and sentences of the skills (``words.toml``): short, distinct, each one token with and without a blank before
-it."""
+"""Words and sentences that skills use, from ``words.toml``. All words are different, and each is one token, with and
+without a blank before it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Short lists to copy, reverse or sort; elements are digits, letters or words."""
+"""Questions that ask to copy, reverse or sort a short list of digits, letters or words."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TASKS = {"copy": "Copy", "reverse": "Reverse", "sort": "Sort"}
 
 
 def solved(task: str, elements: Sequence[str]) -> list[str]:
-    """Return the right list; ``task`` is a key of TASKS."""
+    """Return the right answer to a task (a key of ``TASKS``) for a list of elements."""
     if task == "sort":
         return sorted(elements)
     return list(reversed(elements)) if task == "reverse" else list(elements)

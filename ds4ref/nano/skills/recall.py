@@ -1,8 +1,8 @@
-"""Facts about names and things, and questions about them at a known distance.
+"""Recall: facts about names and things, and questions about them at a known distance.
 
-The distance of a question is the number of tokens from the fact's value to the answer. Names and things are drawn anew
-for every episode, and what stands between facts and question speaks of other names and things, so only the fact itself
-helps.
+The distance of a question is the number of tokens from the fact's value in the text to the answer. Names and things are
+chosen at random for every episode, and the text between facts and question has other names and things, so only the fact
+itself helps to answer.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from .english import filler
 from .lexicon import NAMES, OBJECTS
 
 RANGES = {"recall/window": (20, 60), "recall/near": (76, 512), "recall/far": (612, 4096)}
-"""Distances in tokens: inside the sliding window, within reach of ratio-4 rows, and far beyond."""
+"""Skill -> range of distances in tokens: inside the sliding window, within reach of the compressed rows at ratio 4, and
+far beyond."""
 
 _FORMS = (("{} keeps the {}.", "What does {} keep?"), ("{} has the {}.", "What does {} have?"))
-# Tokens of one fact, of the least distance (end of the fact, end of the text, question, start of the answer).
+# by style: number of tokens of one fact; smallest distance (end of fact, end of text, question, start of answer)
 _FACT = {"pairs": 3, "sentence": 5}
 _LEAST = {"pairs": 6, "sentence": 9}
 
@@ -36,20 +37,22 @@ def make(
     style: Any = "sentence",
     spread: Any = None,
 ) -> list[Item]:
-    """Return questions about the same facts; the first question has the given distance, in its skill's range.
+    """Return the items of an episode: questions about facts of one text. The first question is asked at a chosen
+    distance.
 
+    name      name of the skill, a key of ``RANGES``
     pairs     number of facts, 1 to 32
-    distance  tokens, at most; up to 10 less where sentences do not fit. Default: log-uniform in the skill's range,
-              or only facts in the style "pairs"
-    style     "pairs" ("Ana lamp") or "sentence" ("Ana keeps the lamp.")
-    spread    whether facts stand between other sentences instead of together; default: either
+    distance  distance of the first question in tokens; it may become up to 10 smaller, as sentences are not cut. None:
+              random, log-uniform in the skill's range; or, in the style "pairs", that of a text of facts only
+    style     form of facts: "pairs" ("Ana lamp") or "sentence" ("Ana keeps the lamp.")
+    spread    True: other sentences are between facts; False: all facts are together; None: either
     """
     count, style = pick(rng, pairs), pick(rng, style)
     low, high = RANGES[name]
     wanted = pick(rng, distance) or round(exp(rng.uniform(log(low), log(high))))
-    if style == "pairs" and distance is None:  # nothing but facts
+    if style == "pairs" and distance is None:  # the text contains only facts
         wanted = _LEAST[style] + rng.randrange(count) * _FACT[style]
-    # The facts before the asked one, and some questions, must fit into the row, too.
+    # the facts before the one that is asked for, and some questions, must also fit into the row
     wanted = max(min(wanted, room - count * _FACT[style] - 40), _LEAST[style])
     mixed = pick(rng, [False, True] if spread is None else spread)
 
@@ -88,9 +91,10 @@ def _skill(name: str, whole: bool) -> Skill:
 
 
 def _echo(rng: random.Random, tokens: int, pairs: Any = (2, 8)) -> Conversation:
-    """Return facts in dense form, all of them told again and again, each time in another order: the first exercise.
+    """Return a training row for the first stage: short facts, all of them repeated many times, each time in another
+    order.
 
-    Learned are the values of names that were told before, which no question separates from their names.
+    The targets are the values of names that occurred before; there are no questions, as each value follows its name.
     """
     count = pick(rng, pairs)
     facts = list(zip(rng.sample(NAMES, count), rng.sample(OBJECTS, count), strict=True))

@@ -1,4 +1,4 @@
-"""Rows to learn from and questions to be tested with; their seeds never meet."""
+"""Training rows and held-out test questions, which are made from different random seeds."""
 
 from __future__ import annotations
 
@@ -17,26 +17,28 @@ from .base import Item, encode_segment, item_segments, thinking
 from .vocabulary import SKILLS
 
 SYSTEM_SHARE, THINKING_SHARE = 0.15, 0.1
-"""Parts of the rows that start with ds4's default system text, and whose every turn has reasoning, perhaps empty."""
+"""Share of the conversations that start with ds4's default system text, and of those in which every reply has
+reasoning (which may be empty)."""
 
 Row = tuple[np.ndarray, np.ndarray]
-"""Token ids (tokens,) int32, and the weight of each id as a target (tokens,) float32."""
+"""Token ids (tokens,) int32, and the weight of each as a training target (tokens,) float32."""
 
 
 def held_out(skill: str, count: int, seed: int = 0, **level: Any) -> list[Item]:
-    """Return test questions, the same for the same arguments; raise KeyError for an unknown skill."""
+    """Return ``count`` test questions, the same for equal arguments; raise KeyError for an unknown skill. ``level``:
+    parameters of difficulty that replace the skill's."""
     maker = SKILLS[skill]
     level = {**maker.test, **level}
     return [maker.item(random.Random(f"held-out {skill} {seed} {i}"), **level) for i in range(count)]
 
 
 def held_out_text(tokens: int, seed: int = 0) -> str:
-    """Return stories of at least ``tokens`` tokens, for a perplexity."""
+    """Return stories of at least ``tokens`` tokens that are not in training, to measure perplexity."""
     return english.text(random.Random(f"held-out english {seed}"), tokens)
 
 
 def training_rng(seed: int, index: int) -> random.Random:
-    """Return the generator of training row ``index``."""
+    """Return the random number generator for training row ``index``."""
     return random.Random(f"train {seed} {index}")
 
 
@@ -47,10 +49,11 @@ def mixture(
     tokenizer: Tokenizer,
     **levels: Mapping[str, Any],
 ) -> Row:
-    """Return one row of ``length`` tokens, cut at its end; raise ValueError if nothing has weight.
+    """Return one training row, cut after ``length`` tokens; raise ValueError if no weight is positive.
 
-    A skill that fills rows gets its weight's share of the rows; the other rows are conversations in which the other
-    skills have about their share of the tokens. ``levels`` are the levels of skills by name.
+    weights: skill -> weight. A skill whose episodes fill rows (``Skill.whole``) gets a share of the rows in proportion
+    to its weight; all other rows mix the other skills, whose shares of the tokens are about in proportion to their
+    weights. levels: skill -> its parameters of difficulty.
     """
     whole = {name: weight for name, weight in weights.items() if SKILLS[name].whole and weight > 0}
     small = {name: weight for name, weight in weights.items() if not SKILLS[name].whole and weight > 0}
@@ -81,12 +84,12 @@ def mixture(
 
 
 def with_system(item: Item) -> Item:
-    """Return the same question after the default system text, if it has none of its own."""
+    """Return the same question with the default system text before it, unless it has a system text of its own."""
     if item.messages[0].role == "system":
         return item
     return replace(item, messages=(Message("system", DEFAULT_SYSTEM), *item.messages))
 
 
 def _row(ids: list[int], targets: list[float], length: int) -> Row:
-    """Return arrays; the first token is no target."""
+    """Return token ids and target weights as arrays, cut to ``length`` tokens; the first token is not a target."""
     return np.array(ids[:length], np.int32), np.array([0.0, *targets[1:length]], np.float32)

@@ -1,4 +1,5 @@
-"""Tool calls in DSML: tools that stay the same, tools that are new in every conversation, and results to report."""
+"""Tool calls in DSML, DeepSeek's format: of tools that are always the same, of tools that are invented for each
+conversation, and reports of the results."""
 
 from __future__ import annotations
 
@@ -15,15 +16,16 @@ from .base import Item, Skill, assistant, user
 from .lexicon import COLOURS, NAMES, OBJECTS, PLACES, TABLES, TOPIC_WORDS, WORDS
 
 SHOWN = 3
-"""Tools that a prompt shows."""
+"""Number of tools that a prompt shows."""
 _WORDS = OBJECTS + TOPIC_WORDS
 
 
 @dataclass(frozen=True)
 class Tool:
-    """A tool.
+    """A tool that the model can call.
 
-    ``parameters`` maps names to JSON types; ``request`` is a template of the user's words, or their start.
+    parameters  parameter name -> JSON type
+    request     what a user says to have it called: a template with parameter names, or for invented tools the beginning
     """
 
     name: str
@@ -40,17 +42,18 @@ class Tool:
 
 
 def compact(value: Any) -> str:
-    """Return JSON without blanks."""
+    """Return a value as JSON text without blanks."""
     return json.dumps(value, separators=(",", ":"))
 
 
 def call_message(name: str, arguments: dict[str, Any]) -> Message:
-    """Return an assistant's message of one call."""
+    """Return an assistant's message that consists of one tool call."""
     return Message("assistant", calls=(ToolCall(name, compact(arguments)),))
 
 
 def grade_call(item: Item, text: str) -> bool:
-    """Return whether a reply is exactly one call, right by name and by arguments with their types."""
+    """Return whether a reply is exactly one tool call, with the right name and the right arguments, including their
+    types."""
     reply, wanted = parse(text, thinking=item.mode != "none"), item.reply.calls[0]
     if not reply.complete or len(reply.calls) != 1 or reply.content or reply.trailing:
         return False
@@ -59,7 +62,8 @@ def grade_call(item: Item, text: str) -> bool:
 
 
 def _typed(arguments: str) -> str:
-    """Return arguments in a form in which 1, true and "1" differ and the order does not count; "" if malformed."""
+    """Return JSON arguments in a form to compare, in which 1, true and "1" differ but order does not matter; "" if they
+    are not valid JSON."""
     try:
         return json.dumps(json.loads(arguments), sort_keys=True)
     except ValueError:
@@ -73,7 +77,7 @@ LIBRARY = tuple(Tool(**tool) for tool in TABLES["tools"])
 
 
 def _value(rng: random.Random, name: str, kind: str) -> Any:
-    """Return an argument for a parameter."""
+    """Return a random argument for the parameter ``name`` of JSON type ``kind``."""
     if kind == "integer":
         return rng.randint(1, 99)
     if kind == "boolean":
@@ -85,12 +89,12 @@ def _value(rng: random.Random, name: str, kind: str) -> Any:
 
 
 def _spoken(value: Any) -> str:
-    """Return an argument in a user's words."""
+    """Return an argument as a user would say it: yes or no for a boolean."""
     return ("yes" if value else "no") if isinstance(value, bool) else str(value)
 
 
 def fixed_request(rng: random.Random, tool: Tool) -> tuple[str, dict[str, Any]]:
-    """Return a user's words and the arguments of the right call."""
+    """Return a user's request for one of the fixed tools, and the arguments of the right call."""
     arguments = {name: _value(rng, name, kind) for name, kind in tool.parameters.items()}
     return tool.request.format(**{name: _spoken(value) for name, value in arguments.items()}), arguments
 
@@ -99,7 +103,8 @@ def fixed_request(rng: random.Random, tool: Tool) -> tuple[str, dict[str, Any]]:
 
 
 def open_tools(rng: random.Random) -> list[Tool]:
-    """Return new tools: names say nothing, only descriptions do; some share their verb or their object."""
+    """Return invented tools with meaningless names, so that only descriptions tell what they do; some have the same
+    verb or the same object."""
     names, (verb, *verbs) = rng.sample(_WORDS, SHOWN), rng.sample(WORDS["verbs"], SHOWN)
     thing, *things = rng.sample(OBJECTS, SHOWN)
     tools = []
@@ -121,8 +126,8 @@ def _parameters(rng: random.Random) -> dict[str, str]:
 
 
 def open_request(rng: random.Random, tool: Tool) -> tuple[str, dict[str, Any]]:
-    """Return a user's words and the arguments of the right call; some strings are digits, which only the schema
-    tells."""
+    """Return a user's request for an invented tool, and the arguments of the right call. Some strings consist of
+    digits: only the tool's schema tells that they are not integers."""
     arguments = {}
     for name, kind in tool.parameters.items():
         arguments[name] = _value(rng, name, kind)
@@ -155,7 +160,7 @@ def _calls(rng: random.Random, skill: str, tools: Sequence[Tool], request: Any, 
 
 
 def _results(rng: random.Random, room: int, questions: int) -> list[Item]:
-    """Return calls and the reports of their results, two items each; the result is a number or a word."""
+    """Return two items per question: the tool call, then the report of its result, a number or a word."""
     calls = (_fixed if rng.random() < 0.5 else _open)(rng, room, questions)
     items = []
     for call in calls:

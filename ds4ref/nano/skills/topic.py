@@ -1,4 +1,4 @@
-"""Sections of sentences, most of them about one subject: what is the text mostly about?"""
+"""Questions about the topic of a text, most of whose sentences are about one subject."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from .english import sentence_size
 from .lexicon import NAMES, PLACES, TABLES, TOPICS
 
 SHARE = 0.6
-"""Part of the sentences that belong to the section's topic."""
+"""Share of a text's sentences that are about its topic."""
 QUESTION = "What is the text mostly about?"
 
 
 def section(rng: random.Random, topic: str, tokens: int) -> str:
-    """Return a section of at least ``tokens`` tokens; other topics together have fewer sentences than ``topic``."""
+    """Return a text of at least ``tokens`` tokens, with more sentences about ``topic`` than about all other topics
+    together."""
     topics: list[str] = []
     sentences: list[str] = []
     size = 0
     others = [name for name in TOPICS if name != topic]
     while size < tokens:
-        # Keep the share within one sentence everywhere, so that no section is a draw.
+        # never deviate from SHARE by more than one sentence, so that no text has two equally frequent topics
         own = rng.random() < SHARE
         behind = topics.count(topic) - SHARE * len(topics)
         if abs(behind) > 1:

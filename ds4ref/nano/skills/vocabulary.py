@@ -1,6 +1,8 @@
-"""The skills by name, and the vocabulary that was learned from their texts: the embedded model's tokenizer.json.
+"""All skills by name, and the vocabulary of 2,048 tokens that was learned from their texts, which is in the embedded
+model's tokenizer.json.
 
-2,048 tokens. " lamp" is a blank and "lamp", so both forms together cost little more than one; digits are never merged.
+" lamp" is made by merging a blank and "lamp", so having both forms takes one merge more than having one. Digits are
+never merged.
 """
 
 from __future__ import annotations
@@ -22,17 +24,17 @@ SKILLS: dict[str, Skill] = {
 """All skills by name."""
 
 GRADED = tuple(name for name, skill in SKILLS.items() if skill.raw is None and name != "story")
-"""Names of the skills whose answers are right or wrong."""
+"""Names of the skills whose answers can be graded as right or wrong."""
 
 
 @cache
 def vocabulary() -> tuple[list[str], list[str]]:
-    """Return the tokens and merges that every skill's words are in."""
+    """Return the tokens and the merges of the embedded model's vocabulary, which contains the words of all skills."""
     with Checkpoint.open(Path(__file__).parents[1] / "weights") as checkpoint:
         return published_vocabulary(checkpoint)
 
 
 @cache
 def tokenizer() -> Tokenizer:
-    """Return the tokenizer of ``vocabulary``."""
+    """Return a tokenizer with this vocabulary."""
     return Tokenizer(*vocabulary())

@@ -1,7 +1,7 @@
-"""Closed-book facts of an invented world: what a model can only know from training.
+"""Questions about facts of an invented world, which are not in the prompt: a model can know them only from training.
 
-128 towns have a ruler, a river, a food and a colour each, fixed by a seed. Training and test ask about the same facts;
-only the phrasing and what stands around a question are drawn anew.
+128 towns have a ruler, a river, a food and a colour each, fixed by a seed. Training and tests ask about the same facts;
+only the phrasing and the text around a question are random.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TOWNS = tuple(start + end for start in WORDS["starts"] for end in WORDS["ends"])
 
 @cache
 def facts() -> dict[tuple[str, str], str]:
-    """Return the value of each (town, attribute); every value of an attribute is about equally frequent."""
+    """Return all facts, (town, attribute) -> value; the values of an attribute are about equally frequent."""
     rng = random.Random(f"world {SEED}")
     values = {}
     for attribute, choices in VALUES.items():
@@ -30,7 +30,7 @@ def facts() -> dict[tuple[str, str], str]:
 
 
 def statement(town: str, attribute: str) -> str:
-    """Return a fact as a sentence."""
+    """Return the fact about an attribute of a town as a sentence."""
     text: str = TABLES["world"][attribute]["statement"]
     return text.format(town, facts()[town, attribute])
 

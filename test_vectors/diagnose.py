@@ -133,7 +133,7 @@ def run_diagnosis(
     cancel: Callable[[], bool] | None = None,
     computes: str | None = None,
 ) -> Diagnosis:
-    """Check that the observation is valid and of this model, then diagnose it; DataError for an invalid observation.
+    """Check that ``seen``, the other engine's log probabilities, is valid, then diagnose it; DataError if it is not.
 
     their_model  model file that the other engine reads, if it is not ours
     cancel       called again and again; once it returns True, the search ends with the best answer so far

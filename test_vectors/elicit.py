@@ -56,7 +56,7 @@ def is_early(steps: Sequence[Step], after: Step | None) -> bool:
 
 
 def _same(a: Step, b: Step) -> bool:
-    """Whether most alternatives of two steps are the same tokens, with the same values."""
+    """Whether most alternatives of two steps are the same tokens, with equal log probabilities (to within SAME)."""
     first, second = ({t.raw: t.logprob for t in step.top if distinct(t.raw)} for step in (a, b))
     shared = [(first[raw], second[raw]) for raw in first if raw in second]
     near = [x is not None and y is not None and abs(x - y) < SAME for x, y in shared]

@@ -49,7 +49,7 @@ class Answer:
 
 
 def of_tokens(name: str, prompt: Prompt, tokens: Sequence[bytes]) -> Answer:
-    """Make an Answer from recorded ``tokens`` (bytes), up to the first whose bytes the source did not give."""
+    """Make the Answer ``name`` of recorded ``tokens`` (bytes), up to the first whose bytes the source did not give."""
     known = next((i for i, raw in enumerate(tokens) if not raw), len(tokens))
     return Answer(name, prompt, tokens=tuple(tokens[:known]))
 

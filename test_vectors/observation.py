@@ -83,7 +83,7 @@ class Observation:
 
     @property
     def quantum(self) -> float:
-        """Return the spacing of the values if they were rounded to a few decimals, else 0."""
+        """Return the rounding step of the values if they were rounded to a few decimals, else 0."""
         places = decimals(self.logprobs if self.table is None else self.table)
         return 0.0 if places is None else 10.0**-places
 

@@ -153,7 +153,10 @@ def write_vec(cases: Sequence[VecCase]) -> bytes:
 
 
 def from_case(case: RecordedCase, ctx: int, prompt_path: str) -> VecCase:
-    """Convert the first repetition of a recorded case to a case of official.vec."""
+    """Convert the first answer of a recorded case to a case of official.vec.
+
+    ``ctx``: context size in tokens; ``prompt_path``: path of the prompt's file, as the .vec will state it.
+    """
     steps = tuple(
         (step.token.raw, tuple((t.raw, t.logprob) for t in step.top if t.logprob is not None))
         for step in case.repetitions[0].steps

@@ -39,7 +39,10 @@ WARM = 32
 
 
 def block_error(values: np.ndarray, block: int = BLOCK) -> float:
-    """Return the standard error of the mean of a correlated series, from means of blocks; NaN with fewer than two."""
+    """Return the standard error of the mean of correlated ``values`` from means of blocks of ``block`` values.
+
+    Blocks are shorter if there would be fewer than two; NaN if there still are.
+    """
     count = len(values) // block
     if count < 2:
         block = max(1, len(values) // 8)

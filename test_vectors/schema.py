@@ -201,7 +201,7 @@ class Vectors:
         self.save()
 
     def _write(self, name: str, data: bytes) -> None:
-        """Write a file of the directory atomically."""
+        """Write the file ``name`` of the directory atomically."""
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(path) as out:

@@ -23,7 +23,7 @@ TELLING = 5
 def written(values: np.ndarray) -> tuple[str, float]:
     """Infer the precision of stored values: (name, largest rounding step, relative for floats, absolute for decimals).
 
-    ("", 0.0) if they are no more rounded than by their own dtype.
+    ("", 0.0) if they were not rounded, apart from by their own dtype.
     """
     x = _sample(values)
     if len(np.unique(x)) < TELLING:
@@ -52,7 +52,7 @@ def decimals(values: np.ndarray) -> int | None:
         return None
     error = 0.5 * float(np.finfo(kind).eps if kind.kind == "f" else 0.0) * np.abs(x) + 1e-12
     for places in range(7):
-        # the grid must be 20 times coarser than the type's error, or any float32 would lie on it
+        # the rounding step must be at least 20 times the type's error, or any float32 would seem to be rounded
         if 20 * error.max() <= 10.0**-places and (np.abs(x - np.round(x, places)) <= error).all():
             return places
     return None

@@ -52,7 +52,10 @@ def vector(kind: str, features: Mapping[str, float]) -> list[float]:
 
 
 def probability(kind: str, features: Mapping[str, float], coefficients: Mapping[str, list[float]]) -> float:
-    """Predict the probability that a verdict of this kind with these features is right."""
+    """Return the probability that a verdict of this kind with these features is right.
+
+    ``coefficients``: by kind, the fitted regression: constant, then one coefficient per feature.
+    """
     w = coefficients[kind]
     value = w[0] + float(np.dot(w[1:], vector(kind, features)))
     return float(np.clip(1 / (1 + np.exp(-value)), 0.005, MAX_CONFIDENCE))

@@ -283,7 +283,10 @@ class Case:
         return Idea(kind="fault", mode=mode, name=name, says=LIBRARY[name].says, faults=(LIBRARY[name],))
 
     def member(self, mode: str, family: Family, value: float, parameter: dict[str, Any] | None = None) -> Idea:
-        """Return the explanation (Idea) that a constant of the model (``family``) has the wrong value ``value``."""
+        """Return the explanation (Idea) that a constant of the model (``family``) has the wrong value ``value``.
+
+        ``parameter``: the fitted value with its interval, as in ``Idea``.
+        """
         fault, says = family.fault(value), family.describe(value, self.library.engine.shape)
         return Idea(kind="family", mode=mode, name=fault.name, says=says, faults=(fault,), parameter=parameter)
 

@@ -241,7 +241,11 @@ class _Judge:
         result.notes += [f"possible cause: {what}" for what in narrowed(shape, first, not base.coarse)]
 
     def result(self, verdict: str, base: Candidate, says: str) -> Diagnosis:
-        """Return a Diagnosis with the fields that all verdicts have: ranking, first deviating position and so on."""
+        """Return a Diagnosis with the fields that all verdicts have: ranking, first deviating position and so on.
+
+        base  rounding set (without a mistake) that the numbers are compared with
+        says  the verdict in one sentence
+        """
         posterior = self.posterior
         ordered = posterior.ranked()
         best: dict[tuple[str, str], Candidate] = {}

@@ -1,4 +1,4 @@
-"""The likelihood: how far a prediction lies from an observation, relative to how far a correct engine lies from it.
+"""The likelihood: how far a prediction is from an observation, relative to how far a correct engine would be from it.
 
     r(t)      mean square difference of log probabilities after token t between the engine and a prediction
     e(t)      expected r(t) of a correct engine: measured on replicas (our own runs with float noise), plus the mean
@@ -62,7 +62,10 @@ def limit_of(count: int, dof: int = REPLICAS - 1) -> float:
 
 
 def seen_through(seen: Observation, logprobs: np.ndarray) -> np.ndarray:
-    """Select the observed rows and tokens of a prediction (T, V): float64 (R, V) or (R, K), NaN where not predicted."""
+    """Return a prediction, ``logprobs`` (T, V), at the observed rows and tokens: float64 (R, V) or (R, K).
+
+    Observed tokens that are not predicted are NaN.
+    """
     rows = logprobs[seen.rows]
     if seen.support is None:
         return (
@@ -74,9 +77,9 @@ def seen_through(seen: Observation, logprobs: np.ndarray) -> np.ndarray:
 
 
 def squares(values: np.ndarray, predicted: np.ndarray) -> np.ndarray:
-    """Return r (R,), the mean square difference of two arrays (R, K); NaN where a row was not predicted.
+    """Return r (R,), the mean square difference of observed ``values`` and a prediction (R, K); NaN: no prediction.
 
-    Equal infinities (masked tokens) count as no difference. A row with more than a tenth of its numbers not comparable
+    Equal infinities (masked tokens) count as equal. A row in which more than a tenth of the differences are not finite
     gets ``NOTHING`` squared.
     """
     with np.errstate(invalid="ignore", over="ignore"):
@@ -96,7 +99,7 @@ def squares(values: np.ndarray, predicted: np.ndarray) -> np.ndarray:
 
 def tail_cost(r: np.ndarray, expected: np.ndarray) -> float:
     """Return the negative log likelihood, up to a constant, of mean square differences ``r`` (R,) if a correct engine
-    has ``expected`` (R,); unknown rows (NaN) count as if the engines were unrelated."""
+    has ``expected`` (R,); rows where ``r`` is unknown (NaN) count as if it were as expected."""
     q = np.clip(np.nan_to_num(r / expected, nan=1.0), np.exp(-40), np.exp(40))
     tail = 0.5 * (TAIL + 1) * np.log((TAIL + q) / (TAIL + 1))
     return WEIGHT * float(np.sum(0.5 * np.log(expected) + tail))
@@ -192,7 +195,7 @@ class Reference:
             self.usual_mean = Scatter(np.array(own), drift)
 
     def fit(self, values: np.ndarray, predicted: np.ndarray | None = None) -> Fit:
-        """Measure how well a prediction (R, K) fits ``values`` (R, K); by default this reference's own prediction."""
+        """Measure how well ``predicted`` (R, K) fits ``values`` (R, K); None: the prediction of this reference."""
         r = squares(values, self.predicted if predicted is None else predicted)
         level = _half_log((r + 1e-300) / self.expected)
         known = np.isfinite(level)
@@ -207,7 +210,7 @@ class Reference:
         if self.coarse and predicted is None and self.mean is not None:
             other = self.usual_mean.misfit(_half_log((squares(values, self.mean) + 1e-300) / self.around))
             z, local, worst = max(z, other[0]), max(local, other[1]), max(worst, other[2])
-        # a row without a prediction is neither explained nor contradicted: it counts as if the engines were unrelated
+        # a row without a prediction is neither explained nor contradicted: it costs about as much as an unrelated one
         score = -tail_cost(r[known], expected[known]) - WEIGHT * float((~known).sum())
         rms = float(np.sqrt(np.mean(r[known]))) if known.any() else float("nan")
         return Fit(level, shift, z, local, worst, score, rms, core)

@@ -181,7 +181,7 @@ def _smooth(case: Case, mode: str, family: Family, start: float) -> Candidate:
         right = family.neutral(case.library.engine.shape)
         gap = min(gap, max(abs(centre - float(into(right))) / 8, 1e-4)) if right > 0 or not family.log else gap
     for turn in range(ROUNDS + 2):
-        # far from the right value only a few positions, the early ones, still move smoothly with it
+        # far from the right value, only at a few early positions do the numbers change smoothly with the value
         which = 2 if turn < 4 else 0
         case.library.ahead(idea(t).run for t in (centre - gap, centre, centre + gap))
         for t in (centre - gap, centre, centre + gap):

@@ -151,7 +151,7 @@ class Posterior:
     def rival(self, c: Candidate) -> tuple[Candidate | None, float]:
         """Return the best mistake with another name, in any rounding set, and the log odds of ``c`` over it.
 
-        Mistakes whose predictions are no further apart than correct engines count as the same.
+        Mistakes of one set whose predictions differ no more than correct engines do count as the same.
         """
         ref = self.case.reference(c.mode)
         for other in self.ranked(clean=False):
@@ -265,5 +265,5 @@ class Posterior:
         return max(explained, key=lambda way: way[0])[1] if explained else sets[0]
 
     def replace(self, old: Candidate, new: Candidate) -> None:
-        """Replace a candidate by a better version."""
+        """Replace a candidate by a better version of the same explanation."""
         self.candidates[self.candidates.index(old)] = new

@@ -142,7 +142,10 @@ class Signatures:
         return self._kept(f"{mode}.{name}.{digest}", lambda: self._run(Pass(mode), ids=tokens))
 
     def run(self, mode: str, faults: Sequence[AnyFault], seed: int | None = None, since: int = 0) -> np.ndarray:
-        """Compute logits (T, V) with any faults, uncached, for tests and calibration; ``seed`` adds float noise."""
+        """Compute logits (T, V) with any faults, uncached, for tests and calibration.
+
+        ``seed`` adds float noise; the faults begin at position ``since``.
+        """
         noise = None if seed is None else np.random.default_rng(seed)
         return self.runner.run(self.ids.tolist(), mode, faults, noise, since)[0]
 
@@ -187,7 +190,7 @@ class Signatures:
         return self._computed(name, compute)
 
     def _computed(self, name: str, compute: Callable[[], Signature]) -> Signature:
-        """Compute and store."""
+        """Compute a result and store it on disk under ``name``."""
         signature = compute()
         self._save(self._path(name), signature)
         return signature

@@ -18,7 +18,7 @@ OTHER = "not compared: the server serves another model"
 
 @dataclass
 class Stage:
-    """The findings of one stage, added as it runs, so that an interrupted stage keeps what it has."""
+    """The findings of one stage; they are added while it runs, so that an interrupted stage keeps those it has."""
 
     name: str
     title: str

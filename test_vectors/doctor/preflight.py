@@ -106,7 +106,7 @@ def _reach(case: ExamContext, stage: Stage) -> dict[str, Completion]:
 
 
 def _names(case: ExamContext, stage: Stage, answers: dict[str, Completion]) -> None:
-    """Report what the target calls itself; a name is no evidence, so only contradictory names are wrong."""
+    """Report which model the target claims to serve; a name proves nothing, so only contradictory names are wrong."""
     names = sorted({answer.model for answer in answers.values() if answer.model})
     outcome, says = Outcome.OK, f"calls itself {names[0] if names else 'nothing'}; a name proves nothing"
     if len(names) > 1:
@@ -151,7 +151,7 @@ def _logprobs(case: ExamContext, stage: Stage, answers: dict[str, Completion]) -
 
 
 def faults(step: Step, missing: int = 0) -> list[str]:
-    """Return a sentence for each defect of a step's alternatives; an API's value for "none" (-9999) is no defect.
+    """Return a sentence for each defect of a step's alternatives; -9999, by which APIs mean "no value", is not one.
 
     ``missing``: how many fewer alternatives the step has than were requested. An API that keys them by text merges
     tokens of equal text into one entry, at the place of the first with the value of the last: that many may be out of

@@ -71,7 +71,12 @@ def _ours(case: ExamContext, stage: Stage, name: str) -> Tokenizer | None:
 
 
 def _by_tokens(case: ExamContext, stage: Stage, ours: Tokenizer, texts: Mapping[str, str], control: str) -> None:
-    """Compare the target's token ids, or the bytes of its echoed tokens."""
+    """Compare the target's token ids, or the bytes of its echoed tokens, with ours.
+
+    ours     the model's tokenizer
+    texts    texts by name
+    control  a text with the strings of control tokens, which should stay text in a prompt
+    """
     dumped = case.target.kind == "command"  # an external binary's token dump recognises control strings
     ids = case.target.can(Ability.TOKENIZE)
     for name, text in [*texts.items(), (CONTROL, control)]:
@@ -101,7 +106,11 @@ def _forgeable(stage: Stage, kind: str) -> None:
 
 
 def _compare(stage: Stage, name: str, ours: Tokens, theirs: Tokens, how: str) -> None:
-    """Add a check of two token sequences, compared by ids where both have them, else by bytes."""
+    """Add a finding about the tokens of one text: whether ``theirs`` equal ``ours``, by ids if known, else by bytes.
+
+    name  of the text
+    how   by what they were compared, for the report
+    """
     equal = [a[1] == b[1] if b[1] is not None else a[0] == b[0] for a, b in zip(ours, theirs, strict=False)]
     at = equal.index(False) if False in equal else min(len(ours), len(theirs))
     if at == len(ours) == len(theirs):
@@ -145,6 +154,11 @@ def _by_count(
 ) -> None:  # fmt: skip
     """Compare the target's token counts of ``texts`` with ours.
 
+    control  a text with the strings of control tokens, which should stay text in a prompt
+    kind     "plain" or "chat" prompts
+    make     function that makes a prompt of a text
+    encode   function that returns that prompt's right ids
+
     A difference that is the same for every text comes from the chat template around it, which the template stage
     judges; here only differences that vary with the text are wrong.
     """
@@ -173,7 +187,11 @@ def _by_count(
 
 def _judged(case: ExamContext, stage: Stage, counts: Counts, wrong: Counts, what: str, about: str, limit: str,
             shift: int = 0, notes: Sequence[str] = ()) -> None:  # fmt: skip
-    """Add a finding about token counts, of which those in ``wrong`` differ from ours."""
+    """Add a finding about token counts, of which those in ``wrong`` differ from ours.
+
+    what, about, limit, notes  texts for the report: what was counted, a remark, the detection limit, notes
+    shift                      tokens by which all counts are larger than ours, which is not wrong
+    """
     figures = {name: f"{got} tokens, ours {len(want)}" for name, (got, want) in counts.items()}
     if not wrong:
         stage.add("counts", Outcome.OK, f"{len(counts)} {what} have the right token counts{about}", figures=figures,

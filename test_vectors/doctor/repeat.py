@@ -75,7 +75,7 @@ def ids_of(case: ExamContext, prompt: Prompt) -> list[int] | None:
 
 
 def step_ids(case: ExamContext, steps: Sequence[Step]) -> list[int]:
-    """Return the ids of generated tokens, up to the first that is not known."""
+    """Return the ids of generated tokens in the model's vocabulary, up to the first token whose id is unknown."""
     ids = []
     for step in steps:
         number = case.ids_by_bytes.get(step.token.raw) if step.token.id is None else step.token.id
@@ -364,7 +364,7 @@ def _longer(case: ExamContext, prompt: Prompt, steps: Sequence[Step]) -> Prompt 
 
 
 def edges(case: ExamContext, stage: Stage) -> None:
-    """Compare prompts whose lengths lie just below and above usual chunk sizes (part of the long-context stage)."""
+    """Check prompts of lengths just below and above usual prefill chunk sizes (part of the long-context stage)."""
     for edge in EDGES[:1] if case.quick else EDGES if case.long else EDGES[:2]:
         name = f"around {edge} tokens"
         if case.out_of_time:

@@ -135,7 +135,7 @@ class Blaming:
         return sorted(needed)
 
     def _is_complete(self, key: Key) -> bool:
-        """Whether the dump has a point at all tokens (as far as is known before its values are read)."""
+        """Whether the dump seems to have a point at all tokens; its values may not have been read yet."""
         if key not in self.theirs.matches or key in self.theirs.unfit:
             return False
         pieces = self.theirs.dump.tensors.get(self.theirs.matches[key][0], [])
@@ -151,7 +151,12 @@ class Blaming:
     def reading(
         self, name: str, faults: Sequence[Fault] = (), layers: Collection[int] | None = None, **options: Any
     ) -> Reading:
-        """Run our pass on the other engine's values in rounding set ``name``; ``options``: others of ``Forcing``."""
+        """Run our pass on the other engine's values in rounding set ``name``.
+
+        faults   bugs to inject
+        layers   layers to run (None: ``self.layers``)
+        options  further fields of ``Forcing``
+        """
         hooks = Forcing(self.theirs, ROUNDING[name], faults, self.layers if layers is None else layers, **options)
         return run(self.model(name), self.ids, hooks, cancel=self.cancel)
 

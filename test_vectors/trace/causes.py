@@ -49,7 +49,7 @@ class Cause:
 
 
 def explain(case: Blaming, result: BlameResult, search: bool = True) -> None:
-    """Fill in ``where`` and ``causes`` of the wrong ops; search for the causes only if ``search``."""
+    """Fill in ``where`` and ``causes`` of the wrong ops of ``result``; search for causes only if ``search``."""
     for wrong in result.wrong:
         wrong.where = _describe(case, wrong)
     if search:

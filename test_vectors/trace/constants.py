@@ -145,7 +145,12 @@ def _refined(best: float, tried: list[float], log: bool, cost: Callable[[float],
 
 
 def _plain(value: float, stepped: bool, unit: float, cost: Callable[[float], float]) -> float:
-    """Return the shortest decimal, in the file's units, that fits as well as ``value``: 0.001, not 0.00100002."""
+    """Return the shortest decimal that fits as well as ``value``: 0.001, not 0.00100002.
+
+    stepped  whether values near ``value`` give the same result
+    unit     value of the file's metadata key for a value of 1
+    cost     how badly a value fits
+    """
     if float(value).is_integer() and not stepped:
         return value
     shorts = [2.0 ** round(math.log2(value))] if stepped and value > 0 else []

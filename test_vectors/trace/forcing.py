@@ -278,7 +278,10 @@ def _visible_scores(scores: np.ndarray, chunk: Any, rows: np.ndarray | None = No
 
 
 def _id_mask(ids: np.ndarray, visible: np.ndarray, width: int = 0) -> np.ndarray:
-    """Convert ids (T, k) to a mask (T, n) over candidates; ids outside a token's candidates are ignored."""
+    """Convert the ids (T, k) that a top-k chose to a mask (T, n) over all candidates.
+
+    ``visible`` (T,): number of candidates of each token, others are ignored; ``width``: smallest n.
+    """
     mask = np.zeros((len(ids), max(int(visible.max(initial=0)), width) + 1), bool)
     inside = (ids >= 0) & (ids < visible[:, None])
     np.put_along_axis(mask, np.where(inside, ids, mask.shape[1] - 1), True, axis=1)
@@ -286,7 +289,7 @@ def _id_mask(ids: np.ndarray, visible: np.ndarray, width: int = 0) -> np.ndarray
 
 
 def _mask_ids(mask: np.ndarray, least: int) -> np.ndarray:
-    """Convert a mask (T, n) to ids (T, k) int32, ascending, padded with -1."""
+    """Convert a mask (T, n) to ids (T, k) int32, ascending, padded with -1; ``least``: smallest k."""
     width = max(least, int(mask.sum(axis=1).max(initial=0)))
     order = np.argsort(~mask, axis=1, kind="stable")[:, :width]
     ids = np.where(np.take_along_axis(mask, order, axis=1), order, -1)
@@ -322,7 +325,7 @@ def _side_by_side(arrays: list[np.ndarray]) -> np.ndarray:
 
 
 def distance(ours: np.ndarray, theirs: np.ndarray, gaps: bool = False) -> np.ndarray:
-    """Return the rms of ``difference``, by row (n,)."""
+    """Return the rms of ``difference(ours, theirs, gaps)`` over each row: (n,)."""
     if not gaps and ours.dtype == np.float32 and theirs.dtype == np.float32:
         with np.errstate(invalid="ignore", over="ignore"):
             apart = ours - theirs

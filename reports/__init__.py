@@ -1,9 +1,12 @@
 """ds4-report: stores, compares and shows measured runs.
 
-sources     runs from the store and from results files
-compare     comparison of two runs: verdict and exit code
+sources     loads runs from the store and from results files
+tables      prints runs as text
+export      writes runs as one CSV or JSON table
+build       writes a report as one HTML file, and the same as Markdown
+graded      the section of a report on graded runs
 figures     the plots of a report
-build       one HTML file and its Markdown twin
-cli         the command
-The run store, statistics and provenance are ``ds4ref.runs``.
+cli         the command line
+
+The run store, statistics, comparisons and metadata of runs are in ``ds4ref.runs``.
 """

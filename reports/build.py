@@ -1,6 +1,7 @@
-"""``ds4-report build``: writes runs as one self-contained HTML file, and the same as Markdown (``console.page``).
+"""``ds4-report build``: writes a report on runs as one self-contained HTML file, and the same as Markdown.
 
-Facts that a run lacks are omitted. The first bench run is the baseline with which every other one is compared.
+The first run of each kind is the baseline with which the others are compared. Metadata that a run does not have are
+left out.
 """
 
 from __future__ import annotations
@@ -29,29 +30,30 @@ from .graded import graded_section, graded_sentences
 from .sources import model_name
 
 LEADING = ("ctx_tokens", "prefill_tps", "gen_tps")
-"""Columns that come first in tables of speeds: the depth, and speeds with their bands."""
+"""Columns that come first in tables of speeds: the depth and the two speeds, which get columns for their bands."""
 TONES = {"better": "good", "worse": "bad", "incomparable": "bad", "refused": "bad", "unclear": "unsure"}
 FOOTER = "Speeds depend on machine, load and prompt; small differences show only between runs measured in turn."
 
 
 class WrittenReport(NamedTuple):
-    """The files of a written report, the HTML page first, and the sentences at its top."""
+    """A report that was written: its files, the HTML page first, and the sentences at its top (``headline``)."""
 
     files: list[str]
     headline: list[str]
 
 
 def build_report(runs: Sequence[Measured], output: str, title: str | None = None) -> WrittenReport:
-    """Write the report of ``runs`` to ``output``, its Markdown twin, and the figure of speeds beside it as SVG.
+    """Write the report on ``runs`` to the HTML file ``output``.
 
-    Raise DataError if there is nothing to report, or a file cannot be written.
+    The same as Markdown, and the plot of speeds as SVG, are written to files next to it. ``title`` is by default made
+    from the names of the runs. Raise DataError if there is nothing to report, or a file cannot be written.
     """
     page = assemble(runs, title, figure=Path(output).with_suffix(".svg").name)
     return WrittenReport(write_page(output, page, "ds4-report"), list(page.headline))
 
 
 def assemble(runs: Sequence[Measured], title: str | None = None, figure: str = "") -> Page:
-    """Return the page on ``runs``; ``figure``: name of the file of its speeds, for Markdown."""
+    """Return the page on ``runs``; ``figure`` is the name of the file with the plot of speeds, for Markdown."""
     runs = _numbered(runs)
     kinds = {kind: [m for m in runs if m.run.kind == kind] for kind in ("bench", "vectors", "eval")}
     bench = [part for m in kinds["bench"] for part in series(m)]
@@ -82,7 +84,7 @@ def assemble(runs: Sequence[Measured], title: str | None = None, figure: str = "
 
 
 def _numbered(runs: Sequence[Measured]) -> list[Measured]:
-    """Number runs of the same name, as a name identifies a line, a colour and a column; make names printable."""
+    """Make the names of runs printable and unique ("name (2)"), since they identify lines in plots and tables."""
     counts: Counter[str] = Counter()
     numbered = []
     for measured in runs:
@@ -97,9 +99,10 @@ def _numbered(runs: Sequence[Measured]) -> list[Measured]:
 
 
 def series(measured: Measured) -> list[Measured]:
-    """Split a run into one series per kind of single test, since tests at the same depth are not repetitions.
+    """Split a run of single tests into one run per kind of test, such as "pp512" at several depths.
 
-    A sweep remains one series, and so does a load, whose levels are rows of one table.
+    Otherwise different tests at the same depth would be taken for repetitions. A sweep is not split, nor is a load,
+    whose levels are rows of one table.
     """
     kinds: dict[str, list[dict[str, Any]]] = {}
     for row in measured.rows:
@@ -111,12 +114,12 @@ def series(measured: Measured) -> list[Measured]:
 
 
 def _loaded(measured: Measured) -> bool:
-    """Return whether a run has levels of a load, which are no curve over depths."""
+    """Return whether a run has levels of a load, which cannot be drawn as a curve over depths."""
     return any(row.get("requests") for row in measured.rows)
 
 
 def speed_curves(bench: Sequence[Measured]) -> dict[str, list[Curve]]:
-    """Return, by metric, a curve of each run: median and band at each depth."""
+    """Return by metric (prefill, decode) one curve per run, with median and band at each depth."""
     curves: dict[str, list[Curve]] = {name: [] for name, _, _ in SPEEDS}
     for measured in bench:
         entries = summaries(measured.rows)
@@ -156,7 +159,10 @@ def _speed_table(measured: Measured, alone: bool) -> Section:
 
 
 def _speed(entry: dict[str, Any], column: str) -> tuple[str, str]:
-    """Return a speed and its band as texts, "" if it was not measured, or if the repetitions do not differ."""
+    """Return a speed and its band as texts.
+
+    Both are "" if the speed was not measured; the band is "" if the repetitions do not differ.
+    """
     if not finite(entry.get(column)) or not entry[column]:
         return "", ""
     text, low, high = (BY_NAME[name].display(entry) for name in (column, f"{column}_low", f"{column}_high"))
@@ -183,7 +189,11 @@ def _speed_sentences(measured: Measured) -> list[str]:
 
 
 def _against_baselines(runs: Sequence[Measured]) -> list[Comparison]:
-    """Compare runs with the first; those measured in turn with each other, and the first of them with the baseline."""
+    """Compare each run with the first one.
+
+    Runs that were measured in turn are instead compared with the first of their group, and only that with the first
+    run.
+    """
     comparisons: list[Comparison] = []
     firsts: dict[str, Measured] = {}
     for other in runs:
@@ -198,7 +208,7 @@ def _against_baselines(runs: Sequence[Measured]) -> list[Comparison]:
 
 def _comparison_sentence(c: Comparison) -> str:
     says = "; ".join(c.says(c.a, c.b))
-    # sentences on speeds have both names
+    # sentences on speeds already have the names of both runs
     return f"{says}." if c.kind == "bench" and c.findings else f"{c.b} against {c.a}: {says}."
 
 

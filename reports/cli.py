@@ -37,7 +37,7 @@ many warnings"""
 
 
 def build_parser(command: str) -> Parser:
-    """Return the parser of one command, or of the overview for ""."""
+    """Return the parser of a command, or for "" that of ``ds4-report`` without a command, whose help lists them."""
     listed = "\n".join(f"  {name:<10}{entry.summary}" for name, entry in COMMANDS.items())
     entry = COMMANDS.get(command, Command(lambda args: 0, "Save, compare and show runs."))
     parser = Parser(
@@ -144,7 +144,10 @@ def export_(args: Namespace) -> int:
 
 
 def compare_(args: Namespace) -> int:
-    """Run ``ds4-report compare``; return 0, 1 if the gate fails, or 4 if runs are not comparable or have warnings."""
+    """Run ``ds4-report compare``; return the exit code.
+
+    It is 1 if run B is worse by --fail-on or more, 4 if the runs are not comparable or have too many warnings, else 0.
+    """
     from ds4ref.console.comparison import text
     from ds4ref.console.tables import stdout_width
     from ds4ref.runs.compare import compare
@@ -194,7 +197,7 @@ def _open(args: Namespace) -> Store:
 
 
 def _load(args: Namespace) -> list[Measured]:
-    """Load the named runs; open the store only if one of them is in it."""
+    """Load the runs named on the command line; open the store only if one of them is not a file."""
     from .sources import is_file, load
 
     if all(is_file(name) for name in args.names):
@@ -208,11 +211,13 @@ def _plain(entry: Run) -> dict[str, object]:
 
 
 class Command(NamedTuple):
-    """A command: what runs it, and how it is used.
+    """A command of ``ds4-report``.
 
-    names         the names that it takes, as in its usage
-    least, most   how many; ``most`` None for any number
-    options       flags, with what is their own here
+    run           runs the command and returns the exit code
+    summary       one line for help texts
+    names         the names of runs or files that it takes, as its usage shows them
+    least, most   minimum and maximum number of names; ``most`` None for any number
+    options       its options: flag -> arguments for ``console.flags.add``
     """
 
     run: Callable[[Namespace], int]
@@ -244,7 +249,7 @@ COMMANDS = {
 
 
 def body(argv: Sequence[str]) -> int:
-    """Run the command that ``argv`` names; return the exit code."""
+    """Check the number of names given, run the command that ``argv`` names, and return the exit code."""
     called = chosen(build_parser, COMMANDS, argv)
     if called is None:
         return 0
@@ -257,7 +262,7 @@ def body(argv: Sequence[str]) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the console script; return the exit code."""
+    """Run ``ds4-report`` with the arguments ``argv`` (None: those of the process); return the exit code."""
     return run(PROG, body, argv)
 
 

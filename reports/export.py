@@ -1,7 +1,7 @@
-"""Export of runs as one flat table, CSV or JSON.
+"""Exports runs as one flat table, CSV or JSON.
 
-The table has one line per row of a run, with the facts about the run in its first columns. A value that a row lacks,
-and a number that is none (NaN, infinity), is empty in CSV and null in JSON; lists and objects are JSON in CSV.
+The table has one line per row of a run, with metadata of the run in its first columns. Missing values, NaN and infinity
+are empty in CSV and null in JSON. Lists and objects are written as JSON in a CSV cell.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ FACTS = {
 
 
 def table(runs: Sequence[Measured]) -> list[dict[str, Any]]:
-    """Return the lines of runs, all with the same columns in the order in which they first occur; columns about a run
-    are named ``run_...``, and a run without rows has one line."""
+    """Return the lines of the table as dicts from column to value, all with the same columns.
+
+    Columns with metadata of a run are named ``run_...``. A run without rows has one line.
+    """
     lines: list[dict[str, Any]] = []
     for measured in runs:
         run = measured.run
@@ -40,7 +42,10 @@ def table(runs: Sequence[Measured]) -> list[dict[str, Any]]:
 
 
 def export(runs: Sequence[Measured], path: str) -> int:
-    """Write the runs as a table to ``path`` atomically, in the format of its suffix; return the number of lines."""
+    """Write the runs as a table to ``path`` (.csv or .json) and return the number of lines.
+
+    The file is replaced atomically.
+    """
     lines, out = table(runs), io.StringIO()
     if path.lower().endswith(".json"):
         out.write(json.dumps(lines, ensure_ascii=False) + "\n")

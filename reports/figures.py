@@ -1,7 +1,7 @@
 """Plots of a report as inline SVG, which follows the page's light or dark colours.
 
-As in ``speed_bench.plot``: axes from zero, no frame, colours that colour-blind readers can tell apart
-(Okabe and Ito), and line styles that differ without colour. Scores are on a scale from 0 to 100 %, so that small
+As in ``speed_bench.plot``, axes begin at zero, there is no frame, colour-blind readers can tell the colours apart
+(those of Okabe and Ito), and lines also differ in style. Scores are drawn on a scale from 0 to 100 %, so that small
 differences look small.
 """
 
@@ -25,9 +25,9 @@ PAPER = "#fdfdfc"
 WIDTH, HEIGHT = 940, 340
 SHAPES = ("o", "s", "D", "^", "v", "P")
 LINE, GAP = 19, 22
-"""Vertical distances in points: between runs, and between groups."""
+"""Vertical distances in points in a plot of scores: between runs, and between groups of questions."""
 
-# colours of the drawing -> variables of the style sheet
+# colours in the drawing -> variables of the page's style sheet
 _VARIABLES = {
     **{colour: f"var(--series-{index})" for index, colour in enumerate(SERIES)},
     INK.lower(): "var(--ink)",
@@ -38,7 +38,10 @@ _VARIABLES = {
 
 
 def speed_picture(prefill: Sequence[Curve], decode: Sequence[Curve], file: str = "") -> Picture:
-    """Draw tokens per second against depth, in a panel each for prefill and decode, if measured."""
+    """Draw tokens per second against depth, in one panel for prefill and one for decode, if they were measured.
+
+    ``file`` is the name of the file with this plot, for Markdown.
+    """
     names = ", ".join(dict.fromkeys(curve.name for curve in (*prefill, *decode)))
     with _style():
         svg = _inline(speed_figure(prefill, decode, (WIDTH, HEIGHT), 1, 2), "speed")
@@ -49,9 +52,11 @@ def speed_picture(prefill: Sequence[Curve], decode: Sequence[Curve], file: str =
 def score_picture(
     groups: Mapping[str, Sequence[Interval | None]], names: Sequence[str], guesses: Mapping[str, float]
 ) -> Picture:
-    """Draw the scores of each group of questions, one for each run of ``names``: a dot with a whisker.
+    """Draw scores with their confidence intervals, as dots with horizontal lines.
 
-    ``guesses``: score of guessing by group, a stroke. All scores are shares.
+    groups    by name of a group of questions, the score of each run, 0 to 1; None if the run has none
+    names     names of the runs
+    guesses   by name of a group, the score that guessing would reach, drawn as a vertical line
     """
     several, first = len(names) > 1, next(iter(groups))
     with _style():
@@ -71,7 +76,7 @@ def score_picture(
                     axes.plot([100 * score.low, 100 * score.high], [y, y], color=colour, linewidth=2.2,
                               solid_capstyle="butt")  # fmt: skip
                     axes.plot([100 * score.estimate], [y], SHAPES[index % len(SHAPES)], color=colour, markersize=6)
-                    named = several and name == first  # a run is named once, beside its score over all questions
+                    named = several and name == first  # a run is named only once, next to its first score
                     axes.annotate(f"{100 * score.estimate:.1f}" + (f"  {shorten(run, 30)}" if named else ""), (100, y),
                                   (8, 0), textcoords="offset points", va="center", color=colour if several else INK,
                                   fontweight="bold" if named else "normal", annotation_clip=False)  # fmt: skip
@@ -114,7 +119,11 @@ def _style() -> Any:
 
 
 def _inline(figure: Figure, prefix: str) -> str:
-    """Return the figure as an <svg> element without prologue and metadata, with colour variables and unique ids."""
+    """Return the figure as an <svg> element to be part of an HTML page.
+
+    XML prologue and metadata are removed, colours replaced by variables of the style sheet, and ids begin with
+    ``prefix``, so that they are unique in the page.
+    """
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     text = buffer.getvalue()

@@ -1,5 +1,7 @@
-"""Graded runs in a report: scores with intervals, overall, by source, difficulty, depth and domain; what answers
-cost."""
+"""The section of a report on graded runs: scores with intervals, and what answers cost in tokens and time.
+
+Scores are given for all questions, and by source, difficulty, depth and domain.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,10 @@ NOTE = (
 
 
 def graded_sentences(measured: Measured) -> list[str]:
-    """Return what matters most about a graded run as sentences; raises DataError for one without graded questions."""
+    """Return sentences for the top of a report: a run's score, and notes on its thinking.
+
+    Raises DataError if no question of the run is graded.
+    """
     whole = scored.share(scored.answered(measured.rows).values())
     if whole is None:
         raise DataError(f"{measured.name} has no questions with a grade")
@@ -36,7 +41,7 @@ def graded_sentences(measured: Measured) -> list[str]:
 
 
 def graded_section(runs: Sequence[Measured]) -> list[Any]:
-    """Return the part of a report on graded runs, none without any."""
+    """Return the parts of a report's section on graded runs (plot, tables, notes), [] if there are no such runs."""
     if not runs:
         return []
     questions = [list(scored.answered(measured.rows).values()) for measured in runs]
@@ -66,7 +71,7 @@ def graded_section(runs: Sequence[Measured]) -> list[Any]:
 
 
 def _groups(questions: Sequence[Answered], name: Callable[[Answered], str]) -> dict[str, list[Answered]]:
-    """Group questions by name; return nothing if there is only one group."""
+    """Group questions by what ``name`` returns for them; return {} if there is only one group."""
     groups: dict[str, list[Answered]] = {}
     for question in questions:
         groups.setdefault(name(question), []).append(question)
@@ -74,7 +79,10 @@ def _groups(questions: Sequence[Answered], name: Callable[[Answered], str]) -> d
 
 
 def _row(name: str, questions: Sequence[Answered]) -> list[str]:
-    """Return name, number of questions, score, interval and score of guessing; some question must be graded."""
+    """Return the cells of a table row: name, number of questions, score, interval, score of guessing.
+
+    At least one question must be graded.
+    """
     i, guess = scored.share(questions), scored.guessed(questions)
     assert i is not None
     return [name, str(i.n), *_scores(i), "" if guess is None else f"{guess:.1%}"]
@@ -85,7 +93,7 @@ def _scores(i: Interval) -> list[str]:
 
 
 def _score_rows(measured: Measured, questions: Sequence[Answered]) -> list[list[str]]:
-    """Return the row of a run, and those of its sources, difficulties and depths, where it has several."""
+    """Return a table row for a run, followed by rows for its sources, difficulties and depths, if it has several."""
     status = "" if measured.run.status == "complete" else f" ({measured.run.status})"
     groups = {
         **_groups(questions, lambda q: q.source),

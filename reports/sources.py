@@ -1,7 +1,7 @@
-"""Loads runs from the store or from files; a CSV of ds4's own bench is a run without facts.
+"""Loads runs from the store or from files, as users name them.
 
 name                     meaning
-m3_max.csv               a results CSV of ds4ref or ds4; NAME.json beside it has the facts
+m3_max.csv               a CSV of ds4-bench, ours or ds4's; metadata come from NAME.json next to it, if it exists
 check.json               output of ds4-vectors check --out
 run.jsonl                a log of ds4-eval
 17, latest, good, ...    a run of the store (Store.find)
@@ -28,7 +28,10 @@ PERCENTILE = re.compile(r"_p\d+_ms$")
 
 
 def load(name: str, store: Store | None) -> Measured:
-    """Return the run of the store, or the results file, named ``name``; raises DataError if there is none."""
+    """Return the run that ``name`` means, from a file or from the store; raises DataError if there is none.
+
+    ``store`` is None if there is no store to look in.
+    """
     if is_file(name):
         return read_file(name)
     if store is None:
@@ -38,12 +41,12 @@ def load(name: str, store: Store | None) -> Measured:
 
 
 def is_file(name: str) -> bool:
-    """Return whether ``name`` means a file, not a run of the store."""
+    """Return whether ``name`` means a file and not a run of the store, judging by its suffix or a path separator."""
     return name.lower().endswith((".csv", ".json", ".jsonl")) or os.sep in name
 
 
 def read_file(path: str | os.PathLike[str]) -> Measured:
-    """Read a results file of any kind as a run; its suffix decides the kind."""
+    """Read a results file as a run; its suffix (.csv, .json or .jsonl) decides of which kind."""
     name = os.fspath(path).lower()
     return (
         read_check(path) if name.endswith(".json") else read_eval(path) if name.endswith(".jsonl") else read_csv(path)
@@ -51,7 +54,7 @@ def read_file(path: str | os.PathLike[str]) -> Measured:
 
 
 def read_csv(path: str | os.PathLike[str]) -> Measured:
-    """Read a results CSV as a run, with single repetitions from NAME.json beside it if that has them."""
+    """Read a CSV of ds4-bench as a run, with metadata and single repetitions from NAME.json, if that exists."""
     path = Path(path)
     rows = read_rows(path)
     beside = path.with_suffix(".json")
@@ -65,9 +68,10 @@ def read_csv(path: str | os.PathLike[str]) -> Measured:
 
 
 def _with_percentiles(samples: list[dict[str, Any]], rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the samples with the percentiles of the CSV's ``rows``, which are over the times of all repetitions.
+    """Return the samples (single repetitions) with the latency percentiles of the CSV's ``rows``.
 
-    The samples lack those times, and the median of their own percentiles would be another number.
+    Those are computed over the single times of all repetitions. The samples do not have these times, and the median of
+    their own percentiles would be a different number.
     """
     stated = {place(row): row for row in rows}
     names = [column.name for column in COLUMNS if PERCENTILE.search(column.name)]
@@ -78,10 +82,9 @@ def _with_percentiles(samples: list[dict[str, Any]], rows: Sequence[Mapping[str,
 
 
 def read_check(path: str | os.PathLike[str]) -> Measured:
-    """Read the result of a vector check as a run with one row per case.
+    """Read the output of ``ds4-vectors check --out`` as a run with one row per test vector (``vector_row``).
 
-    A row has verdict, passed, steps, share of matching steps, largest difference of log probabilities and largest KL
-    divergence. Raises DataError if the file is not such a result.
+    Raises DataError if the file is not such an output.
     """
     path = Path(path)
     facts = _json_object(path, "not a JSON object")
@@ -124,7 +127,8 @@ def import_file(
 ) -> tuple[int, bool]:
     """Add a results file to the store; return (number of its run, whether the run is new).
 
-    A file that is stored already adds no second run; a log that has grown, or that ds4-eval stored, updates its run.
+    A file that is already stored does not add a second run. A log that was stored before, by this function or by
+    ds4-eval, updates its run if the number of rows has changed.
     """
     measured = read_file(path)
     digest = measured.run.fact("source", "sha256")
@@ -166,7 +170,7 @@ def _json_object(path: Path, otherwise: str) -> dict[str, Any]:
 
 
 def model_name(facts: Mapping[str, Any]) -> str | None:
-    """Return the name of the model in a run's facts, else its file name, None if unknown."""
+    """Return the model's name from a run's metadata, else the name of its file, None if both are unknown."""
     model = facts.get("model")
     if not isinstance(model, dict):
         return None

@@ -1,4 +1,4 @@
-"""Prints runs as text."""
+"""Prints runs as text, for ``ds4-report list`` and ``show``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .sources import model_name
 
 
 def print_runs(runs: Sequence[Run]) -> None:
-    """Print one line per run."""
+    """Print a table with one line per run."""
     body = [
         (
             str(run.id),
@@ -51,13 +51,13 @@ def result(run: Run) -> str:
 
 
 def print_run(run: Run, rows: Sequence[dict[str, Any]]) -> None:
-    """Print the facts of a run, then its rows."""
+    """Print the metadata of a run, then its rows as a table."""
     print(f"run {run.id}  {run.uid}")
     for name in ("kind", "created", "label", "status"):
         print(f"  {name:<22}{printable(str(getattr(run, name)))}")
     print(f"  {'tags':<22}{' '.join(run.tags)}")
     facts = run.facts
-    if run.kind == "eval" and isinstance(facts.get("summary"), dict):  # the tables below have the rest
+    if run.kind == "eval" and isinstance(facts.get("summary"), dict):  # scores by group are in the tables below
         facts = {**facts, "summary": {k: v for k, v in facts["summary"].items() if not k.startswith("per_")}}
     for name, value in _flat(facts):
         print(f"  {name:<22}{printable(value)}")
@@ -82,7 +82,7 @@ GRADED = (
 
 
 def _print_graded(rows: Sequence[dict[str, Any]]) -> None:
-    """Print the scores, then one line per sample."""
+    """Print the scores of a graded run by source, then one line per sample."""
     questions = list(scored.answered(rows).values())
     whole = scored.share(questions)
     if whole is not None:

@@ -3,15 +3,16 @@
     from ds4ref.speed_bench import Plan, run
 
 plan          what to measure: targets, depths, tests, load, repetitions
-runner        one run over all targets in turn, stored row by row
-sources       targets opened as sources of rows: the local engine and endpoints
-sweep         the timed windows of a session
-endpoint      requests timed by the client, and whether their figures can be true; load: rows made of them
-waiting       what a busy machine does to a measurement
+runner        measures a plan, taking turns between its targets, and stores every row
+sources       opens targets for measuring: the local engine, endpoints, ds4-bench binaries (binary)
+sweep         times prefill and decode in the local engine
+endpoint      sends requests to an endpoint, times them, and checks that the figures are plausible
+load          measures endpoints with concurrent requests
+waiting       detects that a busy machine disturbs a measurement
 prompt        the text that is prefilled
-output        files, tables, final messages; formats, table, plot
-model, peaks  best speeds that a machine allows
-options, cli  the command
+output        writes files, tables and final messages, with formats, table and plot
+model, peaks  the highest speeds that a machine's hardware allows
+options, cli  the command line
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,8 +1,9 @@
-"""A ds4-bench binary as a source: it runs the sweep; its CSV is read row by row, then stored and compared as usual.
+"""Measures with an external ds4-bench binary, such as ds4's: the binary runs the sweep, and we read its CSV output.
 
     ds4-bench --target "command:./ds4-bench -m ds4flash.gguf" --prompt-file book.txt -r 5
 
-The command line is the binary's own; flags of the sweep are appended. Its rows keep all their columns.
+After "command:" follows the binary's own command line; options for the depths are appended to it. Its rows are stored
+and compared as usual, with all their columns.
 """
 
 from __future__ import annotations
@@ -26,7 +27,12 @@ from .sweep import Progress
 
 
 class BinarySource(Source):
-    """A ds4-bench binary as a source of rows; ``target`` holds its command line."""
+    """A ds4-bench binary as a source of rows.
+
+    target    holds the binary's command line
+    options   options for the depths, appended to the command line
+    facts     metadata for the run's record
+    """
 
     pausable = False  # it cannot be paused between its rows
 
@@ -35,7 +41,10 @@ class BinarySource(Source):
 
     @classmethod
     def open(cls, opening: Opening, planned: BenchTarget) -> BinarySource:
-        """Return the source of a target; writes the text to a file and hashes the model file that it names."""
+        """Return the source of rows for a planned target.
+
+        Write the prompt text to a temporary file, and hash the model file if the command line names one (``-m``).
+        """
         target = opening.target(planned)
         assert isinstance(target, CommandTarget)
         command = target.command
@@ -51,9 +60,10 @@ class BinarySource(Source):
         return cls(target, opening.plan, flags(opening.plan, str(file)), about)
 
     def walk(self, rep: int, done: int, progress: Progress | None, cancel: Cancellation) -> Iterator[Row]:
-        """Run one sweep, which always starts at the first depth; yield its rows without the first ``done``.
+        """Run the binary once and yield its rows as it prints them, without the first ``done``.
 
-        Raises TargetError with the last line of the binary's stderr if it fails or does not print all rows.
+        Those are measured again, because the binary always starts at the first depth. Raises TargetError with the last
+        line of the binary's stderr if it fails or does not print all rows.
         """
         count, name, number, problem = self.plan.rows, self.target.name, 0, None
         with tempfile.TemporaryFile() as stderr:
@@ -94,7 +104,7 @@ class BinarySource(Source):
 
 
 def flags(plan: Plan, file: str) -> list[str]:
-    """Return the plan's sweep as ds4-bench flags; ``file``: path of the text to prefill."""
+    """Return the command-line options that make a ds4-bench binary run the plan; ``file`` has the text to prefill."""
     assert plan.steps is not None
     start, last, step, factor = plan.steps
     options = ["--chat-prompt-file" if plan.chat else "--prompt-file", file, "--ctx-start", start, "--ctx-max", last,

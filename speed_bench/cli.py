@@ -1,7 +1,7 @@
 """``ds4-bench``: measures throughput against context depth; ``ds4-bench plot`` draws the results.
 
-``ds4-bench model`` gives the best speeds that a machine allows. ``options`` parses the command line of a sweep,
-``runner`` runs it, ``output`` writes the results.
+``ds4-bench model`` computes the highest speeds that a machine's hardware allows. ``options`` parses the command line
+of a sweep, ``runner`` runs it, ``output`` writes the results.
 
     ds4-bench -m model.gguf --prompt-file book.txt --ctx-start 2048 --ctx-max 65536 --csv m3.csv
     ds4-bench -t 1,2 --csv threads.csv
@@ -60,7 +60,7 @@ def bench(args: Namespace) -> int:
         try:
             measurement.execute()
             output.conclude()
-        except BrokenPipeError:  # the reader of the table left
+        except BrokenPipeError:  # the program that reads our output has ended
             raise
         except BaseException:
             output.stopped()
@@ -76,7 +76,7 @@ def open_store(stack: ExitStack, path: str | None) -> Store:
 
 
 def unfinished(store: Store, name: str) -> Run:
-    """Return the run to resume, by name or "latest"; raises DataError if there is none."""
+    """Return the unfinished run to resume, by its name in the store or "latest"; raises DataError if there is none."""
     if name == "latest":
         candidate = next((run for run in store.runs(kind="bench") if run.status != "complete"), None)
         if candidate is None:
@@ -91,7 +91,7 @@ def unfinished(store: Store, name: str) -> Run:
 
 
 class ProgressLine:
-    """The progress line of a run, cleared while anything else is printed."""
+    """The progress line of a run on the terminal, which is cleared before anything else is printed."""
 
     def __init__(self) -> None:
         self.line: Progress | None = None
@@ -102,11 +102,11 @@ class ProgressLine:
         return self.line
 
     def say(self, message: str) -> None:
-        """Print a line on stderr without mixing it with the progress line."""
+        """Clear the progress line and print a message on stderr."""
         self.aside(say)(PROG, message)
 
     def aside(self, write: Callable[..., None]) -> Callable[..., None]:
-        """Return ``write`` wrapped so that the progress line is cleared first."""
+        """Return a function that clears the progress line and then calls ``write``."""
 
         def clear(*args: Any) -> None:
             if self.line is not None:
@@ -155,7 +155,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {"plot": draw, "model": mo
 
 
 def body(argv: Sequence[str]) -> int:
-    """Run the command that ``argv`` names; return the exit code."""
+    """Run the subcommand that ``argv`` names, or a sweep if it names none; return the exit code."""
     if argv and argv[0] in COMMANDS:
         return COMMANDS[argv[0]](argv[1:])
     args = parsed(build_parser(), argv)
@@ -166,7 +166,7 @@ def body(argv: Sequence[str]) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the console script; return the exit code."""
+    """Run ``ds4-bench`` with the arguments ``argv`` (None: those of the process); return the exit code."""
     return run(PROG, body, argv)
 
 

@@ -1,19 +1,19 @@
-"""Requests to an OpenAI-compatible endpoint, timed by the client, and whether their figures can be true.
+"""Sends requests to an OpenAI-compatible endpoint, times them, and checks that the figures are plausible.
 
-Every request has a new prompt that begins with a nonce, so that no prefix cache can serve it; the server's count of
-cached tokens is checked if it reports one. Times are measured at the client:
+Every prompt begins with a new random number, so that the server cannot take its prefill from a cache; the server's
+count of cached tokens is checked if it reports one. Times are measured by the client:
 
-    ttft     request sent to the first event of the answer: prefill, the first token, queue and network
+    ttft     from sending the request to the first event of the answer: prefill, first token, queueing, network
     itl      from one event to the next (``steps_s``); servers may put several tokens into one event
-    e2e      request sent to the end of the stream
+    e2e      from sending the request to the end of the stream
 
-An event brings text, reasoning or a part of a tool call, under any name. Answers are asked for in exact lengths
-(``Request.exact``). Rates use the server's own count of tokens. If some tokens were never streamed, that is an error:
-the time to first token and the rate would both be wrong. A count that contradicts the length asked for, the finish
-reason or the events gives the row a warning (``ds4ref.runs.warnings``), as do times that cannot be true.
+Only events with text, reasoning or a part of a tool call are counted. The server is asked for answers of exact length
+(``Request.exact``). Rates use the server's own count of tokens. If some tokens were not streamed at all, that is an
+error, because the time to first token and the rate would both be wrong. A count that contradicts the requested length,
+the finish reason or the events gives the row a warning (``ds4ref.runs.warnings``), as do impossible times.
 
-The number of characters for a depth is calibrated with the server's count of prompt tokens, so that depths are met
-within a per cent or two; ``prompt_tokens`` has the actual number.
+How many characters of text make a prompt of a certain depth is calibrated with the server's count of prompt tokens;
+the depth is then met within a per cent or two, and the column ``prompt_tokens`` has the actual number.
 """
 
 from __future__ import annotations
@@ -31,31 +31,38 @@ from ds4ref.targets import Ability, Cancellation, Completion, Finish, Prompt, Re
 CALIBRATION = 2000
 """Length in characters of the longer of the two calibration requests."""
 ODD, ODD_TOKENS = 1.5, 64
-"""Ratio of a prompt's count to the expected one from which it cannot be true, and tokens by which it may differ."""
+"""Factor, and number of tokens on top of it, by which a server's count of prompt tokens may differ from the expected
+one before it is implausible."""
 LEAST_BYTES, MOST_BYTES = 0.9, 20
-"""Bytes of a prompt per token outside which its count cannot be true."""
+"""Range of plausible bytes of text per prompt token."""
 FEW, MANY = 3, 1.5
-"""Minimum number of gaps between events for checking a count; tokens per quick event from which it is suspicious."""
+"""Minimum number of gaps between events for checking a token count, and the number of tokens per event, judged by the
+quickest events, from which the count is suspicious."""
 NONCE = 64
-"""Characters of text with as many tokens as two nonces may differ by, and some more."""
+"""Minimum difference in characters between two prompts from which tokens per character are computed.
+
+The random numbers at the beginning of prompts differ by some tokens, which must not matter.
+"""
 TAGS = 4
-"""Tokens of reasoning that nobody can see: tags of thinking that closed at once."""
+"""Number of reasoning tokens without text that is normal: the think tags of a model that does not think."""
 UNSEEN, LASTS, SINGLE = 0.1, 0.5, 1.5
-"""Share of tokens without an event from which they may be hidden, share of their time that must lie before the first or
-after the last event, and bytes of an event, in tokens of the prompt, up to which it holds one token."""
+"""Limits for ``StreamedAnswer.waits``: share of tokens without an event, from which some may be hidden; share of the
+time for these tokens that must pass before the first or after the last event; and average length of an event, in
+average prompt tokens, up to which it holds a single token."""
 CACHED_SLACK, CACHED_SHARE = 64, 0.05
-"""Cached prompt tokens tolerated despite the nonce: a number for the template before it, and a share of the prompt."""
+"""Number of cached prompt tokens that is tolerated: a constant, for the chat template before the random number, plus a
+share of the prompt."""
 
 
 @dataclass(frozen=True)
 class StreamedAnswer:
-    """One finished stream.
+    """A finished answer of an endpoint, with the figures that follow from its times.
 
-    begin       start of the request in seconds of the process clock
+    begin       time at which the request was sent, in seconds (``time.perf_counter``)
     completion  the answer with its times
     prompt      number of prompt tokens
     requested   number of tokens requested
-    warnings    its warnings: why its figures are not to be relied on
+    warnings    reasons not to rely on its figures
     """
 
     begin: float
@@ -68,8 +75,8 @@ class StreamedAnswer:
     def tokens(self) -> int:
         """Number of generated tokens, as the server counts them.
 
-        If it does not, or fewer than there are events: the requested number if the answer stopped at its limit, else
-        the number of events.
+        If it does not count, or counts fewer tokens than events: the requested number if the answer stopped at that
+        limit, else the number of events.
         """
         count, events = self.completion.usage.completion, len(self.completion.arrivals)
         if count is None or count < events:
@@ -78,7 +85,8 @@ class StreamedAnswer:
 
     @property
     def miscount(self) -> Warnings:
-        """Contradictions between the server's counts, the requested length, the finish reason and the events."""
+        """Warnings on contradictions between the server's token counts, the requested length, the finish reason and the
+        number of events."""
         usage, limit = self.completion.usage, self.completion.finish == Finish.LENGTH
         return of_counts(usage.completion, len(self.completion.arrivals), self.requested, limit, usage.reasoning)
 
@@ -89,7 +97,7 @@ class StreamedAnswer:
 
     @property
     def prefill_tps(self) -> float:
-        """Prompt tokens that needed a prefill per second up to the first event."""
+        """Prefill speed in tokens/s: prompt tokens that were not cached, divided by the time to the first event."""
         return max(0, self.prompt - (self.cached or 0)) / self.ttft if self.ttft > 0 else 0.0
 
     @property
@@ -113,9 +121,10 @@ class StreamedAnswer:
         return (self.tokens - self.first) / seconds if seconds > 0 else 0.0
 
     def hidden(self, characters: float) -> tuple[str, bool]:
-        """Return why tokens that the server counts seem not to be streamed ("" if all do), and whether that is sure.
+        """Return why some tokens that the server counts seem not to be streamed, and whether that is certain.
 
-        ``characters``: characters per token of the prompt.
+        The reason is "" if all seem to be streamed. ``characters`` is the average number of characters per token of the
+        prompt.
         """
         completion, gaps = self.completion, sorted(self.completion.gaps)
         reasoning_tokens = completion.usage.reasoning or 0
@@ -123,12 +132,13 @@ class StreamedAnswer:
             return f"counts {reasoning_tokens} tokens of reasoning that it does not stream", True
         if len(gaps) < FEW or not sum(completion.sizes):
             return "", False
-        # Tokens without text lengthen gaps, several tokens in a piece lengthen the piece. If even quick pieces are too
-        # rare for the rate, and too short for so many tokens (each has at least a byte), some were never streamed.
+        # Tokens without text make gaps longer; several tokens in an event make its text longer. If even the quickest
+        # events come too rarely for the rate, and are too short for several tokens (each has at least a byte), some
+        # tokens were never streamed.
         times = self.decode_tps * quantile(gaps, 0.1)
         size = sum(completion.sizes) / self.tokens
         hidden = self.tokens - len(completion.arrivals)
-        fits = self.ttft >= 0.75 * hidden * statistics.median(gaps)  # there was time for them before the first piece
+        fits = self.ttft >= 0.75 * hidden * statistics.median(gaps)  # there was time for them before the first event
         plain = (completion.text + completion.reasoning).isascii()  # other characters may be spelled byte by byte
         if times < MANY or not (size < 1 or (size < characters / 2 and plain)):
             return "", False
@@ -138,10 +148,10 @@ class StreamedAnswer:
         ), size < 1 or fits
 
     def waits(self, characters: float, expected: float) -> str:
-        """Return why tokens without an event were made before the first event or after the last one, "" if not.
+        """Return why some tokens seem to be generated before the first event or after the last, "" if none do.
 
-        characters   characters per token of the prompt
-        expected     seconds that the first event should have taken, by shorter prompts
+        characters   average number of characters per token of the prompt
+        expected     expected seconds to the first event, judging by shorter prompts
         """
         completion, events = self.completion, len(self.completion.arrivals)
         unseen, gaps = self.tokens - events, completion.gaps
@@ -155,23 +165,25 @@ class StreamedAnswer:
 
 
 class Endpoint:
-    """An endpoint, and the text for its prompts.
+    """An endpoint to be measured, and the text from which its prompts are made.
 
-    chat    send the text as a user message after ``system``
+    target   the endpoint
+    text     each prompt is a random number and the beginning of this text
+    chat     send a prompt as a user message, after the system message ``system`` if that is not empty
     """
 
     def __init__(self, target: Target, text: str, *, chat: bool = False, system: str = ""):
         target.require(Ability.CHAT if chat else Ability.TEXT, Ability.STREAM, needed_for="the sweep")
         self.target, self.text, self.chat, self.system = target, text, chat, system
         self.warnings: Warnings = {}
-        self._short: list[tuple[int, float]] = []  # of short prompts: tokens, seconds to the first generated one
-        self._points: dict[int, int] = {}  # characters of a prompt -> its tokens
+        self._short: list[tuple[int, float]] = []  # of the calibration prompts: tokens, seconds to the first token
+        self._points: dict[int, int] = {}  # length of a prompt: in characters -> in tokens
 
     def calibrate(self) -> None:
         """Measure the characters per token with two short requests, which also warm the server up.
 
-        The requests are not streamed, since every server then reports token counts; raises TargetError if it does not.
-        Their times tell how soon a first token can come; what is counted wrongly is a warning on every row.
+        The requests are not streamed, because servers then report token counts; raises TargetError if this one does
+        not. Their times show how soon a first token can come. Implausible counts give a warning on every row.
         """
         longest = min(len(self.text), CALIBRATION)
         for characters in (longest // 5, longest):
@@ -191,8 +203,8 @@ class Endpoint:
     def request(self, depth: int, tokens: int, cancel: Cancellation, learn: bool = False) -> StreamedAnswer:
         """Send one prompt of about ``depth`` tokens; return the answer of ``tokens`` tokens.
 
-        ``learn``: use the server's count of this prompt for the length of the next ones. Raises TargetError if the
-        request fails or does not show its tokens, Cancelled as soon as ``cancel`` is pressed.
+        With ``learn``, the server's token count of this prompt improves the lengths of the next ones. Raises
+        TargetError if the request fails or some tokens are not streamed, Cancelled as soon as ``cancel`` is triggered.
         """
         characters = self._characters(depth)
         answer = self._judged(self._ask(characters, depth, tokens, cancel), characters, depth)
@@ -201,7 +213,10 @@ class Endpoint:
         return answer
 
     def _judged(self, answer: StreamedAnswer, characters: int, depth: int) -> StreamedAnswer:
-        """Return an answer with its warnings; raises TargetError if it was cached or tokens were not streamed."""
+        """Check an answer to a prompt of ``characters``, about ``depth`` tokens; return it with its warnings.
+
+        Raises TargetError if the prompt was in a cache or some tokens were not streamed.
+        """
         usage, cached, size = answer.completion.usage, answer.cached or 0, characters / answer.prompt
         hidden, sure = answer.hidden(size)
         wrong = hidden if sure else ""
@@ -228,9 +243,9 @@ class Endpoint:
         return Request(prompt, tokens, cancel=cancel, exact=True)
 
     def _expected(self, prompt: int) -> float:
-        """Return the seconds to the first token after ``prompt`` tokens, by the calibrating requests."""
+        """Return the expected seconds to the first token after ``prompt`` tokens, judging by the calibration."""
         (few, soon), (many, late) = sorted(self._short)
-        if late <= soon or many <= few:  # the first request found a cold server
+        if late <= soon or many <= few:  # the first request was slow because the server was not warm
             return late
         return soon + (late - soon) * max(0, prompt - few) / (many - few)
 
@@ -244,14 +259,15 @@ class Endpoint:
             raise TargetError(f"{self.target.name}: {done.error}")
         if not done.arrivals:
             raise TargetError(f"{self.target.name} streamed no text, reasoning or tool call")
-        # some servers do not count in streams: then use the intended depth
+        # some servers do not report token counts in streams: then use the intended depth
         prompt = done.usage.prompt or 0
         return StreamedAnswer(begin, done, prompt if prompt > 0 else depth, tokens)
 
     def _characters(self, depth: int) -> int:
-        """Return the characters of a prompt of ``depth`` tokens, by the line through the two nearest known prompts.
+        """Return the number of characters that make a prompt of ``depth`` tokens.
 
-        The second is NONCE characters and more from the first, whose nonce has some tokens more or less than its own.
+        It lies on the line through two prompts whose token counts are known: the nearest in length, and the nearest
+        that differs from it by more than ``NONCE`` characters. Raises DataError if the text is too short.
         """
         by_distance = sorted(self._points.items(), key=lambda point: abs(point[1] - depth))
         first, *others = by_distance

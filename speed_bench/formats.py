@@ -1,4 +1,4 @@
-"""Results as Markdown, laid out as by llama-bench, and as ds4's CSV.
+"""Formats results as a Markdown table like llama-bench's, or as CSV like ds4's.
 
 Markdown has one line per test: ``pp2048 @ d4096`` is the prefill of 2048 tokens after 4096, ``tg128 @ d6144`` the
 decode of 128 tokens after 6144, both as mean and standard deviation over repetitions, with their warnings.
@@ -19,16 +19,19 @@ FORMATS = ("csv", "md")
 _SHOWN = ("warnings", "gen_tokens", "asked_tokens", "streams", "ttft_ms", "ttft_p95_ms", "tpot_p50_ms", "total_tps",
           "request_rps", "goodput_rps", "failed")  # fmt: skip
 SHOWN = sorted((column for column in COLUMNS if column.name in _SHOWN), key=lambda column: column.rank)
-"""Columns that Markdown shows besides llama-bench's, where they have values: those of endpoints, and warnings."""
+"""Columns that the Markdown table has in addition to llama-bench's, if they have values."""
 
 
 def render(kind: str, targets: Sequence[MeasuredTarget]) -> str:
-    """Return the results as text in format ``kind``, with a final newline."""
+    """Return the results as text in the format ``kind`` ("csv" or "md"), with a final newline."""
     return markdown(targets) if kind == "md" else "".join(csv_text(target.rows) for target in targets)
 
 
 def markdown(targets: Sequence[MeasuredTarget]) -> str:
-    """Return llama-bench's table, with a column for the target if there are several, and SHOWN ones with values."""
+    """Return a Markdown table like llama-bench's, with a column for the target if there are several.
+
+    Columns in ``SHOWN`` are added if they have values.
+    """
     visible = shown([row for target in targets for row in target.rows])
     more = [column for column in SHOWN if column in visible]
     named = ["target"] if len(targets) > 1 and any(target.name for target in targets) else []
@@ -52,7 +55,7 @@ def markdown(targets: Sequence[MeasuredTarget]) -> str:
 
 
 def _tests(rows: Sequence[Row]) -> Iterator[tuple[str, str, list[Row]]]:
-    """Yield (name, column of its speed, rows) for each test."""
+    """Yield (name, column that has its speed, rows of its repetitions) for each test, in llama-bench's sense."""
     for (depth, name), group in grouped(rows).items():
         if "requests" in group[0]:
             yield name, "total_tps", group

@@ -1,14 +1,16 @@
-"""Rows of an endpoint: a sweep over depths, or a load as in vLLM's serving benchmark, at a rate or by busy streams.
+"""Measures an endpoint with concurrent requests: at several depths, or under load as in vLLM's serving benchmark.
 
-    depths     so many streams at once, each with one request of a depth
-    rates      requests are sent at Poisson times, whether or not earlier ones were answered (an open loop), like
-               independent users
-    streams    each sends its next request when its answer is complete (a closed loop), like a number of agents
+    depths     at each depth, a number of requests is sent at the same time
+    rates      a load: requests are sent at random (Poisson) times, whether or not earlier ones were answered (an open
+               loop), like those of independent users
+    streams    a load: each of a number of streams sends its next request when its answer is complete (a closed loop),
+               like a number of agents
 
-A seed determines the requests of a load and their times, in units of the mean gap between two: the same for every level
-and every engine. A request of a load that fails is counted and affects no other. Times begin when a request is sent, as
-in ``endpoint``; time per output token (TPOT) is the time from first to last text over the tokens after the first.
-``fairness`` is Jain's index of the rates of streams: 1 if all are equal, 1/n if one stream of n got everything.
+A level is a load at one rate, or with one number of streams. A seed determines its requests and their times, in units
+of the mean time between two; they are the same for every level and every engine. A request that fails under load is
+counted, and the others continue. Times begin when a request is sent, as in ``endpoint``; time per output token (TPOT)
+is the time from first to last text divided by the number of tokens after the first. ``fairness`` is Jain's index of the
+streams' rates: 1 if all are equal, 1/n if one of n streams got everything.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ class Schedule:
     """The requests of one repetition.
 
     shapes    prompt and answer length of each request
-    moments   time of sending each request, in units of the mean gap between two
+    moments   when to send each request, in units of the mean time between two
     """
 
     shapes: tuple[RequestShape, ...]
@@ -47,7 +49,7 @@ class Schedule:
 
     @classmethod
     def of(cls, load: Load, rep: int = 0) -> Schedule:
-        """Draw the schedule of repetition ``rep`` from the load's seed; the first request is sent at time 0."""
+        """Draw the random schedule of repetition ``rep``, which the load's seed determines; it begins at time 0."""
         chance = random.Random(f"{load.seed}/{rep}")
         shapes = tuple(chance.choices(load.mix, [shape.weight for shape in load.mix], k=load.requests))
         moments, at = [], 0.0
@@ -65,10 +67,10 @@ def depths(
     progress: Progress | None = None,
     cancel: Cancellation | None = None,
 ) -> Iterator[Row]:
-    """Measure ``streams`` concurrent streams of ``tokens`` tokens at every depth; yield one row per depth.
+    """Send ``streams`` concurrent requests for ``tokens`` tokens at every depth; yield one row per depth.
 
-    ``progress`` is called with (depths done, all). Raises TargetError if a stream fails, Cancelled when ``cancel`` is
-    pressed.
+    ``progress`` is called with (depths done, number of depths). Raises TargetError if a request fails, Cancelled when
+    ``cancel`` is triggered.
     """
 
     def ask(shape: RequestShape, stop: Cancellation) -> StreamedAnswer:
@@ -96,9 +98,13 @@ def levels(
     progress: Progress | None = None,
     cancel: Cancellation | None = None,
 ) -> Iterator[Row]:
-    """Measure every level of the load (rates, then numbers of streams) but the first ``done``; yield a row for each.
+    """Measure the levels of a load (rates, then numbers of streams); yield one row for each.
 
-    Raises Cancelled when ``cancel`` is pressed, TargetError if every request of a level fails.
+    rep        number of the repetition, which determines the schedule together with the load's seed
+    done       number of levels to skip, because they were measured before
+    progress   called with (requests done, number of requests), both over all levels
+
+    Raises Cancelled when ``cancel`` is triggered, TargetError if every request of a level fails.
     """
     plan = Schedule.of(load, rep)
 
@@ -125,7 +131,7 @@ def levels(
 
 
 def level_name(rate: float | None, streams: int) -> str:
-    """Return the name of a level as a test: by its rate (requests per second), or by its streams if that is None."""
+    """Return the name of a level, for the column ``test``: "2 req/s", or "4 streams" if ``rate`` is None."""
     if rate is None:
         return f"{streams} stream{'s' if streams > 1 else ''}"
     return f"{rate:g} req/s" if math.isfinite(rate) else "all at once"
@@ -140,10 +146,15 @@ def _send(
     report: Callable[[int], None] = lambda finished: None,
     tolerant: bool = True,
 ) -> tuple[list[StreamedAnswer], list[TargetError]]:
-    """Send requests at a rate, or by streams if that is None; return the answers and the errors of the others.
+    """Send the requests of a plan; return the answers, in order of sending, and the errors of failed requests.
 
-    Pressing ``cancel``, or a failure unless ``tolerant``, stops all of them, without waiting for those that still
-    connect.
+    rate       requests per second (open loop); None: ``streams`` threads send one after the other (closed loop)
+    ask        sends one request and returns its answer
+    report     called with the number of requests that have ended
+    tolerant   go on after a request has failed
+
+    Triggering ``cancel`` stops all requests, as does a failure unless ``tolerant``, without waiting for those that are
+    still connecting.
     """
     stop, waiting = Cancellation(), iter(list(zip(plan.shapes, plan.moments, strict=True)))
     ended: queue.SimpleQueue[StreamedAnswer | BaseException] = queue.SimpleQueue()
@@ -198,7 +209,7 @@ def _send(
 
 
 def measured(answers: Sequence[StreamedAnswer], depth: int) -> Row:
-    """Return the row of concurrent answers: medians over them, and the rate of all together."""
+    """Return one row for several concurrent answers, with medians over them and the rate of all together."""
     cached = [answer.cached for answer in answers]
     span = seconds(answers)
     return {
@@ -215,12 +226,15 @@ def measured(answers: Sequence[StreamedAnswer], depth: int) -> Row:
 
 
 def seconds(answers: Sequence[StreamedAnswer]) -> float:
-    """Return the time from the first request to the end of the last answer; ``answers`` are in order of beginning."""
+    """Return the seconds from sending the first request to the end of the last answer.
+
+    ``answers`` are in order of sending.
+    """
     return max(answer.begin + answer.completion.seconds for answer in answers) - answers[0].begin
 
 
 def level(answers: Sequence[StreamedAnswer], load: Load) -> Row:
-    """Return the row of one level; columns ``*_s`` hold the seconds of each request, for percentiles."""
+    """Return the row of one level of a load; fields ``*_s`` list the times of all requests, for percentiles."""
     prompt = round(sum(s.prompt * s.weight for s in load.mix) / sum(s.weight for s in load.mix))
     good, span = sum(within(answer, load) for answer in answers), seconds(answers)
     return measured(answers, prompt) | {

@@ -1,4 +1,4 @@
-"""Machines by the names of files and flags: their own names, and read bandwidths in GB/s as their makers state them."""
+"""Known machines: short name, as in file names and options -> (full name, memory bandwidth in GB/s by its maker)."""
 
 MACHINES = {
     "m2-ultra": ("M2 Ultra", 800), "m3-max": ("M3 Max", 400), "m3-ultra": ("M3 Ultra", 819), "m4-max": ("M4 Max", 546),

@@ -1,7 +1,8 @@
-"""``ds4-bench model``: upper bounds of speed on a machine.
+"""``ds4-bench model``: computes upper bounds of prefill and decode speed on a machine.
 
-The bound is that of ``ds4ref.costs``: bytes at the read bandwidth or operations at the arithmetic peaks, whichever
-takes longer. Of known machines only the bandwidth is known, as their makers state it.
+The bound is the roofline of ``ds4ref.costs``: reading the bytes at the machine's bandwidth, or computing the operations
+at its arithmetic peaks, whichever takes longer. Of the machines in ``machines`` only the bandwidth is known; without
+--int8 and --f32, arithmetic does not limit them.
 """
 
 from __future__ import annotations
@@ -69,7 +70,10 @@ def model_command(argv: Sequence[str]) -> int:
 
 
 def predict(args: Namespace, depths: Sequence[int]) -> list[dict[str, Any]]:
-    """Return the bounds at each depth: of a decode step there, and of the prefill of the 2048 tokens before it."""
+    """Return the bounds at each depth as dicts, for a machine and a model chosen by the options ``args``.
+
+    They concern a decode step at this depth, and the prefill of the 2048 tokens before it.
+    """
     from ds4ref.archs import costs_of
     from ds4ref.archs.deepseek4.costs import Costs
     from ds4ref.archs.deepseek4.shape import PUBLISHED

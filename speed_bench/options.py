@@ -1,6 +1,6 @@
-"""Parses the command line of a sweep into a plan and output options.
+"""Parses the command line of ``ds4-bench`` into a plan and output options.
 
-Every mistake raises UsageError or DataError here, before a model is loaded.
+Every mistake of the user raises UsageError or DataError here, before a model is loaded.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ UNAVAILABLE = {
 
 
 def build_parser() -> Parser:
-    """Return the parser of the sweep."""
+    """Return the parser of ``ds4-bench`` without a subcommand."""
     parser = Parser(
         PROG, usage=USAGE, description="Throughput against context depth.", epilog=EPILOG, unavailable=UNAVAILABLE
     )
@@ -142,7 +142,7 @@ def build_parser() -> Parser:
 
 
 def mix(text: str) -> tuple[RequestShape, ...]:
-    """Parse ``512:128,4096:256*0.5`` (PROMPT:ANSWER tokens, optionally *WEIGHT) into request shapes."""
+    """Parse the value of --mix: ``512:128,4096:256*0.5`` (tokens of PROMPT:ANSWER, optionally *WEIGHT)."""
     shapes = []
     for part in text.split(","):
         match = re.fullmatch(r"\s*([1-9][0-9]{0,8}):([1-9][0-9]{0,8})(?:\*([0-9]*\.?[0-9]+))?\s*", part)
@@ -159,7 +159,7 @@ def rates(text: str) -> tuple[float, ...]:
 
 
 def bounds(text: str) -> dict[str, float]:
-    """Parse ``ttft:500,tpot:50`` into a dict of milliseconds by name."""
+    """Parse the value of --goodput, such as ``ttft:500,tpot:50``, into a dict of milliseconds by name."""
     limits: dict[str, float] = {}
     for part in text.split(","):
         name, colon, value = part.strip().partition(":")
@@ -170,8 +170,10 @@ def bounds(text: str) -> dict[str, float]:
 
 
 def read_plan(args: Namespace) -> Plan:
-    """Return the plan; reads the prompt file, but does not look for model files. Settles ``args.output``, the format on
-    stdout, if none was given."""
+    """Return the plan that the options ask for; reads the prompt file, but does not yet look for model files.
+
+    Also sets ``args.output``, the format on stdout, to "md" for single tests if no other output was asked for.
+    """
     kinds = {BenchTarget(spec).kind for spec in args.target} or {"local"}
     _refuse(
         (args.prompt_file and args.chat_prompt_file, "choose one of --prompt-file and --chat-prompt-file"),
@@ -192,14 +194,17 @@ def read_plan(args: Namespace) -> Plan:
 
 
 def _refuse(*rules: tuple[Any, str]) -> None:
-    """Raise UsageError with the message of the first rule that is broken: (condition, message)."""
+    """Raise UsageError with the message of the first of the ``rules`` (condition, message) whose condition is true."""
     for broken, message in rules:
         if broken:
             raise UsageError(message)
 
 
 def _walk(args: Namespace, remote: bool) -> dict[str, Any]:
-    """Return the fields of the plan that say what to measure: depths, probes or load."""
+    """Return the fields of ``Plan`` that say what to measure: depths, probes or load.
+
+    ``remote`` is true if the targets are endpoints or binaries.
+    """
     load, probes = _load(args, remote), _probes(args)
     _refuse(
         (remote and probes, "tests are for the local engine: -p and -d"),
@@ -226,7 +231,7 @@ def _walk(args: Namespace, remote: bool) -> dict[str, Any]:
 
 
 def _probes(args: Namespace) -> list[Probe]:
-    """Return the requested tests, in llama-bench's order."""
+    """Return the single tests that the options ask for, in llama-bench's order; [] if none."""
     if args.n_prompt is None and args.n_depth is None:
         return []
     probes = []
@@ -277,7 +282,10 @@ def _remote_targets(args: Namespace) -> tuple[BenchTarget, ...]:
 
 
 def _local_targets(args: Namespace) -> tuple[BenchTarget, ...]:
-    """Return each --target in each combination of lists, named by what differs; models are still names."""
+    """Return one target per --target and combination of values of list options, such as ``--threads 1,2``.
+
+    Their names consist of the options that differ. Models are given by name; ``choose_models`` finds their files.
+    """
     models = None if args.model is None else [args.model] if os.path.exists(args.model) else args.model.split(",")
     given = {"model": models, "backend": args.backend, "numerics": args.numerics, "threads": args.threads}
     given = {name: values for name, values in given.items() if values}
@@ -303,9 +311,9 @@ def _local_target(spec: str, name: str, options: dict[str, Any]) -> BenchTarget:
 
 
 def choose_models(plan: Plan) -> Plan:
-    """Return the plan with model names replaced by existing files.
+    """Return the plan with the model names of local targets replaced by paths of existing files.
 
-    Local targets without a model get the default, which is announced on stderr.
+    Local targets without a model get the default one, which is announced on stderr.
     """
     paths: dict[str, Any] = {}
 

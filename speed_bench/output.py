@@ -1,7 +1,8 @@
 """Writes the rows of a run to standard output, files, plots and tables.
 
-An existing CSV is replaced only after a complete run, together with the JSON beside it. Until then, and if the run is
-stopped or fails, rows are in ``NAME.partial.csv`` (medians of the repetitions so far) and in the run store.
+An existing CSV is replaced only after a complete run, together with its JSON file (same name, metadata of the run).
+Until then, and if the run is stopped or fails, rows are in ``NAME.partial.csv`` (medians of the repetitions so far)
+and in the run store.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ PROG = "ds4-bench"
 
 
 class Output:
-    """Writes the results of one run where the options of its command line say."""
+    """Writes the results of one run to the files and in the formats that the command line asks for (``options``)."""
 
     def __init__(self, options: Namespace, targets: Sequence[BenchTarget]):
         self.options, self.several = options, len(targets) > 1
@@ -51,7 +52,10 @@ class Output:
     # --- meanwhile
 
     def begin(self, run: Measurement) -> None:
-        """Open the stream that gets each row at once: stdout if there is no other output, or a CSV on a device."""
+        """Open the output, if there is one, to which each row is written as soon as it is complete.
+
+        It is a CSV that is not a regular file, or stdout if no other output was asked for and it is not a terminal.
+        """
         self.run = run
         csv = self.options.csv
         if csv is not None and self.file is None:
@@ -63,7 +67,7 @@ class Output:
             self._sink = sys.stdout
 
     def row(self, target: MeasuredTarget) -> None:
-        """Write the target's last row to the partial CSV, and to the stream once its depth has all repetitions."""
+        """Write the target's new row to the partial CSV, and to the open output once its depth has all repetitions."""
         assert self.run is not None
         if target is self.run.targets[0]:
             self._emit(target, least=self.run.reps or sys.maxsize)
@@ -91,7 +95,7 @@ class Output:
     # --- at the end
 
     def stopped(self) -> None:
-        """Keep the partial results after a failure or Ctrl-C, as far as they can be written; print where they are."""
+        """After a failure or Ctrl-C, save the partial results as far as possible, and print where they are."""
         run = self.run
         if run is None:
             return
@@ -104,7 +108,7 @@ class Output:
             return
         files = []
         for target in measured if self.file is not None else ():
-            with suppress(DataError):  # the disk is full: what was kept elsewhere is
+            with suppress(DataError):  # for example, the disk is full: report what was saved elsewhere
                 self._write_csv(target, self._partial(target))
                 self._write_facts(target, self._partial(target).with_suffix(".json"), run.status)
                 files.append(str(self._partial(target)))
@@ -154,7 +158,7 @@ class Output:
             print(table(target.summary(), target.facts, self.label(target.planned)))
 
     def _document(self, run: Measurement, files: dict[str, list[str]], verdict: dict[str, Any]) -> dict[str, Any]:
-        """Return the JSON document: facts common to all targets, and each target with its own."""
+        """Return the document for ``--json``: metadata common to all targets, then each target with its rows."""
         described = [target.facts for target in run.targets]
         shared = {k: v for k, v in described[0].items() if all(k in facts and facts[k] == v for facts in described)}
         targets = [
@@ -168,7 +172,7 @@ class Output:
         return document | ({"verdict": verdict} if verdict else {})
 
     def _files(self, run: Measurement) -> dict[str, list[str]]:
-        """Write the CSVs with their JSON and the plots; return the paths by kind."""
+        """Write the CSV files, the JSON files with their metadata, and plots; return the paths by kind of file."""
         if self.file is None:
             return {}
         files: dict[str, list[str]] = {"csv": [], "facts": []}
@@ -194,7 +198,7 @@ class Output:
         return [str(path) for path in plot(csvs, self.options.plot, load=levels)]
 
     def _write_facts(self, target: MeasuredTarget, path: Path, status: str) -> None:
-        # times of single steps are only in the store, as they would dominate the file; here are their percentiles
+        # instead of the times of single steps, which would dominate the file, write their percentiles
         samples = []
         for entry in target.rows:
             percentiles = {name: value for name, value in summary([entry]).items() if name.endswith("_ms")}
@@ -214,7 +218,10 @@ class Output:
 
 
 def verdict(run: Measurement) -> tuple[dict[str, Any], list[str]]:
-    """Compare two targets that were measured in turn: as a JSON document, and as sentences; empty for other runs."""
+    """Compare the speeds of two targets that were measured in turn; return a JSON object, and sentences for the user.
+
+    Both are empty if the run does not have two targets.
+    """
     if len(run.targets) != 2:
         return {}, []
     from ds4ref.runs.speeds import speeds
@@ -236,5 +243,5 @@ def verdict(run: Measurement) -> tuple[dict[str, Any], list[str]]:
 
 
 def _is_device(path: str) -> bool:
-    """Return whether the path is not a regular file and cannot be replaced atomically: a terminal, a pipe."""
+    """Return whether the path is a terminal, a pipe or the like, which cannot be replaced by a complete file."""
     return os.path.exists(path) and not os.path.isfile(path)

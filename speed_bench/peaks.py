@@ -1,5 +1,8 @@
-"""This machine's peak rates, measured once in thirty days per machine, kernels and number of threads, and kept in the
-run store."""
+"""Measures the peak rates of this machine: memory bandwidth and arithmetic.
+
+They are kept in the run store, and measured again after thirty days, or with other kernels or another number of
+threads.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +18,15 @@ if TYPE_CHECKING:
     from ds4ref.runs.store import Store
 
 OLD = 30 * 86400.0
-"""Seconds after which peaks are measured anew."""
+"""Seconds after which peaks are measured again."""
 UNBOUNDED = "no shares of the bound: the weights of a token fit the last-level cache, so memory does not bind"
 
 
 def machine_peaks(store: Store, threads: int) -> dict[str, Any]:
     """Return this machine's peaks from the store, measuring them if they are missing or old.
 
-    Keys: read_gbs (GB/s), int8_gops, f32_gflops, threads, run (number in the store), measured (time, UTC).
+    Keys of the dict: read_gbs (GB/s), int8_gops (10^9 operations/s), f32_gflops, threads, run (number in the store),
+    measured (time, UTC).
     """
     key = peaks_key(threads)
     for run in store.runs(kind="peaks"):
@@ -38,7 +42,11 @@ def machine_peaks(store: Store, threads: int) -> dict[str, Any]:
 
 
 def as_peaks(measured: dict[str, Any], weight_bytes: float = float("inf")) -> Peaks | None:
-    """Convert to the cost model's peaks; None if the weights fit the last-level cache, where memory is no bound."""
+    """Return the peaks of ``machine_peaks`` as ``Peaks``, for the cost model.
+
+    ``weight_bytes`` is the size of the weights that one token needs. If they fit the last-level cache, return None,
+    because memory bandwidth is then no bound.
+    """
     cache = cache_bytes()
     if cache is not None and weight_bytes <= cache:
         return None

@@ -1,4 +1,6 @@
-"""The plan of a measurement: immutable, and complete except for the destination of results.
+"""The plan of a measurement: what to measure, on which targets, how often.
+
+It is immutable, and complete except for where results are written.
 
 Plan((BenchTarget("local:model.gguf"),), depths=(2048, 4096), gen_tokens=128, reps=5)
 Plan((BenchTarget("http://127.0.0.1:8000/v1", streams=4),), depths=(2048,))
@@ -18,15 +20,15 @@ DEFAULT_SYSTEM = "You are a helpful assistant."  # with the period, unlike ds4's
 DEFAULT_BUDGET = 300.0
 """Seconds for all repetitions of a run if their number is not given."""
 MOST_REPS = 5
-"""Number of repetitions if the budget allows them and none is given: llama-bench's default."""
+"""Number of repetitions if none is given and the budget allows them; it is llama-bench's default."""
 
 
 @dataclass(frozen=True)
 class BenchTarget:
     """One of the targets that a run measures in turn.
 
-    spec      as of ``ds4ref.targets.open_target``
-    name      distinguishes the target from others, "" if it is the only one
+    spec      describes the target as for ``ds4ref.targets.open_target``: "local:MODEL", "http://HOST/v1", ...
+    name      distinguishes the target from the other ones, "" if it is the only one
     streams   number of concurrent requests (endpoints only)
     options   options of ``open_target``
     """
@@ -49,10 +51,11 @@ class BenchTarget:
 
 @dataclass(frozen=True)
 class Probe:
-    """A single test: ``prefill`` tokens or ``decode`` steps (the other is 0) after ``depth`` tokens.
+    """A single test as in llama-bench: prefill of ``prefill`` tokens, or ``decode`` steps, after ``depth`` tokens.
 
-    The depth is prefilled untimed, so ``pp512`` is a prefill from nothing and ``pp512 @ d8192`` an increment. Decode
-    needs one token to start from, so ``tg128`` follows one prompt token.
+    Either ``prefill`` or ``decode`` is 0. The tokens before are prefilled without being timed: ``pp512`` prefills an
+    empty session, ``pp512 @ d8192`` one that holds 8192 tokens. Decode needs one token to start from, so ``tg128``
+    follows one prompt token.
     """
 
     prefill: int
@@ -61,7 +64,7 @@ class Probe:
 
     @property
     def name(self) -> str:
-        """The test in llama-bench's notation, as ``pp512 @ d8192``."""
+        """The name of the test in llama-bench's notation, such as ``pp512 @ d8192``."""
         work = f"pp{self.prefill}" if self.prefill else f"tg{self.decode}"
         return f"{work} @ d{self.depth}" if self.depth else work
 
@@ -73,7 +76,7 @@ class Probe:
 
 @dataclass(frozen=True)
 class RequestShape:
-    """A kind of request under load: tokens of the prompt and of the answer, and its relative frequency."""
+    """A kind of request under load: lengths of prompt and answer in tokens, and how often it occurs (``weight``)."""
 
     prompt: int
     answer: int
@@ -82,14 +85,14 @@ class RequestShape:
 
 @dataclass(frozen=True)
 class Load:
-    """Simulated requests of users to an endpoint.
+    """A load of simulated user requests, put on an endpoint at several levels.
 
     requests  number of requests per level; each entry of ``rates`` or ``streams`` is a level
-    rates     requests/s with Poisson arrivals; inf: all at once
+    rates     requests/s, sent at random (Poisson) times; inf: all at once
     streams   numbers of streams; each sends its next request when its answer is complete
     mix       kinds of requests
-    bounds    limits of a good answer: milliseconds of ttft, tpot, e2e
-    seed      of arrival times and mix
+    bounds    limits in milliseconds for an answer to count as good: "ttft", "tpot", "e2e"
+    seed      determines when requests are sent, and of which kind they are
     """
 
     requests: int
@@ -102,18 +105,21 @@ class Load:
 
 @dataclass(frozen=True)
 class Plan:
-    """The targets of a run, and what to measure on each: ``depths``, else ``probes`` (single tests), else ``load``.
+    """The targets of a run, and what to measure on each: exactly one of ``depths``, ``probes`` and ``load``.
 
-    steps        (start, last, step, factor) that generated ``depths``, for a binary that sweeps by itself
+    depths       numbers of tokens at which prefill and decode are measured, one after the other (a sweep)
+    probes       single tests
+    load         concurrent requests to endpoints
+    steps        (start, last, step, factor) from which ``depths`` were computed, for a binary that sweeps by itself
     gen_tokens   decode steps at each depth
     ctx          context length in tokens to allocate (None: as needed)
     reps         repetitions (None: ``MOST_REPS``, or as many as fit into ``budget``)
     budget       seconds for all repetitions, if their number is not given
-    warmup       run a warm-up before the first row
-    warm_weights local targets: read the whole model file before anything else
+    warmup       run a short prefill and decode first, so that the first row does not include loading
+    warm_weights local targets: first read the whole model file into memory
     prompt       the text to prefill (None: generated prose)
-    chat         use the text as one user message after the message ``system``
-    api          of endpoints: "completions" or "chat"
+    chat         use the text as one user message, after the system message ``system``
+    api          API of endpoints: "completions" or "chat"
     """
 
     targets: tuple[BenchTarget, ...]
@@ -165,7 +171,7 @@ class Plan:
             yield from range(depth, depth + count)
 
     def facts(self) -> dict[str, Any]:
-        """Return the requested measurement as facts for the run's record."""
+        """Return what is to be measured, as metadata for the run's record."""
         common: dict[str, Any] = {"reps": self.reps, "warmup": self.warmup}
         if self.probes:
             return {"tests": [probe.name for probe in self.probes], **common}
@@ -176,14 +182,15 @@ class Plan:
     @classmethod
     def sweep(cls, target: str = "local", *, depths: Sequence[int], options: Mapping[str, Any] | None = None,
               **more: Any) -> Plan:  # fmt: skip
-        """Return the plan of a sweep of one target; ``more``: other fields of Plan."""
+        """Return the plan of a sweep over depths of one target; ``more`` sets other fields of the plan."""
         return cls((BenchTarget(target, options=options or {}),), depths=tuple(depths), **more)
 
 
 def sweep_depths(start: int, last: int, step: int = 2048, factor: float = 1.0) -> Iterator[int]:
-    """Yield depths from ``start`` to ``last``, both included; the last interval may be short (docs/reference/bench.md).
+    """Yield depths from ``start`` to ``last``, both included; the last interval may be shorter than the others.
 
-    With factor 1 each depth is the one before plus ``step``; with a larger factor it is multiplied and rounded up.
+    With ``factor`` 1, each depth is the previous one plus ``step``; with a larger ``factor``, it is the previous one
+    times ``factor``, rounded up.
     """
     at = start
     while True:

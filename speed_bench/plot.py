@@ -1,9 +1,9 @@
-"""Curves of one or several CSVs in one figure, as SVG, PNG or PDF by the output's suffix (``ds4ref.console.curves``).
+"""Draws the results in one or several CSVs as curves in one figure, an SVG, PNG or PDF by the file's suffix.
 
-Speed: a panel each for prefill and decode over depth, both from zero, as in reports: every file has a colour, and its
-machine's name in a legend; a band has the quartiles of its repetitions. Load: throughput and time to first token
-over streams or request rate; rows of equal depth make a curve. Points with warnings are crosses. The same input gives
-the same bytes.
+Speeds are drawn over depth in two panels, prefill and decode, both from zero, as in reports. Each file has a colour,
+and its machine's name in the legend; a band shows the quartiles of its repetitions. For loads, throughput and time to
+first token are drawn over the number of streams or the request rate, with a curve for each depth. Points with warnings
+are crosses. The same input gives the same bytes.
 
     ds4-bench plot results/m3.csv -o m3.svg --title "M3 Max"
     ds4-bench plot --load served-*.csv -o load.svg
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".svg", ".png", ".pdf")
 MOST_NAMES = 3
-"""Files that a title names; it counts the others."""
+"""Maximum number of files that a title names; of others it has the number."""
 SIZE = 720, 405
-"""Size in points: 960 by 540 pixels, and in PNGs, for sharp screens, twice as many."""
+"""Size in points; it makes 960 by 540 pixels, in PNGs twice as many for high-resolution screens."""
 LATENCIES = {"ttft_ms": "median", "ttft_p95_ms": "95th percentile"}
 
 Paths = Sequence[str | os.PathLike[str]]
@@ -46,14 +46,14 @@ def check_suffix(path: str | os.PathLike[str]) -> None:
 
 
 def default_title(paths: Paths) -> str:
-    """Return a plot's title from file names: ``m3_max.csv`` -> ``M3 Max t/s``; several are joined by commas."""
+    """Return a plot's title made from file names: ``m3_max.csv`` -> ``M3 Max t/s``; several are joined by commas."""
     names = [words(Path(path).stem) for path in paths]
     more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
     return f"{', '.join(names[:MOST_NAMES])}{more} t/s"
 
 
 def words(stem: str) -> str:
-    """Return a file name without suffix as a machine's name, or as words of a title: ``m3_max`` -> ``M3 Max``."""
+    """Return the name of a machine, or words for a title, from a file name without suffix: ``m3_max`` -> ``M3 Max``."""
     parts = [part for part in re.split(r"[ _-]+", printable(stem)) if part]
     known = MACHINES.get("-".join(parts).lower())
     if known is not None:
@@ -64,9 +64,13 @@ def words(stem: str) -> str:
 
 
 def plot(sources: Paths, outputs: Paths = (), title: str | None = None, load: bool = False) -> list[Path]:
-    """Draw the CSVs ``sources`` into each file of ``outputs`` (default: an SVG beside the first CSV); return the files.
+    """Draw the results in CSV files; return the paths of the plots.
 
-    ``load``: over levels of a load, not over depths.
+    sources   the CSV files
+    outputs   files to write the plot to, by default an SVG next to the first CSV
+    title     None: made from the names of the CSVs
+    load      draw over the levels of a load, not over depths
+
     Raises DataError for bad data or a file that cannot be written, UsageError for an output of unknown suffix.
     """
     files = [Path(output) for output in outputs] or [Path(sources[0]).with_name(Path(sources[0]).stem + "_ts.svg")]
@@ -85,7 +89,10 @@ def plot(sources: Paths, outputs: Paths = (), title: str | None = None, load: bo
 
 
 def read_curve(path: str | os.PathLike[str]) -> list[Row]:
-    """Read a CSV as at least two rows of a curve, sorted by depth; DataError also for two rows of one depth."""
+    """Read the points of a curve from a CSV, sorted by depth; raise DataError unless there are two different depths.
+
+    Two rows of the same depth raise DataError, too.
+    """
     rows = read_rows(path, 2)
     if any(one["ctx_tokens"] == other["ctx_tokens"] for one, other in zip(rows, rows[1:], strict=False)):
         raise DataError(f"{path}: several rows at one depth: not a curve")
@@ -93,7 +100,10 @@ def read_curve(path: str | os.PathLike[str]) -> list[Row]:
 
 
 def draw(curves: Sequence[tuple[str, Sequence[Row]]], title: str) -> Figure:
-    """Return the figure of speeds in named rows. Imports matplotlib, which takes half a second."""
+    """Return the figure of speeds over depth, for curves given as (name, rows).
+
+    Equal names get numbers. This imports matplotlib, which takes half a second.
+    """
     names: list[str] = []
     for name, _ in curves:
         count = sum(other == name or other.startswith(f"{name} (") for other in names)
@@ -105,7 +115,10 @@ def draw(curves: Sequence[tuple[str, Sequence[Row]]], title: str) -> Figure:
 
 
 def levels(rows: Sequence[Row]) -> tuple[str, dict[str, list[Row]]]:
-    """Return (name of the x column, rows of each curve by name in order of x); DataError if there is no curve."""
+    """Sort the rows of loads into curves; return the column to draw them over, and the rows of each curve by name.
+
+    Raises DataError if there is no curve of at least two levels.
+    """
     column = "offered_rps" if all(row.get("offered_rps") for row in rows) else "streams"
     curves: dict[str, list[Row]] = {}
     for row in rows:
@@ -118,7 +131,7 @@ def levels(rows: Sequence[Row]) -> tuple[str, dict[str, list[Row]]]:
 
 
 def draw_load(rows: Sequence[Row], title: str) -> Figure:
-    """Return the figure for the rows of all CSVs."""
+    """Return the figure of throughput and latency under load, for the rows of all CSVs."""
     x, curves = levels(rows)
     latencies = [
         Curve.of(f"{label}, {name}" if len(curves) > 1 else label, curve, column, x)
@@ -143,13 +156,13 @@ def _style() -> Any:
 
 
 def save(figure: Figure, file: Path) -> None:
-    """Write a figure to a file, the same bytes for the same data; raises DataError if that fails."""
+    """Write a figure to a file; the same data gives the same bytes. Raises DataError if writing fails."""
     import matplotlib
 
     from ds4ref.console.common import atomic_output
 
     kind = file.suffix[1:].lower()
-    # no date, and a fixed salt for element ids: the same data gives the same file
+    # no date, and a constant seed for the ids of SVG elements, so that the same data gives the same file
     stamp = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}[kind]
     with matplotlib.rc_context({"svg.hashsalt": "ds4-bench", "svg.fonttype": "none"}):
         try:

@@ -1,4 +1,4 @@
-"""The text that is prefilled: a file, a file as one chat turn, or generated prose (docs/reference/bench.md)."""
+"""The text that a benchmark prefills: a file, a file as one chat message, or generated prose."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 PROSE_SEED = 20260521
 CHARACTERS = 8
-"""Characters of generated prose per requested token for an endpoint: more than any tokenizer needs."""
+"""Number of characters of prose generated per token of the prompt, for endpoints: more than any tokenizer needs."""
 
 
 class PromptText:
-    """The text of a plan, tokenized with the first local target's vocabulary."""
+    """The text that a plan prefills, and its tokens by the vocabulary of the first local target."""
 
     def __init__(self, plan: Plan):
         self.plan = plan
@@ -29,7 +29,8 @@ class PromptText:
     def use(self, path: str) -> None:
         """Load the vocabulary of a model file, unless one is loaded already.
 
-        A user's text is tokenized at once, so that a text too short raises DataError before the weights are loaded.
+        A text given by the user is tokenized at once, so that one that is too short raises DataError before weights are
+        loaded.
         """
         from ds4ref.text.vocabulary import open_tokenizer
         from ds4ref.weights import open_source
@@ -47,7 +48,7 @@ class PromptText:
         return self._tokenizer.eos
 
     def tokens(self, count: int) -> list[int]:
-        """Return the first ``count`` tokens, at least one; raises DataError if the text is too short."""
+        """Return the first ``count`` tokens of the text, at least one; raises DataError if the text is too short."""
         assert self._tokenizer is not None
         count = max(1, count)
         if len(self._ids) < count:
@@ -67,7 +68,7 @@ class PromptText:
         return self._ids[:count]
 
     def text(self) -> str:
-        """Return the text for an engine with its own tokenizer; generated prose is long enough for any tokenizer."""
+        """Return the text for engines that tokenize it themselves; generated prose is long enough for any of them."""
         from ds4ref.nano.prose import prose
 
         if self.plan.prompt is not None:
@@ -75,7 +76,7 @@ class PromptText:
         return prose(CHARACTERS * self.plan.deepest + 4000, PROSE_SEED)
 
     def facts(self) -> dict[str, Any]:
-        """Return the SHA-256 of the text, of its tokens if tokenized here, and the seed of generated prose."""
+        """Return metadata: the SHA-256 of the text (of its tokens, if tokenized here), the seed of generated prose."""
         if self._tokenizer is not None:
             checksum = hashlib.sha256(array("I", self.tokens(self.plan.deepest)).tobytes()).hexdigest()
         else:
@@ -84,7 +85,7 @@ class PromptText:
 
 
 def prose_tokens(tokenizer: Tokenizer, needed: int) -> list[int]:
-    """Return the first ``needed`` tokens of generated prose, which is the same for every ``needed``."""
+    """Return the first ``needed`` tokens of generated prose; the prose begins the same for every ``needed``."""
     from ds4ref.nano.prose import prose
 
     characters = 6 * needed + 100

@@ -5,9 +5,10 @@
     for row in result.targets[0].summary():
         print(row["ctx_tokens"], row["gen_tps"])
 
-A repetition is a whole sweep. Several targets take turns row by row, A B, then B A, and so on, with the order swapped
-from repetition to repetition (ABBA), so that slow changes of the machine affect all alike. A binary sweeps by itself,
-so if a target is a binary, whole sweeps take turns. Every row is stored as soon as it is measured.
+A repetition measures all depths, tests or levels of the plan once. Several targets take turns row by row: A B, then
+B A, and so on, with the order swapped from repetition to repetition, so that slow changes of the machine affect all
+alike. An external ds4-bench binary cannot be stopped between rows, so if a target is one, targets take turns with whole
+repetitions. Every row is stored as soon as it is measured.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ if TYPE_CHECKING:
 class MeasuredTarget:
     """A target with its results so far.
 
-    facts   facts about the engine, the model and the machine
+    planned the target as the plan describes it
+    facts   metadata of its run: engine, model, machine, ...
     rows    the measured rows of all repetitions
     run     number of its run in the store, None without a store
     """
@@ -52,7 +54,7 @@ class MeasuredTarget:
 
     @property
     def name(self) -> str:
-        """The name that distinguishes the target from others."""
+        """The name that distinguishes the target from the other ones, "" if it is the only one."""
         return self.planned.name
 
     def summary(self) -> list[Row]:
@@ -63,12 +65,13 @@ class MeasuredTarget:
 class Measurement:
     """One run of a plan: ``execute`` measures it; ``targets`` hold all rows so far, also after an error.
 
-    store      run store (None: none); ``label(target)`` returns the label of a target's run in it
+    store      run store that receives one run per target; None: do not store
+    label      returns the label of a target's run in the store
     say        called with messages for the user, one line each
-    progress   returns a context manager for a title; its value is called with (done, all)
+    progress   called with a title, returns a context manager; what it yields is called with (done, total)
     on_row     called with the target after each new row
-    stopping   returns a context manager; its value returns whether the user wants to stop
-    command    command line of the process, for the facts
+    stopping   returns a context manager; what it yields is the Cancellation by which the user stops the run
+    command    command line of the process, for the run's metadata
     """
 
     def __init__(
@@ -123,7 +126,10 @@ class Measurement:
                 self._finish()
 
     def resume(self, first: int) -> None:
-        """Continue run ``first`` of the store and the runs of other targets that were measured in turn with it."""
+        """Load the rows of an earlier, unfinished run from the store, so that ``execute`` continues it.
+
+        ``first`` is the run's number. The runs of targets that were measured in turn with it are continued as well.
+        """
         assert self.store is not None
         run = self.store.run(first)
         group = run.fact("arms", "group")
@@ -138,21 +144,24 @@ class Measurement:
         self._before = max(0.0, time.time() - begun)
 
     def fail(self) -> None:
-        """Record a complete run as failed, since its results could not be written: it can be resumed then."""
+        """Mark a complete run as failed, because its results could not be written; it can then be resumed."""
         self.status = "failed"
         self._finish()
 
     # --- before
 
     def open(self, stack: ExitStack) -> list[Source]:
-        """Open and warm up the sources of all targets, and collect their facts; they are closed with ``stack``."""
+        """Open all targets for measuring, warm them up, and collect their metadata.
+
+        Return one source of rows per target; they are closed with ``stack``.
+        """
         opening = Opening(self.plan, stack, self.store, self.progress, self.say)
         sources = [open_source(opening, target.planned) for target in self.targets]
         self._describe(opening, sources)
         return sources
 
     def _describe(self, opening: Opening, sources: Sequence[Source]) -> None:
-        """Check the sources, warm them up, and collect the facts."""
+        """Check that the sources fit into memory, warm them up, and collect their metadata."""
         buffers = [source.check(len(sources)) for source in sources]
         if buffers[0]:
             self.say(buffers[0])
@@ -182,7 +191,7 @@ class Measurement:
     def _measure(
         self, sources: Sequence[Source], progress: Progress | None, cancel: Cancellation
     ) -> Iterator[tuple[MeasuredTarget, Row]]:
-        """Yield (target, row) as soon as it is measured."""
+        """Measure all repetitions, in turns; yield (target, row) as soon as a row is measured."""
         start, rep = time.perf_counter() - self._before, 0
         while rep < (self.reps or self._affordable(rep)):
             done = [sum(row["rep"] == rep for row in target.rows) for target in self.targets]
@@ -194,12 +203,12 @@ class Measurement:
                 row = next(walks[index])
                 yield self.targets[index], {**row, "rep": rep, "at": round(row["at"] - start, 6)}
             for walk, measured in zip(walks, done, strict=True):
-                if measured < self.plan.rows:  # to the end of a binary, which may say that it failed
+                if measured < self.plan.rows:  # wait for a binary to end, since it may report a failure
                     deque(walk, maxlen=0)
             rep += 1
 
     def _part(self, progress: Progress, before: int) -> Progress:
-        """Return the progress of one sweep, ``before`` of which are done, as part of all, in units of that sweep."""
+        """Return a progress callback for one sweep that reports the progress over all; ``before`` of them are done."""
 
         def report(done: int, of: int) -> None:
             sweeps = max((self.reps or 1) * len(self.targets), before + 1)
@@ -208,7 +217,10 @@ class Measurement:
         return report
 
     def _affordable(self, done: int) -> int:
-        """Return the number of repetitions that the budget allows, estimated from the first; 1 before it is done."""
+        """Return the number of repetitions that the time budget allows, judging by the first.
+
+        ``done`` repetitions are complete; before the first one is, the result is 1.
+        """
         if not done:
             return 1
         one = sum(seconds(entry) for target in self.targets for entry in target.rows if entry["rep"] == 0)
@@ -237,7 +249,7 @@ class Measurement:
     # --- afterwards
 
     def notes(self) -> list[str]:
-        """Return warnings about the rows, one line each."""
+        """Return notes on drift and warnings on the rows, one line each."""
         return [
             f"{target.name}: {note}" if target.name else note
             for target in self.targets
@@ -246,7 +258,7 @@ class Measurement:
 
 
 def open_source(opening: Opening, planned: BenchTarget) -> Source:
-    """Open the source of one target."""
+    """Open one target of a plan for measuring."""
     if planned.kind == "command":
         from .binary import BinarySource
 
@@ -255,15 +267,18 @@ def open_source(opening: Opening, planned: BenchTarget) -> Source:
 
 
 def run(plan: Plan, store: Store | None = None, **options: Any) -> Measurement:
-    """Measure ``plan`` and return the measurement; ``options``: as for ``Measurement``."""
+    """Measure ``plan`` and return the measurement with its rows; ``options`` are those of ``Measurement``."""
     measurement = Measurement(plan, store, **options)
     measurement.execute()
     return measurement
 
 
 def _require_same_setup(target: MeasuredTarget, facts: dict[str, Any]) -> None:
-    """Raise DataError if a resumed run was begun with another model, text, processor, numerics, steering, threads or
-    workers of a cluster."""
+    """Raise DataError if a run cannot be resumed because its earlier rows were measured with another setup.
+
+    That is another model, text, processor, number of threads, or other settings that change results; ``facts`` is the
+    metadata of the present setup.
+    """
     for name, keys in (("model", ("model", "sha256")), ("text", ("prompt_sha256",)), ("processor", ("machine", "cpu")),
                        ("numerics", ("numerics",)), ("steering", ("steering",)), ("cluster", ("cluster",)),
                        ("rounding of streams", ("streams",)),
@@ -276,10 +291,14 @@ def _require_same_setup(target: MeasuredTarget, facts: dict[str, Any]) -> None:
 
 
 def turns(targets: int, rows: int, rep: int, done: Sequence[int], pausable: bool = True) -> Iterator[int]:
-    """Yield the index of the target whose next row is measured, in repetition ``rep`` of so many ``rows``.
+    """Yield, for each row of repetition ``rep``, the index of the target to measure next.
 
-    Forwards in even turns, backwards in odd ones; without ``pausable`` a turn is a whole repetition. ``done``: rows of
-    each target that are measured already.
+    targets    number of targets
+    rows       number of rows per target
+    done       number of rows of each target that are already measured, and skipped
+    pausable   whether targets can take turns after each row; if not, they do so after all rows
+
+    The targets are in order in even turns and in reverse order in odd ones.
     """
     order = range(targets)
     if not pausable:

@@ -1,4 +1,4 @@
-"""What a run measures: each target of a plan, opened with ``ds4ref.targets.open_target``, as a source of rows.
+"""Opens the targets of a plan as sources of rows: objects that measure and yield one row after the other.
 
 local       an engine in this process, timed here (``sweep``)
 http        an OpenAI-compatible endpoint, timed by the client (``endpoint``, ``load``)
@@ -34,16 +34,23 @@ if TYPE_CHECKING:
 PROG = "ds4-bench"
 GIB = 2.0**30
 PROMPT_BYTES = 100
-"""Bytes of memory per prompt token: its text, its id, and the tokenizer's temporaries."""
+"""Memory in bytes per prompt token: its text, its id, and temporary data of the tokenizer."""
 FOREIGN = {"engine": f"measured by ds4ref {__version__}", "numerics": None, "threads": None}
-"""Facts common to all engines other than ds4ref."""
+"""Metadata common to all engines other than ds4ref, of which these settings are unknown."""
 
 Say = Callable[[str], None]
 
 
 @dataclass
 class Opening:
-    """The context in which the sources of a plan are opened, with what they share: targets, the store, the text."""
+    """What the sources of a plan share while they are opened.
+
+    stack      closes the targets at the end
+    store      run store, None if there is none
+    progress   called with a title, returns a context manager; what it yields is called with (done, total)
+    say        called with messages for the user
+    prompt     the text to prefill
+    """
 
     plan: Plan
     stack: ExitStack
@@ -57,17 +64,17 @@ class Opening:
         self.prompt = PromptText(self.plan)
 
     def target(self, planned: BenchTarget, **options: Any) -> Target:
-        """Open a target; it is closed with ``stack``."""
+        """Open a target of the plan; ``options`` apply unless the plan sets them. It is closed with ``stack``."""
         return self.stack.enter_context(open_target(planned.spec, **{**options, **planned.options}))
 
     def once(self, key: Any, make: Callable[[], Any]) -> Any:
-        """Return the result of ``make()``, computed once per ``key``."""
+        """Return the result of ``make()``; it is called only once per ``key``, then its result is shared."""
         if key not in self._shared:
             self._shared[key] = make()
         return self._shared[key]
 
     def sha256(self, path: Any) -> str | None:
-        """Return the SHA-256 of a model file; None without a store, which caches it."""
+        """Return the SHA-256 of a model file, which the store caches; None if there is no store."""
         if self.store is None:
             return None
         if self.progress is None:
@@ -79,8 +86,8 @@ class Opening:
 class Source(abc.ABC):
     """One target, ready to be measured.
 
-    facts      about the target, for the run's record: engine, backend, model, numerics, threads
-    pausable   another target can be measured between two of its rows
+    facts      metadata of the target for the run's record: engine, backend, model, numerics, threads
+    pausable   whether another target can be measured between two of its rows
     """
 
     facts: dict[str, Any]
@@ -90,15 +97,18 @@ class Source(abc.ABC):
     def walk(self, rep: int, done: int, progress: Progress | None, cancel: Cancellation) -> Iterator[Row]:
         """Measure repetition ``rep``; yield its rows, without the first ``done``, as soon as they are measured.
 
-        ``progress`` is called with (done, all) in units of the source's own; Cancelled is raised when ``cancel`` is
-        pressed.
+        ``progress`` is called with (done, total), in tokens, rows or requests, whatever the source counts. Cancelled is
+        raised when ``cancel`` is triggered.
         """
 
     def warm_up(self) -> None:  # noqa: B027  nothing to do is a fine implementation
         """Warm up, so that the first row is measured like the others."""
 
     def check(self, sources: int) -> str:
-        """Return a line about the memory of a context, "" if unknown; DataError if ``sources`` like this do not fit."""
+        """Return a line for the user on the memory that a context takes, "" if unknown.
+
+        Raise DataError if there is not enough memory for ``sources`` sources like this one.
+        """
         return ""
 
 
@@ -114,7 +124,10 @@ class LocalSource(Source):
 
     @classmethod
     def open(cls, opening: Opening, planned: BenchTarget) -> LocalSource:
-        """Open the engine: first the vocabulary, to fail early if the prompt is too short, then the weights."""
+        """Open an engine for a planned target.
+
+        The vocabulary is loaded before the weights, so that a prompt that is too short fails early.
+        """
         from ds4ref.nano import embedded_path
         from ds4ref.runs.provenance import engine_facts
         from ds4ref.targets.local import LocalTarget
@@ -132,7 +145,7 @@ class LocalSource(Source):
         announce(PROG, engine)
         if plan.warm_weights:
             warm(PROG, engine.source)
-        opening.sha256(path)  # with progress; the facts find it in the store
+        opening.sha256(path)  # shows progress; engine_facts then finds the hash in the store
         facts = engine_facts(engine, opening.store)
         costs, peaks = engine.costs(), None
         if "cluster" in facts:
@@ -145,8 +158,10 @@ class LocalSource(Source):
         return cls(engine, plan, opening.prompt, facts, costs, peaks)
 
     def check(self, sources: int) -> str:
-        """Return the memory of a context, worded as by ds4; DataError if ``sources`` of them and the prompt need more
-        than this process may use."""
+        """Return a line on the memory that a context takes, in ds4's words.
+
+        Raise DataError if ``sources`` contexts and the prompt need more memory than this process may use.
+        """
         plan, engine, limit = self.plan, self.engine, memory_bytes()
         one = engine.shape.kv_bytes(plan.context)
         need = (0 if "cluster" in self.facts else sources * one) + PROMPT_BYTES * plan.deepest
@@ -168,7 +183,7 @@ class LocalSource(Source):
         warm_up(self.engine.session(self.plan.context), tokens, self.prompt.eos, self.plan.decoded)
 
     def walk(self, rep: int, done: int, progress: Progress | None, cancel: Cancellation) -> Iterator[Row]:
-        """Run one repetition, a sweep on a fresh session or each test on its own; yield its rows."""
+        """Run one repetition and yield its rows: a sweep over depths in a new session, or each test in its own."""
         plan, eos, tokens = self.plan, self.prompt.eos, self.prompt.tokens(self.plan.deepest)
 
         def session() -> Any:
@@ -180,20 +195,26 @@ class LocalSource(Source):
             rows = sweep(session(), tokens, plan.depths, plan.gen_tokens, eos, done=done, progress=progress,
                          cancel=cancel)  # fmt: skip
         for row in rows:
-            if "cluster" in self.facts:  # these are this process's, which computes nothing
+            if "cluster" in self.facts:  # figures of this process, while the workers compute
                 row = {name: value for name, value in row.items() if name not in ("rss_bytes", "wait_share", "load")}
             yield with_warnings(row | (bounds(row, self.costs, self.peaks) if self.costs is not None else {}))
 
 
 class EndpointSource(Source):
-    """Concurrent streams on an endpoint as a source of rows; several of them share one endpoint."""
+    """An endpoint with ``streams`` concurrent requests as a source of rows.
+
+    Sources for different numbers of streams share one ``Endpoint``.
+    """
 
     def __init__(self, opened: Endpoint, plan: Plan, streams: int, facts: dict[str, Any]):
         self.endpoint, self.plan, self.streams, self.facts = opened, plan, streams, dict(facts)
 
     @classmethod
     def open(cls, opening: Opening, planned: BenchTarget) -> EndpointSource:
-        """Open the endpoint, once for all its streams, and calibrate characters per token, which also warms it up."""
+        """Open an endpoint for a planned target and calibrate its characters per token, which also warms it up.
+
+        If it was opened before, for another number of streams, it is used again.
+        """
         from ds4ref.targets.dialects import EXACT
         from ds4ref.targets.openai import HttpTarget
 
@@ -203,7 +224,7 @@ class EndpointSource(Source):
         chat = plan.chat or plan.api == "chat"
 
         def make() -> tuple[Endpoint, dict[str, Any]]:
-            # no retries: their time would be measured as the server's
+            # no retries: the time that they take would be counted as the server's
             target = opening.target(planned, attempts=1)
             assert isinstance(target, HttpTarget)
             system = plan.system if chat else ""

@@ -1,11 +1,11 @@
-"""The measurement: one fixed token sequence, prefilled to deeper and deeper depths (docs/reference/bench.md).
+"""Measures the local engine: one fixed token sequence is prefilled to deeper and deeper depths.
 
-At each depth two windows are timed on a monotonic clock. Prefill: from the previous depth to this one, output
-head included. Decode: ``gen_tokens`` greedy steps that may not pick EOS, choice of the token included. A snapshot is
-taken between the windows and restored after the second, untimed, so that every row measures only its own depth.
-Text processing, printing and warm-up are untimed, too: the clock is paused while progress is drawn between chunks of a
-prefill. Cancellation is checked there as well, because a session that can be cancelled inside a chunk would have to
-save its state before every chunk.
+At each depth two intervals are timed on a monotonic clock. Prefill: from the previous depth to this one, including the
+output head (logits). Decode: ``gen_tokens`` greedy steps, including the choice of the token, which may not be EOS. The
+session is saved in between and restored after decode, without being timed, so that every row measures only its own
+depth. Text processing, printing and warm-up are not timed either: the clock is paused between the chunks of a prefill,
+while progress is shown. Cancellation is checked there as well, because a session that can be cancelled inside a chunk
+would have to save its state before every chunk (docs/reference/bench.md).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 WARMUP_DECODE = 4
 
-# tokens with lower logits are masked or broken, and never chosen
+# a token with a lower logit is masked or invalid, and must not be chosen
 _FLOOR = -1e30
 
 Progress = Callable[[int, int], None]
@@ -54,15 +54,17 @@ def sweep(
     progress: Progress | None = None,
     cancel: Callable[[], bool] = lambda: False,
 ) -> Iterator[Row]:
-    """Measure every depth; yield a row as soon as it is measured. The first ``done`` depths are only prefilled.
+    """Measure prefill and decode at every depth; yield each row as soon as it is measured.
 
+    session      an empty session of the engine
     tokens       the token sequence, at least as long as the last depth
+    gen_tokens   number of decode steps at each depth
     eos          token that decode may not pick
-    progress     called with (tokens done, all) between windows and prefill chunks
+    done         number of depths that are measured already and only prefilled
+    progress     called with (tokens done, total) between the chunks of a prefill
     cancel       returns whether to stop
 
-    Raises Cancelled when ``cancel`` returns True; earlier rows are complete. Raises SweepError for any failure of the
-    engine.
+    Raises Cancelled when ``cancel`` returns True; earlier rows are complete. Raises SweepError if the engine fails.
     """
     tokens, last, previous = list(tokens), depths[-1], 0
     if done:
@@ -94,9 +96,13 @@ def run_probes(
     progress: Progress | None = None,
     cancel: Callable[[], bool] = lambda: False,
 ) -> Iterator[Row]:
-    """Measure every test but the first ``done`` on its own session; yield a row as soon as it is measured.
+    """Measure single tests, each in a new session; yield each row as soon as it is measured.
 
-    Raises as ``sweep``; ``progress`` is called with (tests done, all).
+    session      returns a new, empty session
+    done         number of tests that are measured already and left out
+    progress     called with (tests done, total)
+
+    Other parameters and exceptions are those of ``sweep``.
     """
     for number, probe in enumerate(probes[done:], done):
         if progress is not None:
@@ -132,15 +138,16 @@ def measured(
     ready_s: float = 0.0,
     guessed: Counts | None = None,
 ) -> Row:
-    """Return the row of a depth or single test; times in seconds.
+    """Return the row of a depth or single test.
 
-    steps     time of every decode step
-    ids       decoded tokens
-    payload   bytes of the session as saved
-    at        start on the process clock
-    waits     how long threads waited for a processor
-    ready_s   time to prepare a new session for decode, part of the first step alone
-    guessed   what speculative decoding did meanwhile, None without it
+    prefill_tokens   number of tokens that were prefilled, in ``prefill_s`` seconds
+    steps            seconds of every decode step
+    ids              decoded tokens
+    payload          size of the saved session in bytes
+    at               start in seconds (``time.perf_counter``)
+    waits            how long threads waited for a CPU
+    ready_s          seconds to prepare a new session for decode; counted in the time of the first step, not in the rate
+    guessed          counts of drafted and accepted tokens, None without speculative decoding
     """
     row: Row = {
         "at": at, "ctx_tokens": depth, "prefill_tokens": prefill_tokens, "gen_tokens": len(steps),
@@ -165,7 +172,10 @@ def _rate(count: int, seconds: float) -> float:
 
 
 def bounds(row: Row, costs: Costs, peaks: Peaks | None) -> Row:
-    """Return what a row's work needs by the cost model; with peaks, its speeds as shares of the roofline bound."""
+    """Return further columns of a row: the bytes that its work must read, according to the cost model.
+
+    With the machine's ``peaks``, also its speeds as shares of the roofline bound.
+    """
     depth, work = row["ctx_tokens"], costs.decode(row["ctx_tokens"] + row["gen_tokens"] // 2)
     entry: Row = {"cache_bytes_per_token": costs.shape.kv_bytes(depth) / depth}
     if row["gen_tokens"]:
@@ -181,9 +191,9 @@ def bounds(row: Row, costs: Costs, peaks: Peaks | None) -> Row:
 
 
 def with_warnings(row: Row, *known: warnings.Warnings) -> Row:
-    """Return a row with the ``known`` warnings and those that its times show (``runs.warnings.of_times``)."""
+    """Return a row with the ``known`` warnings and those that follow from its times (``runs.warnings.of_times``)."""
     merged = warnings.merged([*known, warnings.of_times(row)])
-    if "count" in merged:  # how long the answer was is unknown
+    if "count" in merged:  # the true length of the answer is unknown
         merged.pop("short", None)
     return {**row, "warnings": merged} if merged else row
 
@@ -195,9 +205,10 @@ def timed_prefill(
     progress: Progress | None = None,
     cancel: Callable[[], bool] = lambda: False,
 ) -> tuple[float, float]:
-    """Prefill ``session`` to the first ``last`` tokens; return (start on the process clock, seconds).
+    """Prefill ``session`` with those of ``tokens`` that it does not hold yet; return (start, duration) in seconds.
 
-    The seconds exclude calls of ``progress(tokens done, last)`` and ``cancel()`` between chunks. Raises as ``sweep``.
+    ``progress(tokens done, last)`` and ``cancel()`` are called between chunks; their time is not counted. ``last`` is
+    the number of tokens of the whole sweep. Exceptions are those of ``sweep``.
     """
     clock, between = time.perf_counter, 0.0
 
@@ -217,17 +228,20 @@ def timed_prefill(
 
 
 def _guesses(session: Any) -> Callable[[], Counts | None]:
-    """Return a function that counts what a session's speculative decoding did since now, None without it."""
+    """Return a function that returns the counts of drafted and accepted tokens from now on.
+
+    It returns None for a session without speculative decoding.
+    """
     speculation = getattr(session, "speculation", None)
     before = None if speculation is None else speculation.counts.copy()
     return lambda: None if speculation is None else Counts(speculation.counts - before)
 
 
 def prepare(session: Any, depth: int, count: int) -> float:
-    """Prepare ``session`` for ``count`` decode steps after ``depth`` tokens; return the seconds, 0 if it was prepared.
+    """Prepare ``session`` for ``count`` decode steps after ``depth`` tokens.
 
-    A session does this once for each kind of token, in the first steps that it meets: a window that held them would
-    show a slower engine at the first depth than at the next.
+    Return the seconds that this took, 0 if nothing was left to prepare. A session otherwise does this work in its first
+    decode steps, which would make the engine look slower at the first depth than at the next.
     """
     with _sweep_errors(f"decode at depth {depth} failed"):
         start = time.perf_counter()
@@ -237,10 +251,10 @@ def prepare(session: Any, depth: int, count: int) -> float:
 def decode(
     session: Any, depth: int, count: int, eos: int, cancel: Callable[[], bool] = lambda: False
 ) -> tuple[list[int], list[float]]:
-    """Decode ``count`` greedy tokens, never EOS; return (tokens, seconds of each step).
+    """Decode ``count`` tokens greedily, never EOS; return (tokens, seconds of each step).
 
-    This is not ``generate.decode``: with a small model every line of Python around a step costs measurable time, so
-    the loop does only what the measurement needs.
+    ``generate.decode`` is not used here: with a small model every line of Python around a step costs measurable time,
+    so this loop does only what the measurement needs.
     """
     if session.pos + count >= session.ctx:
         raise SweepError(f"generation would exceed allocated context at depth {depth}")
@@ -264,10 +278,11 @@ def decode(
 
 
 def warm_up(session: Any, tokens: Sequence[int], eos: int, positions: Iterable[int] = ()) -> None:
-    """Run a prefill chunk and a few decode steps on ``session``, to be discarded.
+    """Run a prefill chunk and a few decode steps in ``session``, which is to be discarded.
 
-    The first row then measures no loading of code and weights. The chunk is a whole one, since a chunk of another size
-    would use other code and buffers. ``positions``: of all tokens to be decoded, for what an engine's sessions share.
+    The first row then does not include the time to load code and weights. The chunk has full size, because a smaller
+    one would use other code and buffers. ``positions`` are those of all tokens to be decoded later: what all sessions
+    of the engine share is prepared for them.
     """
     with _sweep_errors("warm-up failed"):
         chunk = getattr(session, "chunk", PREFILL_CHUNK)
@@ -281,7 +296,7 @@ def warm_up(session: Any, tokens: Sequence[int], eos: int, positions: Iterable[i
 
 @contextmanager
 def _sweep_errors(action: str) -> Iterator[None]:
-    """Turn errors into a SweepError naming ``action``; Cancelled passes through."""
+    """Turn errors in the block into a SweepError whose message begins with ``action``; let Cancelled pass."""
     try:
         yield
     except (Cancelled, SweepError):

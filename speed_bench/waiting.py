@@ -1,11 +1,13 @@
-"""What a busy machine does to a measurement: how late this process wakes, and how long it waits for a processor.
+"""Detects that a busy machine disturbs a measurement: this process wakes late, or its threads wait for a CPU.
 
-Lag (endpoints): a thread sleeps again and again and notes how much too late it woke. A client that waits for pieces
-wakes as late. The thread would itself disturb an engine that computes in this process.
+``Lag`` (for endpoints): a thread sleeps again and again, and records by how much it woke too late. A client that waits
+for the next event of an answer wakes equally late. For an engine in this process, such a thread would itself be a
+disturbance.
 
-Waits (local engines): Linux counts, for every thread, the time it was ready to run and did not. Reading that costs
-nothing inside the timed windows. The thread that waited longest counts, since the others wait for it. If this process
-had all processors itself, its threads waited for each other, which is no disturbance.
+``Waits`` (for local engines): Linux counts, for every thread, the time in which it was ready to run and had no CPU.
+Reading these counters takes no time inside the timed intervals. The thread that waited longest counts, because the
+others wait for it. If this process had all CPUs to itself, its threads waited for each other, which is not a
+disturbance.
 """
 
 from __future__ import annotations
@@ -19,18 +21,21 @@ from typing import Any
 from ds4ref.environment import threads_waited, usable_cores
 
 NAP = 0.002
-"""Seconds of one sleep."""
+"""Duration of one sleep in seconds."""
 ALL = 0.9
-"""Share of the processors' time from which this process had them to itself."""
+"""Share of the time of all CPUs, from which this process is assumed to have had them to itself."""
 
 
 def load() -> float | None:
-    """Return the machine's load average over the last minute, None where there is none."""
+    """Return the machine's load average over the last minute, None on systems that do not have one."""
     return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
 
 
 class Lag:
-    """Context manager that measures this process's lag while its block runs; leave it before ``facts``."""
+    """Context manager that measures how late this process wakes from sleep while the block runs.
+
+    The results are available after the block.
+    """
 
     def __init__(self) -> None:
         self._overshoots: list[float] = []
@@ -46,12 +51,12 @@ class Lag:
 
     @property
     def seconds(self) -> float:
-        """Overshoot in seconds at a random moment: the mean, each weighted by the time that its sleep took."""
+        """Mean lateness in seconds, each sleep weighted by its duration: what is expected at a random moment."""
         total = sum(over + NAP for over in self._overshoots)
         return sum(over * (over + NAP) for over in self._overshoots) / total if total else 0.0
 
     def facts(self) -> dict[str, Any]:
-        """Return the fields of a row: ``lag_ms`` and ``load``."""
+        """Return the lateness and the machine's load average as columns of a row: ``lag_ms`` and ``load``."""
         return {"lag_ms": 1e3 * self.seconds, "load": load()}
 
     def __enter__(self) -> Lag:
@@ -64,11 +69,11 @@ class Lag:
 
 
 class Waits:
-    """Context manager that adds up how long each thread of this process waited for a processor while its blocks ran."""
+    """Context manager that adds up how long each thread of this process waited for a CPU during its blocks."""
 
     def __init__(self) -> None:
         self._waited: dict[str, float] | None = {}
-        self._used = self._passed = 0.0  # seconds of processors, and on the wall
+        self._used = self._passed = 0.0  # CPU seconds of this process, and wall-clock seconds
 
     def __enter__(self) -> Waits:
         self._before, self._used_before, self._start = threads_waited(), time.process_time(), time.monotonic()
@@ -86,9 +91,9 @@ class Waits:
             self._waited[thread] = self._waited.get(thread, 0.0) + more
 
     def share(self, window: float) -> float | None:
-        """Return how long the thread that waited longest did, as a share of ``window`` seconds; None if unknown.
+        """Return how long the thread that waited longest did so, as a share of ``window`` seconds; None if unknown.
 
-        At most 1: Linux counts a wait when it ends, also one that began before the block.
+        The share is limited to 1, since Linux counts a wait when it ends, and it may have begun before the block.
         """
         if not self._waited or window <= 0:
             return None

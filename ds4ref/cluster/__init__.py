@@ -1,15 +1,20 @@
-"""The layers of one model over several machines, on Dask.
+"""Runs one model on several machines: each has some consecutive layers. Machines communicate through Dask.
 
-    layout      which worker has which layers: by hand, or by bytes
-    digest      whether a worker's file is the coordinator's
+The process that the user started is the coordinator; it sends instructions to the workers. A worker's layers are a
+stage. The hidden state goes from one stage to the next; DeepSeek V4 has several residual streams per token
+(hyper-connections), so it is called streams here.
+
+    layout      which worker has which layers: chosen by hand, or by size
+    digest      checks that a worker's model file is the coordinator's
     stage       some consecutive layers with their caches, in one process
-    actor       a stage as a Dask actor; streams go from worker to worker
-    history     what a sequence consists of, so that lost workers' caches are made again, to the bit
-    cache       a sequence whose caches lie on the stages
+    actor       a stage as a Dask actor, which sends its streams to the next worker
+    history     of what a sequence consists, so that caches on a lost worker can be computed again, bit for bit
+    cache       a sequence whose caches are on the stages
     model       the coordinator's model, which sessions use like any other
-    workers     the coordinator's side of the actors; a stage that dies or hangs becomes one line
-    connect     a client of a Dask scheduler
+    workers     the coordinator's side of the actors; detects stages that die or hang
+    open        opens a model on a cluster
+    connect     connects to a Dask scheduler
 
-A worker maps the file itself and touches only its layers' bytes. Left out: other backends than cpu and reference,
-families without hyper-connection streams, drafts, and hooks, which want all layers in one process.
+A worker maps the model file itself and reads only the bytes of its layers. Not supported: backends other than cpu and
+reference, models without hyper-connections, drafts, and hooks, which need all layers in one process.
 """

@@ -1,8 +1,9 @@
-"""A stage as a Dask actor: instructions come from the coordinator, streams from the stage before.
+"""A stage as a Dask actor: instructions come from the coordinator, streams from the previous stage.
 
-Both may come in any order, since each travels over a connection of its own: instructions have numbers, streams that of
-their pass. A thread of the actor carries them out in order, while the worker's event loop answers ``alive``. Neither a
-late instruction nor a late answer can be taken for another one's: each connection has actors of its own.
+Both may arrive in any order, because they use separate connections. Therefore instructions are numbered, and streams
+have the number of their forward pass. A thread of the actor carries out instructions in order, while the worker's event
+loop answers ``alive``. When the coordinator connects again, it makes new actors, so that a late instruction or answer
+of an earlier connection cannot be mistaken for another one.
 """
 
 from __future__ import annotations
@@ -21,15 +22,22 @@ from ..errors import Ds4Error
 from .stage import Stage, StageSpec
 
 INLINE = 1 << 20
-"""Bytes up to which streams are part of the message: to copy larger ones takes longer than a frame of their own."""
+"""Size in bytes up to which streams are sent inside the message; larger ones are sent separately, to avoid a copy."""
 GIVE_WAY = 1e-4
-"""Seconds for which the event loop leaves the interpreter to the thread that streams have woken. Else that waits until
-the reply is written (0.8 ms)."""
+"""Seconds for which the event loop sleeps after streams have arrived, so that the computing thread can start at once.
+
+Otherwise that would have to wait for the interpreter lock until the reply is written (0.8 ms).
+"""
 
 
 class Answer(NamedTuple):
-    """What became of an instruction: its value and the seconds it took; the error that it ended with, or that the next
-    stage was not reached."""
+    """The answer to an instruction.
+
+    value       its result
+    seconds     how long it took
+    error       message of the error with which it ended, None if it succeeded
+    unreached   its streams could not be sent to the next stage
+    """
 
     value: Any = None
     seconds: float = 0.0
@@ -38,7 +46,13 @@ class Answer(NamedTuple):
 
 
 class Instruction(NamedTuple):
-    """An instruction: number of the pass if it is one (else 0), method of ``Stage``, arguments, and who waits."""
+    """An instruction to a stage.
+
+    passes      number of the forward pass, 0 if the instruction is not a pass
+    name        method of ``Stage``
+    arguments   its arguments
+    answer      called with the answer, and the streams to be sent to the next stage (None: there are none)
+    """
 
     passes: int
     name: str
@@ -47,11 +61,14 @@ class Instruction(NamedTuple):
 
 
 STOPPED = Answer(error="stopped")
-"""The answer of what was not carried out, or not to its end, when its actor was closed."""
+"""The answer to instructions that were not finished when their actor was closed."""
 
 
 class StageActor:
-    """A stage on this worker; made by ``workers.Workers``."""
+    """The Dask actor of a stage on this worker; ``workers.Workers`` creates it.
+
+    Its methods are called over the network and return an ``Answer`` as a plain tuple.
+    """
 
     def __init__(self) -> None:
         self._queue = _Queue()
@@ -61,20 +78,22 @@ class StageActor:
         weakref.finalize(self, self._queue.stop)
 
     async def alive(self) -> tuple[Any, ...]:
-        """Return an empty ``Answer``."""
+        """Return an empty answer, as a sign that the worker is alive."""
         return tuple(Answer())
 
     async def link(self, following: tuple[str, str] | None) -> tuple[Any, ...]:
-        """Send streams to the actor at (address, key); None: this is the last stage."""
+        """Set the actor of the next stage, (address, key), which gets this one's streams; None: this is the last."""
         from distributed import get_worker
 
         self._worker, self._next = get_worker(), following
         return tuple(Answer())
 
     async def do(self, number: int, passes: int, name: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Carry out instruction ``number`` after all with smaller ones, and return an ``Answer`` as a tuple.
+        """Carry out instruction ``number`` after all those with smaller numbers, and return its answer.
 
-        passes: number of the pass, 0 for other instructions.
+        passes      number of the forward pass, 0 for other instructions
+        name        method of ``Stage`` to call
+        arguments   its arguments
         """
         loop = asyncio.get_running_loop()
         done: asyncio.Future[tuple[Answer, np.ndarray | None]] = loop.create_future()
@@ -84,7 +103,7 @@ class StageActor:
                 done.set_result((answer, onward))
 
         def answer(value: Answer, onward: np.ndarray | None) -> None:
-            with suppress(RuntimeError):  # the worker has ended, and its loop with it
+            with suppress(RuntimeError):  # the worker has ended, and with it the event loop
                 loop.call_soon_threadsafe(resolve, value, onward)
 
         self._queue.post(number, Instruction(passes, name, arguments, answer))
@@ -93,22 +112,25 @@ class StageActor:
             try:
                 sent = onward.tobytes() if onward.nbytes <= INLINE else onward
                 await call(self._worker.rpc, *self._next, "take", passes, onward.shape, sent)
-            except Exception:  # whatever it is: the next worker answers the coordinator, or does not
+            except Exception:  # whatever the reason, the coordinator finds out by asking the next worker
                 return tuple(Answer(unreached=True))
         return tuple(result)
 
     async def take(self, passes: int, shape: tuple[int, ...], data: Any) -> None:
-        """Take the streams of a pass from the stage before; data: their bytes, float32."""
+        """Receive the streams of pass number ``passes`` from the previous stage; ``data`` is their float32 bytes."""
         self._queue.take(passes, np.frombuffer(data, np.float32).reshape(shape))
         time.sleep(GIVE_WAY)
 
     async def close(self) -> None:
-        """End the thread and drop everything."""
+        """End the computing thread, which closes the stage."""
         self._queue.stop()
 
 
 async def call(rpc: Any, address: str, key: str, function: str, *arguments: Any) -> Any:
-    """Call a method of an actor; ``rpc`` is that of a Dask client or worker. Raise OSError if its worker is gone."""
+    """Call the method ``function`` of the actor ``key`` on the worker at ``address``, and return its result.
+
+    ``rpc`` is that of a Dask client or worker. Raise OSError if the worker is gone.
+    """
     from distributed.protocol import to_serialize
 
     args = [value if _is_plain(value) else to_serialize(value) for value in arguments]
@@ -119,14 +141,17 @@ async def call(rpc: Any, address: str, key: str, function: str, *arguments: Any)
 
 
 def _is_plain(value: Any) -> bool:
-    """Return whether a message holds ``value`` as it is; others are pickled, which takes longer."""
+    """Return whether a message can hold ``value`` directly; other values are pickled, which takes longer."""
     if isinstance(value, tuple):
         return all(map(_is_plain, value))
     return value is None or isinstance(value, int | float | str | bytes)
 
 
 class _Queue:
-    """Instructions and streams, and the thread's loop over them; it knows no actor, which may be dropped meanwhile."""
+    """The instructions and streams that wait for an actor's thread, and the loop of this thread (``work``).
+
+    It does not refer to the actor, which may be deleted while the thread runs.
+    """
 
     def __init__(self) -> None:
         self._news = threading.Condition()
@@ -136,7 +161,7 @@ class _Queue:
         self._failure = ""
 
     def post(self, number: int, instruction: Instruction) -> None:
-        """Have an instruction carried out in its turn; once stopped, answer it at once."""
+        """Add an instruction, to be carried out after those with smaller numbers; once stopped, answer it at once."""
         with self._news:
             if not self._stopped:
                 self._waiting[number] = instruction
@@ -145,14 +170,14 @@ class _Queue:
         instruction.answer(STOPPED, None)
 
     def take(self, passes: int, data: np.ndarray) -> None:
-        """Keep the streams of a pass for it, unless there will be none."""
+        """Keep the streams of a pass until it is carried out; drop them if no more passes will be."""
         with self._news:
             if not self._stopped and not self._failure:
                 self._streams[passes] = data
                 self._news.notify()
 
     def stop(self) -> None:
-        """Let the thread end, which answers whatever waits."""
+        """Make the thread end; it then answers all waiting instructions with ``STOPPED``."""
         with self._news:
             self._stopped = True
             self._news.notify()
@@ -163,13 +188,16 @@ class _Queue:
             self._streams.clear()
 
     def _get(self, box: dict[int, Any], number: int) -> Any:
-        """Return what ``box`` has under ``number``, once it is there; None if stopped."""
+        """Wait until ``box`` has an entry ``number``, remove and return it; return None if stopped meanwhile."""
         with self._news:
             self._news.wait_for(lambda: self._stopped or number in box)
             return None if self._stopped else box.pop(number)
 
     def work(self) -> None:
-        """Carry out instructions until stopped, then answer all that wait; after one that failed no other is tried."""
+        """Carry out instructions in order until stopped, then answer all that are waiting.
+
+        After an instruction has failed, all later ones are answered with its error.
+        """
         stage: Stage | None = None
         number = 0
         while (instruction := self._get(self._waiting, number)) is not None:
@@ -190,7 +218,7 @@ class _Queue:
                 except Exception as error:
                     self._fail(f"{type(error).__name__}: {error}")
             instruction.answer(Answer(error=self._failure) if self._failure else answer, onward)
-        for instruction in self._waiting.values():  # nothing is added any more
+        for instruction in self._waiting.values():  # once stopped, no instruction is added
             instruction.answer(STOPPED, None)
         self._waiting.clear()
         if stage is not None:
@@ -209,4 +237,4 @@ class _Queue:
 
 
 class _Stopped(Exception):
-    """The actor was dropped while its thread waited for streams."""
+    """Raised if the actor is closed while its thread waits for streams."""

@@ -1,4 +1,4 @@
-"""A sequence whose caches lie on the stages: what sessions use of it, its snapshots and its outputs."""
+"""A sequence whose caches are on the stages, its snapshots and its outputs, as sessions use them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ from .workers import Waiting
 
 
 class Handle:
-    """Something that the stages keep under a number, until this object goes."""
+    """The number under which all stages keep a sequence or a snapshot.
+
+    When this object is deleted, they are told to drop it. ``epoch`` is the number of the connection since which they
+    have it; ``kind`` is "sequences" or "snapshots".
+    """
 
     def __init__(self, model: Any, kind: str):
         self.epoch, self.number = model.epoch, next(model.numbers)
@@ -24,7 +28,10 @@ class Handle:
 
 
 class Output:
-    """Streams or logits of rows [start, stop) of a sequence's last pass, which lie on the last stage."""
+    """Streams or logits (``kind``) of the tokens [start, stop) of a sequence's last pass, as on the last stage.
+
+    Only ``fetch`` copies them to the coordinator. ``serial`` is the number of the pass.
+    """
 
     def __init__(self, cache: ClusterCache, kind: str, start: int, stop: int, serial: int | None = None):
         self.cache, self.kind, self.start, self.stop = cache, kind, start, stop
@@ -38,13 +45,16 @@ class Output:
         return Output(self.cache, self.kind, self.start + start, self.start + max(start, stop), self.serial)
 
     def fetch(self) -> np.ndarray:
-        """Return the array; raise SessionError once the sequence has had another pass."""
+        """Return the values as an array; raise SessionError if the sequence has had another pass since."""
         return self.cache.output(self)
 
 
 class ClusterCache:
-    """A sequence whose caches lie on the stages: its history, and under which key and since which connection they have
-    it."""
+    """A sequence whose caches are on the stages.
+
+    The coordinator has its history (``node``), from which lost caches can be computed again, and the key under which
+    the stages have it, if they do.
+    """
 
     moves = 0
 
@@ -66,9 +76,10 @@ class ClusterCache:
         return self._handle is not None and self._handle.epoch == self.model.epoch
 
     def key(self, cancel: Callable[[], bool] | None = None) -> int:
-        """Return the key under which the stages have this sequence, after making it there if they have not.
+        """Return the key under which the stages have this sequence.
 
-        Raise Cancelled between two passes: then they have not, and forget what was made.
+        If they do not have it, because it is new or they were lost, its passes are run again first. Raise Cancelled if
+        ``cancel()`` becomes true between two of these; the stages then drop what was computed.
         """
         link = self.model.link()
         if not self._current:
@@ -91,7 +102,11 @@ class ClusterCache:
         return self._handle.number
 
     def run(self, ids: Sequence[int], recorded: bool, ranks: int, cancel: Callable[[], bool] | None = None) -> Waiting:
-        """Give the stages a pass of ``ids``."""
+        """Start a forward pass of the tokens ``ids`` on the stages, without waiting for its result.
+
+        recorded   replay it from a recording of operations (single tokens), if the stages have one
+        ranks      number of most likely next tokens to return
+        """
         if self.pos + len(ids) > self.ctx:
             raise ContextError(f"{self.pos + len(ids)} tokens do not fit the context of {self.ctx}")
         pending = self.model.run(self.key(cancel), tuple(int(token) for token in ids), recorded, ranks, cancel)
@@ -113,25 +128,25 @@ class ClusterCache:
     # --- what sessions ask of a cache
 
     def reserve(self, count: int) -> None:
-        """Return: stages make room."""
+        """Do nothing, because the stages reserve memory themselves."""
 
     def rewindable(self, pos: int) -> bool:
-        """Return whether every stage can go back to ``pos``."""
+        """Return whether every stage can go back to its state after ``pos`` tokens."""
         if not chain(self.node)[0].end <= pos <= self.pos:
             return False
         return all(self.model.wait_all("rewindable", self.key(), pos))
 
     def rewind(self, pos: int) -> None:
-        """Set the position back to ``pos``, which must be rewindable."""
+        """Go back to the state after ``pos`` tokens, for which ``rewindable`` must be true."""
         serial = self.serial
         if self._current:
             self.model.all_stages("rewind", self.key(), pos)
         self._take(back(self.node, pos))
-        self.serial = serial  # the last pass's outputs stay
+        self.serial = serial  # the outputs of the last pass remain available
 
     def snapshot(self) -> ClusterSnapshot:
-        """Return a snapshot: the history, and what the stages keep for it, nothing where this sequence is lost."""
-        if not self._current:  # making it again here could not be cancelled
+        """Return a snapshot: the history, and the snapshots on the stages, unless the stages have lost the sequence."""
+        if not self._current:  # the passes are not run again here, where they could not be cancelled
             return ClusterSnapshot(self.model, self.node, None)
         key = self.key()
         handle = Handle(self.model, "snapshots")
@@ -139,8 +154,8 @@ class ClusterCache:
         return ClusterSnapshot(self.model, self.node, handle)
 
     def reset(self, snapshot: ClusterSnapshot) -> None:
-        """Restore a snapshot, also one that the stages have lost; raise ContextError if it does not fit."""
-        if snapshot.node is self.node:  # where a pass was given up before it began
+        """Restore a snapshot, even if the stages have lost it; raise ContextError if it does not fit the context."""
+        if snapshot.node is self.node:  # nothing has changed since, as after a pass that was cancelled before it began
             return
         if snapshot.node.end > self.ctx:
             raise ContextError(f"a snapshot of {snapshot.node.end} tokens does not fit the context of {self.ctx}")
@@ -153,13 +168,13 @@ class ClusterCache:
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes of the caches of all stages."""
+        """Return the size of this sequence's caches on all stages, in bytes."""
         return sum(self.model.wait_all("nbytes", self.key()))
 
     # --- what a payload asks of one
 
     def start(self, base: Base) -> None:
-        """Continue from a base in place of an empty sequence."""
+        """Begin with the rows of a saved session (``base``), in place of an empty sequence."""
         self.node, self._handle, self.serial, self._layer = base, None, None, None
 
     def _rows(self, layer: int) -> Any:
@@ -171,15 +186,15 @@ class ClusterCache:
         return self._layer[1]
 
     def raw_rows(self, layer: int) -> np.ndarray:
-        """Return a layer's uncompressed rows that later tokens can still attend to, oldest first."""
+        """Return a layer's uncompressed cache rows that later tokens can still attend to, oldest first."""
         return self._rows(layer)[0]
 
     def compressed(self, layer: int, kind: str) -> np.ndarray:
-        """Return a layer's compressed rows so far."""
+        """Return a layer's compressed cache rows so far; ``kind`` names the compressor."""
         return self._rows(layer)[1][kind][0]
 
     def waiting(self, layer: int, kind: str) -> Projections:
-        """Return the projections of a layer's open windows."""
+        """Return the projections of a layer's newest tokens, which are not yet compressed into a row."""
         return Projections(*self._rows(layer)[1][kind][1])
 
 
@@ -191,12 +206,12 @@ class ClusterSnapshot:
 
     @property
     def own_bytes(self) -> int:
-        """Return the bytes on all stages that no other snapshot shares."""
+        """Return the bytes on all stages that are not shared with other snapshots."""
         return self._shape.payload_bytes(self.node.end) - self._compressed_bytes
 
     @property
     def shared(self) -> tuple[int, int]:
-        """Return an identity of the compressed rows that other snapshots may share, and their bytes."""
+        """Return (id, bytes) of the compressed cache rows, which snapshots of the same sequence share."""
         return id(chain(self.node)[0]), self._compressed_bytes
 
     @property

@@ -1,4 +1,4 @@
-"""A client of a Dask scheduler. Needs the extra ``fanout``."""
+"""Connects to a Dask scheduler. Dask is an optional dependency: pip install 'ds4ref[fanout]'."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from ..errors import DataError, UsageError
 
 
 def connect(where: str, **options: Any) -> Any:
-    """Return a client of the scheduler at ``where``: an address (``tcp://HOST:PORT``, ``tls://...``, any that Dask
-    supports) or a scheduler file.
+    """Return a Dask client of the scheduler at ``where``.
 
-    options: further ones of ``distributed.Client``.
-    Raise UsageError or DataError if there is no such scheduler.
+    ``where`` is an address (``tcp://HOST:PORT``, ``tls://...``, or any other that Dask supports) or the path of a
+    scheduler file; ``options`` are further ones of ``distributed.Client``. Raise UsageError or DataError if there is no
+    such scheduler.
     """
     try:
         from distributed import Client
@@ -29,7 +29,7 @@ def connect(where: str, **options: Any) -> Any:
 
 
 def _address(where: str) -> str:
-    """Return the address of a scheduler, given directly or by its file; UsageError if it is none."""
+    """Return the address of a scheduler, from an address or a scheduler file; raise UsageError if it is neither."""
     from distributed.comm import parse_address, parse_host_port
     from distributed.comm.registry import get_backend
 

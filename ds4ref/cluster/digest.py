@@ -1,7 +1,8 @@
-"""A digest of the tensors of some layers, which tells another file without reading all of this one.
+"""A digest of the tensors of some layers, by which two model files can be compared without reading all of them.
 
-Of every tensor: name, format, dimensions, and its bytes, of those above 64 KiB four pieces of 4 KiB: a file that was
-quantized or trained otherwise differs everywhere. One with a few bytes changed elsewhere does not show.
+It covers the name, format and dimensions of every tensor, and its bytes; of tensors above 64 KiB only four pieces of
+4 KiB. A file that was quantized or trained differently differs everywhere, so this is enough; a few bytes changed
+outside these pieces are not detected.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ WHOLE, PIECE, PIECES = 64 << 10, 4 << 10, 4
 
 
 def tensors_digest(source: TensorSource, names: Iterable[str], further: str = "") -> str:
-    """Return "sha256:..." of the text ``further`` and the tensors ``names`` that the file has."""
+    """Return a digest, "sha256:...", of the tensors ``names`` and the text ``further``; skip missing tensors."""
     digest = hashlib.sha256(further.encode())
     for name in names:
         info = source.tensors.get(name)

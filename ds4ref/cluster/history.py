@@ -1,8 +1,8 @@
-"""What a sequence consists of: a base, and the passes since. The coordinator's truth about caches that lie on workers.
+"""The history of a sequence: its beginning, and the forward passes since. From it, caches on a worker can be restored.
 
-A token's result depends, in its last bits, on whether it was decoded or in a chunk of many. So the passes are kept as
-they were run; a worker's lost cache is made again by running the same ones. A node knows its parent: sequences and
-snapshots with a common prefix share its nodes.
+The last bits of a token's result depend on whether it was decoded alone or in a prefill chunk of many. Therefore passes
+are recorded as they were run; if a worker is lost, its caches are computed again by running the same passes. The
+history is a chain of nodes that refer to their parents, so sequences and snapshots with a common prefix share nodes.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ _serials = itertools.count(1)
 
 
 class Base:
-    """The beginning of a sequence: nothing, or the rows of a saved session.
+    """The beginning of a sequence: nothing, or the cache rows of a saved session.
 
-    A saved session is read into it as into a cache (``archs.deepseek4.payload.load``): ``layers`` holds the arguments
-    of ``put_compressed`` and ``put`` by layer.
+    A saved session is loaded into this object as into a cache (``archs.deepseek4.payload.load``): ``layers`` keeps, by
+    layer, the arguments with which ``put_compressed`` and ``put`` were called. ``end`` is the number of tokens.
     """
 
     def __init__(self, ctx: int):
@@ -28,25 +28,32 @@ class Base:
         self._compressed: dict[str, Any] = {}
 
     def restart(self, pos: int) -> None:
-        """Begin at ``pos`` without rows."""
+        """Set the number of tokens to ``pos``, without cache rows yet."""
         self.end, self.layers = pos, {}
 
     def put_compressed(self, layer: int, kind: str, rows: Any) -> None:
-        """Take a layer's compressed rows (n, width)."""
+        """Keep a layer's compressed cache rows (n, width); ``kind`` names the compressor."""
         self._compressed[kind] = rows
 
     def put(self, layer: int, raw: Any, projections: Any) -> None:
-        """Take a layer's attention rows and open windows, after its compressed rows."""
+        """Keep a layer's uncompressed cache rows and the projections of tokens not yet compressed.
+
+        This is called after ``put_compressed``, and completes the layer.
+        """
         self.layers[layer] = self._compressed, raw, projections
         self._compressed = {}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pass:
-    """A pass of ``ids`` after ``parent``, of which the first ``kept`` are still in the sequence.
+    """A forward pass as a node of the history.
 
-    recorded: replayed from a recording, not run op by op
-    serial: number of the pass, the same for all that keep a part of it
+    parent     the history before it
+    ids        token ids of the pass
+    recorded   whether it was replayed from a recording of operations, as in decode
+    kept       number of its tokens that are still in the sequence; the others were rewound
+    end        number of tokens of the sequence up to here
+    serial     number of the pass, the same for nodes that differ only in ``kept``
     """
 
     parent: Node
@@ -61,12 +68,12 @@ Node = Base | Pass
 
 
 def passed(parent: Node, ids: Sequence[int], recorded: bool) -> Pass:
-    """Return the node after a pass of ``ids``."""
+    """Return the history ``parent`` extended by a pass of ``ids``."""
     return Pass(parent, tuple(int(token) for token in ids), recorded, len(ids), parent.end + len(ids))
 
 
 def back(node: Node, pos: int) -> Node:
-    """Return the node of the first ``pos`` tokens, which must not end within a base."""
+    """Return the history of the first ``pos`` tokens, which must not end within the cache rows of a saved session."""
     while isinstance(node, Pass) and node.end - node.kept >= pos:
         node = node.parent
     if isinstance(node, Pass) and node.end > pos:
@@ -76,7 +83,7 @@ def back(node: Node, pos: int) -> Node:
 
 
 def chain(node: Node) -> tuple[Base, list[Pass]]:
-    """Return the base of a sequence and its passes in order."""
+    """Return the beginning of a history, and its passes in order."""
     passes = []
     while isinstance(node, Pass):
         passes.append(node)

@@ -1,7 +1,7 @@
-"""Which worker has which layers.
+"""Decides which worker has which layers.
 
-parse("0-20@a,21-42@b", 43)      by hand: layers and the names (or addresses) of workers
-balanced(layer_bytes, 3)         by bytes: the worker with most of them has as few as can be
+parse("0-20@a,21-42@b", 43)      chosen by the user: layers, and names or addresses of workers
+balanced(layer_bytes, 3)         chosen by size, so that the largest number of bytes on a worker is as small as possible
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from ..errors import UsageError
 
 
 def parse(text: str, n_layers: int) -> list[tuple[str, range]]:
-    """Return worker and layers of each part of ``text``; raise UsageError unless they are all layers, in order."""
+    """Return (worker, layers) for each part of ``text``, which has the form "0-20@a,21-42@b".
+
+    Raise UsageError unless the parts cover all ``n_layers`` layers in order, each on another worker.
+    """
     parts: list[tuple[str, range]] = []
     done = 0
     for part in text.split(","):
@@ -36,16 +39,16 @@ def parse(text: str, n_layers: int) -> list[tuple[str, range]]:
 
 
 def balanced(costs: Sequence[int], workers: int) -> list[range]:
-    """Return consecutive layers for each worker, at least one each, such that the largest cost is smallest.
+    """Return consecutive layers for each worker, at least one each, such that the largest cost is as small as possible.
 
-    costs: of each layer; embedding and head are counted with the first and the last one.
-    Raise UsageError for more workers than layers.
+    ``costs`` has the cost of each layer, with the embedding counted in the first and the output head in the last. Raise
+    UsageError for more workers than layers.
     """
     count = len(costs)
     if workers > count:
         raise UsageError(f"{workers} workers are more than the model has layers, {count}: name some with --layers")
     sums = list(itertools.accumulate(costs, initial=0))
-    # by number of layers on the workers so far: the largest cost, and bounds
+    # number of layers on the workers so far -> the smallest possible largest cost, and the bounds between workers
     best: dict[int, tuple[int, tuple[int, ...]]] = {0: (0, (0,))}
     for _ in range(workers):
         best = {

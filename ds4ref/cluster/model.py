@@ -1,11 +1,11 @@
-"""The coordinator's model: sessions use it as any other, its layers and caches lie on the stages of a link.
+"""The coordinator's model: sessions use it like any other, but its layers and caches are on the stages of a cluster.
 
-A prefill chunk is given to all stages at once, and ``forward`` returns before it is done: the next chunk begins on the
-first stage while this one is on the others. So whatever follows (logits, a snapshot, a rewind) is an instruction that
-the stages carry out afterwards, in order.
+A prefill chunk is sent to all stages at once, and ``forward`` returns before it is computed, so that the first stage
+can begin the next chunk while the others compute this one. Whatever follows (logits, a snapshot, a rewind) is also an
+instruction to the stages, which carry out instructions in order.
 
-When a stage is lost, ClusterError is raised once; sequences stay as they were, since their ``history`` is here. The
-next use of one connects again and runs its passes again.
+When a stage is lost, ClusterError is raised once. Sequences remain valid, because the coordinator has their
+``history``: the next use of a sequence connects again and runs its passes again.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from .history import Base
 from .workers import Waiting, Workers
 
 TIMED = 4096
-"""Number of the newest decoded tokens whose times are kept."""
+"""Number of decoded tokens, the newest ones, whose times are kept."""
 
 
 class ClusterOps:
-    """What a session asks of a backend, for values on the stages: to be brought here."""
+    """Takes the place of a backend for sessions on a cluster, where values are on the stages."""
 
     name = "cluster"
 
@@ -46,7 +46,7 @@ class ClusterOps:
 
     @property
     def threads(self) -> int:
-        """Return the number of threads of each stage; assign to change it."""
+        """Return the number of threads of each stage; assign a number to change it."""
         return self._threads
 
     @threads.setter
@@ -58,19 +58,19 @@ class ClusterOps:
         self._threads = count
 
     def host(self, value: Any) -> np.ndarray:
-        """Return the array of an ``Output``; arrays as they are."""
+        """Return ``value`` as an array on the coordinator; an ``Output`` is fetched from its stage."""
         return value.fetch() if isinstance(value, Output) else value
 
     def upload(self, value: Any) -> Any:
-        """Return ``value``: what the coordinator has stays here."""
+        """Return ``value`` unchanged, because values of the coordinator are not copied to a device."""
         return value
 
     def record(self) -> None:
-        """Return None: stages record, each its own part."""
+        """Return None, because not the coordinator but each stage records its operations."""
 
 
 class ClusterDecoder:
-    """Passes of single tokens, which the stages replay from recordings."""
+    """Decodes single tokens, whose operations the stages have recorded and replay."""
 
     most_rows = 1
     made = 0
@@ -80,12 +80,15 @@ class ClusterDecoder:
         self.model, self.caches, self.ranks = model, caches, RANKS
 
     def prepare(self, positions: Iterable[int]) -> int:
-        """Let the stages make the recordings that tokens at ``positions`` need; return the most that one made."""
+        """Make the stages record the operations for tokens at ``positions``; return the number of new recordings.
+
+        It is that of the stage with the most.
+        """
         (cache,) = self.caches
         return max(self.model.wait_all("prepare", cache.key(), tuple(positions)))
 
     def run(self, *tokens: Sequence[int]) -> list[Rows]:
-        """Advance the cache by one token and return its outputs."""
+        """Compute one token, append it to the sequence, and return its outputs and the most likely next tokens."""
         (cache,), ((token,),) = self.caches, tokens
         begun = time.perf_counter()
         node, serial = cache.node, cache.serial
@@ -100,13 +103,13 @@ class ClusterDecoder:
 
 
 class ClusterExperts:
-    """How often routed experts were chosen, on all stages."""
+    """Counts how often each routed expert was chosen, over all stages."""
 
     def __init__(self, model: ClusterModel):
         self._model = weakref.ref(model)
 
     def summary(self, most: int = 16) -> dict[str, Any]:
-        """Return what ``archs.experts.ExpertUse.summary`` returns."""
+        """Return a summary of the counts in the form of ``archs.experts.ExpertUse.summary``."""
         from ..archs.experts import summary_of
 
         model = self._model()
@@ -115,7 +118,12 @@ class ClusterExperts:
 
 
 class ClusterModel:
-    """The immutable part of a model on the stages of a link, which ``connect`` makes, and again after a loss."""
+    """The coordinator's model of a model on a cluster.
+
+    shape     dimensions of the model
+    mode      how values are rounded
+    connect   connects to the workers and loads the stages; it is called again after a stage was lost
+    """
 
     def __init__(
         self,
@@ -127,11 +135,11 @@ class ClusterModel:
         self.weights = self.steering = None
         self.closed = False
         self.epoch = 0
-        """Number of the connection; what an earlier one's stages had is gone."""
+        """Number of the present connection; what the stages of an earlier one held is lost."""
         self.threads: int | None = None
-        """Threads of each stage, if they were changed since the first connection."""
+        """Number of threads of each stage, None unless it was changed since the first connection."""
         self.times: deque[tuple[float, float]] = deque(maxlen=TIMED)
-        """Seconds of each decoded token, in all and computing on the stages."""
+        """Of each decoded token: (seconds in total, seconds that the stages computed)."""
         self._link: Workers | None = None
         self._under_way: deque[Waiting] = deque()
         self._passes: deque[Waiting] = deque()
@@ -146,7 +154,7 @@ class ClusterModel:
         self.experts = ClusterExperts(self)
 
     def places(self) -> list[dict[str, Any]]:
-        """Return by stage: its worker's name, processor and kernels, its layers ("0-20"), its threads."""
+        """Return a dict for each stage: name, processor and kernels of its worker, its layers ("0-20"), its threads."""
         link = self.link()
         return [
             {
@@ -162,7 +170,7 @@ class ClusterModel:
     # --- instructions
 
     def link(self) -> Workers:
-        """Return the stages, connecting first if there is none; raise ClusterError."""
+        """Return the connection to the stages, connecting first if there is none; raise ClusterError if that fails."""
         if self._link is None:
             self._link = self._connect()
             self.epoch += 1
@@ -173,7 +181,7 @@ class ClusterModel:
         return self._link
 
     def send(self, stage: int, name: str, *arguments: Any) -> Waiting:
-        """Give an instruction to one stage."""
+        """Send an instruction, the method ``name`` of ``Stage`` and its arguments, to one stage; do not wait for it."""
         with self._watched():
             link = self.link()
             self._sweep(link)
@@ -182,22 +190,26 @@ class ClusterModel:
             return pending
 
     def all_stages(self, name: str, *arguments: Any) -> list[Waiting]:
-        """Give an instruction to every stage."""
+        """Send an instruction to every stage; do not wait for it."""
         return [self.send(stage, name, *arguments) for stage in range(len(self.link().layers))]
 
     def wait(self, pending: Waiting) -> Any:
-        """Return the result of an instruction; raise what went wrong with it."""
+        """Wait for an instruction and return its result; raise the error with which it failed."""
         with self._watched():
             return pending.result()
 
     def wait_all(self, name: str, *arguments: Any) -> list[Any]:
-        """Give an instruction to every stage; return their results in the order of the layers."""
+        """Send an instruction to every stage, wait for all, and return their results in the order of the layers."""
         return [self.wait(pending) for pending in self.all_stages(name, *arguments)]
 
     def run(
         self, key: int, ids: Sequence[int], recorded: bool, ranks: int, cancel: Callable[[], bool] | None = None
     ) -> Waiting:
-        """Give the stages a pass, once as many passes are under way as there are stages. Raise Cancelled before."""
+        """Start a forward pass on all stages (``Stage.run``) and return without waiting for its result.
+
+        If there are already more unfinished passes than stages, wait first. Raise Cancelled if ``cancel()`` becomes
+        true before the pass is started.
+        """
         with self._watched():
             link = self.link()
             while self._passes and (self._passes[0].done() or len(self._passes) > len(link.layers)):
@@ -210,7 +222,7 @@ class ClusterModel:
             return self._passes[-1]
 
     def _sweep(self, link: Workers) -> None:
-        """Drop what is finished or forgotten."""
+        """Forget instructions that are done, and make the stages drop sequences and snapshots no longer in use."""
         while self._under_way and self._under_way[0].done():
             self._under_way.popleft().result()
         gone: dict[str, list[int]] = {"sequences": [], "snapshots": []}
@@ -223,7 +235,7 @@ class ClusterModel:
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
-        """Disconnect when a stage is lost or fails: what it holds is not to be trusted."""
+        """Disconnect if the block raises an error other than Cancelled, because caches on the stages may be invalid."""
         try:
             yield
         except Cancelled:
@@ -233,7 +245,7 @@ class ClusterModel:
             raise
 
     def disconnect(self) -> None:
-        """Let go of the stages; the next use connects again."""
+        """Close the connection to the stages; the next use of the model connects again."""
         link, self._link = self._link, None
         self.epoch += 1
         self._under_way.clear()
@@ -242,7 +254,7 @@ class ClusterModel:
             link.close()
 
     def close(self) -> None:
-        """Let go of the stages and of the cluster."""
+        """Close the connections to the stages and to the cluster."""
         self.disconnect()
         if hasattr(self._connect, "close"):
             self._connect.close()
@@ -250,36 +262,42 @@ class ClusterModel:
     # --- a model
 
     def cache(self, ctx: int, exact: bool = False) -> ClusterCache:
-        """Return an empty sequence for ``ctx`` tokens."""
+        """Return a new, empty sequence for at most ``ctx`` tokens; ``exact`` has no effect on a cluster."""
         return ClusterCache(self, ctx)
 
     def decoder(self, *caches: ClusterCache) -> ClusterDecoder | None:
-        """Return a decoder for a sequence, None where the stages cannot record."""
+        """Return a decoder for a sequence, None if the stages cannot record operations."""
         return ClusterDecoder(self, *caches) if self._records else None
 
     def last(self, X: Output, count: int) -> Output:
-        """Return the streams of the last ``count`` tokens, which stay where they are."""
+        """Return the streams of the last ``count`` tokens, without fetching them from the stage."""
         return X[-count:]
 
     def forward(
         self, ids: np.ndarray, cache: ClusterCache, hooks: Any = None, cancel: Callable[[], bool] | None = None
     ) -> Output:
-        """Begin a pass of ids (T,) and return its streams, which are fetched when needed."""
+        """Start a pass of the tokens ``ids`` (T,) and return its final streams, which are fetched only when needed.
+
+        ``hooks`` must be None, because hooks need all layers in one process.
+        """
         if hooks is not None:
             raise UsageError("intermediates need all layers in one process: not with a cluster")
         cache.run(ids.tolist(), False, RANKS, cancel)
         return Output(cache, "streams", 0, len(ids))
 
     def logits(self, X: Output, pos0: int = 0, hooks: Any = None) -> np.ndarray:
-        """Return the logits (T, V) of streams that ``forward`` returned."""
+        """Fetch the logits (T, vocab) for streams ``X`` that ``forward`` returned."""
         return Output(X.cache, "logits", X.start, X.stop, X.serial).fetch()
 
     def save(self, file: Any, tokens: Sequence[int], logits: np.ndarray, cache: ClusterCache) -> None:
-        """Write a session as on one machine, a layer at a time."""
+        """Write a session to a file in the format used on one machine, fetching one layer's rows at a time."""
         payload.save(file, self.shape, cache.ctx, tokens, logits, cache)  # type: ignore[arg-type]
 
     def load(self, file: Any, cache: ClusterCache) -> tuple[list[int], np.ndarray]:
-        """Read a session into an empty sequence; its rows stay here, too, to be sent again to a new worker."""
+        """Read a saved session into the empty sequence ``cache``; return its tokens and its last logits.
+
+        The coordinator keeps the cache rows, so that they can be sent again if a worker is replaced.
+        """
         base = Base(cache.ctx)
         tokens, logits = payload.load(file, self.shape, base)  # type: ignore[arg-type]
         cache.start(base)

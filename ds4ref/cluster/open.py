@@ -1,4 +1,4 @@
-"""Open a model over the workers of a cluster: choose workers and layers, check that all have the same file."""
+"""Opens a model on a cluster: chooses workers and their layers, and checks that all have the same model file."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ from .workers import Place, Workers
 
 
 def open_cluster(options: EngineOptions, source: TensorSource, shape: ModelShape) -> ClusterModel:
-    """Return the model of a file on the cluster that ``options`` name.
+    """Open a model on the cluster that ``options.cluster`` names.
 
-    Raise UsageError or DataError for a cluster that cannot be used or reached, ClusterError for a worker that cannot
-    take its layers, ModelFileError for a family that cannot be split.
+    ``source`` is the coordinator's model file and ``shape`` its dimensions. Raise UsageError or DataError if the
+    cluster cannot be used or reached, ClusterError if a worker cannot load its layers, ModelFileError if models of this
+    architecture cannot be distributed.
     """
     check_family(source)
     if options.backend not in ("cpu", "reference"):
@@ -40,7 +41,10 @@ def open_cluster(options: EngineOptions, source: TensorSource, shape: ModelShape
 
 
 class _Connection:
-    """Makes a link, again and again: the layout of the first one is kept."""
+    """Connects to the workers of a cluster and loads the stages; may be called again after a worker was lost.
+
+    Which worker has which layers is decided at the first call and then kept.
+    """
 
     def __init__(self, settings: ClusterSettings, source: TensorSource, shape: ModelShape, spec: StageSpec):
         self.settings, self.source, self.shape, self.spec = settings, source, shape, spec
@@ -67,21 +71,24 @@ class _Connection:
         if self._client is None or self._client.status != "running":
             self.close()
             where, options = self.settings.where, {}
-            if hasattr(where, "scheduler"):  # a client, whose own way to workers leads over the scheduler
+            if hasattr(where, "scheduler"):  # a Dask client; we need our own, with direct connections to workers
                 where, options = where.scheduler.address, {"security": where.security}
             self._client = connect(where, set_as_default=False, **options)
         return self._client
 
     def close(self) -> None:
-        """Leave the cluster."""
+        """Close the connection to the scheduler."""
         client, self._client = self._client, None
         if client is not None:
-            with suppress(OSError):  # a scheduler that is gone
+            with suppress(OSError):  # the scheduler may have ended
                 client.close(timeout=2)
 
     def _places(self, client: Any) -> list[Place]:
-        """Return the places of the layout on workers that are there, waiting for them; ClusterError for one that is
-        not. Where the layout is not by hand, another worker may stand in."""
+        """Return which available worker has which layers, waiting for workers that are missing.
+
+        If the user did not choose the layout, another worker may take the place of a missing one. Raise ClusterError if
+        a worker is still missing after ``patience`` seconds.
+        """
         deadline = time.monotonic() + self.settings.patience
         while True:
             known = known_workers(client)
@@ -99,7 +106,7 @@ class _Connection:
             time.sleep(0.1)
 
     def _check(self, workers: Workers) -> None:
-        """Raise ClusterError for a worker with another file or version."""
+        """Raise ClusterError if a worker has another model file or another version of ds4ref."""
         for place, facts in zip(workers.places, workers.facts, strict=True):
             if facts.version != __version__:
                 raise ClusterError(f"{place} has ds4ref {facts.version}, this is {__version__}")
@@ -122,10 +129,10 @@ class _Connection:
 
 
 def known_workers(client: Any) -> dict[str, str]:
-    """Return the address of each worker by its name."""
+    """Return the workers that the scheduler knows: name -> address."""
     try:
         info = client.scheduler_info(n_workers=-1)
-    except TypeError:  # versions that always tell all
+    except TypeError:  # older versions of Dask, which always return all workers
         info = client.scheduler_info()
     except (OSError, TimeoutError):
         return {}
@@ -133,8 +140,12 @@ def known_workers(client: Any) -> dict[str, str]:
 
 
 def _placed(layout: Sequence[tuple[str, range]], known: dict[str, str], strict: bool) -> list[Place | None]:
-    """Return the place of each part of a layout by name or address, None for a worker that is not there and for which,
-    if ``strict``, no other may stand in."""
+    """Return the worker for each part of a layout, None if it is missing.
+
+    layout   (name or address of a worker, its layers)
+    known    available workers: name -> address
+    strict   if not, an unused worker takes the place of a missing one
+    """
     addresses = {address: name for name, address in known.items()}
     names = [name if name in known else addresses.get(name) for name, _ in layout]
     spare = sorted(known.keys() - set(names)) if not strict else []
@@ -146,8 +157,10 @@ def _placed(layout: Sequence[tuple[str, range]], known: dict[str, str], strict: 
 
 
 def layer_bytes(source: TensorSource, shape: ModelShape) -> list[int]:
-    """Return by layer the bytes that a token reads; the embedding is counted with the first layer, the head with the
-    last."""
+    """Return, for each layer, the bytes of weights that are read to compute one token.
+
+    The embedding is counted in the first layer, the output head in the last.
+    """
     costs = [0] * shape.n_layers
     for slot in slots(shape):
         info = source.tensors.get(slot.name)

@@ -1,7 +1,7 @@
 """A stage: some consecutive layers of a model with their caches, in one process.
 
-It is a model of its own (``ModelShape.part``), whose layers are numbered from 0. ``do`` carries out one instruction of
-the coordinator; its instructions are the public methods below ``do``. Not thread-safe.
+It is a model of its own (``ModelShape.part``), whose layers are numbered from 0. ``do`` carries out an instruction of
+the coordinator, which is one of the public methods below it. Stages are not thread-safe.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .digest import tensors_digest
 
 
 class StageSpec(NamedTuple):
-    """What a worker is asked to hold: the file by its path on the worker, layers, and the engine's options."""
+    """What a worker should load: path of the model file on the worker, layers, and options of the engine."""
 
     path: str
     layers: range
@@ -39,7 +39,17 @@ class StageSpec(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """What a worker says about itself and its stage; ``digest`` is that of ``digest.tensors_digest``."""
+    """What a worker reports about itself and its stage.
+
+    digest          digest of the stage's tensors (``part_digest``)
+    nbytes          size of these tensors in bytes
+    version         version of ds4ref
+    processor       name of the CPU
+    kernels         kind of machine code that it runs (``_kernels``)
+    records         whether the backend can record the operations of a pass and replay them
+    prefill_chunk   number of tokens in a prefill chunk, None if the backend has no preference
+    threads         number of threads
+    """
 
     digest: str
     nbytes: int
@@ -52,7 +62,7 @@ class Facts(NamedTuple):
 
 
 class Ranked(NamedTuple):
-    """Ids and logits of the most likely next tokens after each row of a recorded pass."""
+    """The most likely next tokens after each token of a recorded pass: ids (``best``) and logits (``values``)."""
 
     best: list[list[int]]
     values: list[list[float]]
@@ -60,8 +70,13 @@ class Ranked(NamedTuple):
 
 @dataclass
 class StageSequence:
-    """A sequence's cache, the recordings of its passes, and the outputs of the last one: streams (T, C, D), and logits
-    (T, V) if it was recorded."""
+    """A sequence on a stage.
+
+    cache     the caches of the stage's layers
+    decoder   replays recorded passes of single tokens, None if the backend cannot record
+    streams   on the last stage: residual streams after the last pass, (T, C, D) for tokens, streams, width
+    logits    on the last stage: logits after the last pass, (T, vocab), None unless it was recorded
+    """
 
     cache: Cache
     decoder: Decoder | None
@@ -70,24 +85,26 @@ class StageSequence:
 
 
 def check_family(source: TensorSource) -> None:
-    """Raise ModelFileError unless the file's layers can be split."""
+    """Raise ModelFileError unless the layers of models of this architecture can be distributed over stages."""
     if architecture(source) != ARCHITECTURE:
         raise ModelFileError(source.path, f"a cluster runs {ARCHITECTURE} alone, not {architecture(source)[:40]!r}")
 
 
 def part_digest(source: TensorSource, shape: ModelShape, layers: range) -> tuple[str, int]:
-    """Return a digest of a model's shape, which is all the metadata that its pass depends on, and of the tensors of
-    ``layers``; and their bytes."""
+    """Return (digest, size in bytes) of the tensors of ``layers``.
+
+    The digest also covers the model's shape, which has all metadata of the file that results depend on.
+    """
     names = [slot.name for slot in part_slots(shape, layers)]
     size = sum(source.tensors[name].nbytes for name in names if name in source.tensors)
     return tensors_digest(source, names, repr(replace(shape, name=""))), size
 
 
 class Stage:
-    """Layers ``spec.layers`` of a file, opened by ``open``."""
+    """The layers ``spec.layers`` of a model file, with the caches of any number of sequences."""
 
     def __init__(self, spec: StageSpec):
-        """Map the file and load the backend; raise ModelFileError, ShapeError, BackendError."""
+        """Map the model file and load the backend; raise ModelFileError, ShapeError or BackendError if that fails."""
         self.source = open_source(spec.path)
         try:
             check_family(self.source)
@@ -111,7 +128,10 @@ class Stage:
         )  # fmt: skip
 
     def do(self, name: str, *arguments: Any, incoming: np.ndarray | None = None) -> tuple[Any, float]:
-        """Carry out an instruction and return its result and the seconds it took; ``incoming`` as in ``run``."""
+        """Call the method ``name`` with ``arguments``; return its result and the seconds that it took.
+
+        ``incoming`` is passed on if it is not None (see ``run``).
+        """
         begun = time.perf_counter()
         further = {} if incoming is None else {"incoming": incoming}
         result = getattr(self, name)(*arguments, **further)
@@ -120,12 +140,12 @@ class Stage:
     # --- sequences
 
     def open(self, key: int, ctx: int) -> None:
-        """Begin sequence ``key`` with an empty cache for ``ctx`` tokens."""
+        """Create the sequence ``key`` with an empty cache for ``ctx`` tokens."""
         cache = self.model.cache(ctx)
         self._sequences[key] = StageSequence(cache, Decoder.of(self.model, cache))
 
     def drop(self, sequences: Sequence[int], snapshots: Sequence[int]) -> None:
-        """Forget sequences and snapshots."""
+        """Delete sequences and snapshots, given by their keys."""
         for key in sequences:
             self._sequences.pop(key, None)
         for key in snapshots:
@@ -134,10 +154,15 @@ class Stage:
     def run(
         self, key: int, ids: Sequence[int], recorded: bool, ranks: int, incoming: np.ndarray | None = None
     ) -> np.ndarray | Ranked | None:
-        """Advance a sequence by ``ids``; return the streams (T, C, D) for the next stage, from the last one the ranking
-        of a recorded pass.
+        """Compute a pass of the tokens ``ids`` and append them to a sequence.
 
-        incoming: streams of the stage before.
+        key        the sequence
+        recorded   replay it from a recording of operations, if the backend can record
+        ranks      number of most likely next tokens to return
+        incoming   streams from the previous stage, None on the first stage
+
+        Return the residual streams (T, C, D) for the next stage; on the last stage, the most likely next tokens if the
+        pass was recorded, else None.
         """
         sequence = self._sequences[key]
         sequence.streams = sequence.logits = None
@@ -145,7 +170,7 @@ class Stage:
             sequence.decoder.ranks = max(ranks, sequence.decoder.ranks)
             (rows,) = sequence.decoder.run(ids, incoming=incoming)
             if not self.is_last:
-                return rows.streams.copy()  # on its way while the recording is replayed for the next token
+                return rows.streams.copy()  # it may still be on its way when the next replay overwrites the streams
             sequence.streams, sequence.logits = rows.streams, rows.logits
             return Ranked(rows.best, rows.values)
         streams = self.model.forward(np.asarray(ids, np.int32), sequence.cache, incoming=incoming)
@@ -155,16 +180,16 @@ class Stage:
         return None
 
     def prepare(self, key: int, positions: Sequence[int]) -> int:
-        """Make the recordings of a sequence that single tokens at ``positions`` need; return the number made."""
+        """Record the operations that single tokens at ``positions`` need; return the number of new recordings."""
         decoder = self._sequences[key].decoder
         return 0 if decoder is None else decoder.prepare(positions)
 
     def streams(self, key: int, start: int, stop: int) -> np.ndarray:
-        """Return the final streams of rows of the last pass, (n, C, D)."""
+        """Return the final streams of the tokens [start, stop) of the last pass, (n, C, D)."""
         return np.array(self.ops.host(self._sequences[key].streams[start:stop]))
 
     def logits(self, key: int, start: int, stop: int) -> np.ndarray:
-        """Return the logits of rows of the last pass, (n, V)."""
+        """Return the logits after the tokens [start, stop) of the last pass, (n, vocab)."""
         sequence = self._sequences[key]
         if sequence.logits is not None:
             return np.array(self.ops.host(sequence.logits[start:stop]))
@@ -172,11 +197,11 @@ class Stage:
         return self.ops.host(self.model.logits(sequence.streams[start:stop], pos0))
 
     def rewind(self, key: int, pos: int) -> None:
-        """Set a sequence back to ``pos``."""
+        """Go back to the state of a sequence after ``pos`` tokens."""
         self._sequences[key].cache.rewind(pos)
 
     def rewindable(self, key: int, pos: int) -> bool:
-        """Return whether ``rewind`` is possible."""
+        """Return whether ``rewind`` to ``pos`` is possible."""
         return self._sequences[key].cache.rewindable(pos)
 
     def snapshot(self, key: int, number: int) -> None:
@@ -192,7 +217,10 @@ class Stage:
     # --- saved sessions, and numbers
 
     def rows(self, key: int, layer: int) -> tuple[np.ndarray, dict[str, tuple[np.ndarray, Projections]]]:
-        """Return a layer's attention rows, and by compressor its compressed rows and its open windows."""
+        """Return a layer's uncompressed cache rows; and by compressor, its compressed rows and pending projections.
+
+        Pending are those of the newest tokens, which are not yet compressed into a row.
+        """
         cache = self._sequences[key].cache
         kinds = cache.layers[layer].projections
         return cache.raw_rows(layer), {
@@ -200,18 +228,18 @@ class Stage:
         }
 
     def restart(self, key: int, pos: int) -> None:
-        """Set an empty sequence to ``pos``, for ``put``."""
+        """Set the number of tokens of an empty sequence to ``pos``, before ``put`` writes its cache rows."""
         self._sequences[key].cache.restart(pos)
 
     def put(self, key: int, layer: int, compressed: dict[str, np.ndarray], raw: np.ndarray, projections: dict) -> None:
-        """Write a layer's rows, as ``archs.deepseek4.cache`` takes them."""
+        """Write a layer's cache rows (see ``rows``), to restore a saved session."""
         cache = self._sequences[key].cache
         for kind, rows in compressed.items():
             cache.put_compressed(layer, kind, rows)
         cache.put(layer, raw, {kind: Projections(*rows) for kind, rows in projections.items()})
 
     def nbytes(self, key: int) -> int:
-        """Return the bytes of a sequence's cache."""
+        """Return the size of a sequence's caches in bytes."""
         return self._sequences[key].cache.nbytes
 
     def counts(self) -> np.ndarray:
@@ -223,14 +251,14 @@ class Stage:
         self.ops.threads = count
 
     def close(self) -> None:
-        """Drop all sequences, close the model and unmap the file."""
+        """Delete all sequences, close the model and unmap its file."""
         self._sequences, self._snapshots = {}, {}
         self.model.close()
         self.source.close()
 
 
 def _kernels(backend: str) -> str:
-    """Return the kind of machine code that a backend runs here: results of another kind may differ in last bits."""
+    """Return the kind of machine code that a backend runs on this CPU; with another kind, last bits may differ."""
     if backend != "cpu":
         return backend
     from ds4ref.kernels.cpu.simd.tiers import TIER

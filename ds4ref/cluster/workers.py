@@ -1,4 +1,4 @@
-"""The coordinator's side of the actors: choose workers, give them their layers, and notice one that dies or hangs."""
+"""The coordinator's side of the actors: sends them instructions, and detects workers that die or hang."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from .actor import Answer, StageActor, call
 from .stage import Facts, StageSpec
 
 LOOK = 0.25
-"""Seconds between two looks at the other stages while one is waited for, and between two signs of life asked for."""
+"""Seconds after which, while waiting for a stage, all stages are checked and asked for a sign of life."""
 
 
 class Place(NamedTuple):
-    """A worker by its name and address, and its layers."""
+    """A worker (name and address) and the layers that it has."""
 
     name: str
     address: str
@@ -32,19 +32,19 @@ class Place(NamedTuple):
 
 
 class Waiting:
-    """An instruction under way on some stages."""
+    """An instruction that was sent to some stages and whose result is not yet known."""
 
     def __init__(self, workers: Workers, futures: dict[int, Future[Any]]):
         self._workers, self._futures = workers, futures
         self.seconds: list[float] = []
-        """Seconds that each stage computed, once there is a result."""
+        """Seconds that each stage computed; filled by ``result``."""
 
     def done(self) -> bool:
-        """Return whether ``result`` will not wait."""
+        """Return whether all stages have answered, so that ``result`` does not wait."""
         return all(future.done() for future in self._futures.values())
 
     def result(self, cancel: Callable[[], bool] | None = None) -> Any:
-        """Wait for the result, of a pass that of the last stage.
+        """Wait for the result and return it; of several stages, that of the last one.
 
         Raise ClusterError if a stage dies or hangs, BackendError if it fails, Cancelled once ``cancel()`` is true.
         """
@@ -54,9 +54,14 @@ class Waiting:
 
 
 class Workers:
-    """Stages on the workers of a Dask client, connected in a row.
+    """Stages on the workers of a Dask client, each of which sends its streams to the next.
 
-    Instructions reach a stage in the order in which they were given, and at once: only ``Waiting.result`` waits.
+    client     the Dask client
+    places     the workers, in the order of their layers
+    patience   seconds without a sign of life after which a worker is given up
+
+    Instructions are sent at once and carried out by a stage in the order in which they were sent; only
+    ``Waiting.result`` waits for them.
     """
 
     def __init__(self, client: Any, places: Sequence[Place], patience: float = PATIENCE):
@@ -92,7 +97,7 @@ class Workers:
                 raise ClusterError(f"{place} cannot take its layers: {actor.status}")
 
     def load(self, spec: StageSpec) -> None:
-        """Let each worker map ``spec.path`` and its layers."""
+        """Make each worker map the model file ``spec.path`` and load its layers; wait until all have done so."""
         loading = {
             stage: self._do(stage, 0, "load", tuple(spec._replace(layers=place.layers)))
             for stage, place in enumerate(self.places)
@@ -102,11 +107,11 @@ class Workers:
     # --- instructions
 
     def send(self, stage: int, name: str, *arguments: Any) -> Waiting:
-        """Give an instruction to one stage."""
+        """Send an instruction, the method ``name`` of ``Stage`` with its arguments, to one stage."""
         return Waiting(self, {stage: self._do(stage, 0, name, arguments)})
 
     def run(self, *arguments: Any) -> Waiting:
-        """Let a pass run through all stages (``Stage.run``)."""
+        """Send a forward pass to all stages; ``arguments`` are those of ``Stage.run``."""
         number = next(self._passes)
         futures = {stage: self._do(stage, number, "run", arguments) for stage in range(len(self.places))}
         return Waiting(self, futures)
@@ -119,7 +124,10 @@ class Workers:
         return asyncio.run_coroutine_threadsafe(calling, self._client.loop.asyncio_loop)
 
     def answers(self, futures: dict[int, Future[Any]], cancel: Callable[[], bool] | None) -> list[Answer]:
-        """Wait for the answer of each stage; errors are those of ``Waiting.result``."""
+        """Wait for the answers of stages, whose ``futures`` are given by stage, and return them.
+
+        Errors are those of ``Waiting.result``.
+        """
         while waiting := [future for future in futures.values() if not future.done()]:
             with suppress(TimeoutError, CancelledError):
                 waiting[-1].exception(LOOK)
@@ -145,7 +153,7 @@ class Workers:
         return answer
 
     def _look_after(self) -> None:
-        """Ask all stages for a sign of life; raise ClusterError for one that has not given any for long."""
+        """Ask all stages for a sign of life; raise ClusterError if one has not answered for ``patience`` seconds."""
         now = time.monotonic()
         for stage, place in enumerate(self.places):
             since, future = self._asked.get(stage, (now, None))
@@ -159,7 +167,7 @@ class Workers:
                 raise ClusterError(f"{place} has not answered for {self.patience:g} s")
 
     def close(self) -> None:
-        """Let go of the actors, also of those that do not answer."""
+        """Close and release all actors, including those that do not answer."""
         for stage, actor in enumerate(self._actors):
             with suppress(Exception):
                 self._call(stage, "close").add_done_callback(_ignored)
@@ -167,6 +175,6 @@ class Workers:
 
 
 def _ignored(future: Future[Any]) -> None:
-    """Take notice of an error, so that nobody else does."""
+    """Retrieve the error of a call whose result is not needed, so that it is not logged as unhandled."""
     if not future.cancelled():
         future.exception()

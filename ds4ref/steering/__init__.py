@@ -1,4 +1,5 @@
-"""Directions for steering, built from pairs of prompts and measured on prompts that they were not built from.
+"""Directions for steering a model, built from pairs of prompts and measured on other prompts.
 
-In reading order: prompts, build, sidecar, metrics, measure, plot. How an engine is steered: ``ds4ref.archs.steering``.
+There is one direction, a vector, per layer. An engine is steered by removing or amplifying the part of a layer's output
+along its direction (``ds4ref.archs.steering``). Modules in reading order: prompts, build, sidecar, metrics, measure.
 """

@@ -1,10 +1,13 @@
-"""Build directions from pairs of prompts: what a component adds at the last token of a prompt, target minus control.
+"""Builds directions from pairs of prompts, a target and a control each.
 
-Of each layer, as ds4's tool does: the unit mean of the differences, without its part along the mean of the controls.
-Then tested: half of the pairs are held out. The other half is split into folds, and each fold's pairs are projected on
-the direction of the other folds; a layer counts by how often the target lies further along than its control, and not
-at all if that could be chance. What the whole half's direction does to the pairs held out is reported, and decides
-nothing.
+The difference of a pair is that of what a component (attention or FFN) adds to the residual at the last token of each
+prompt, target minus control. A layer's direction is computed as by ds4's tool: the mean of the differences, without its
+part along the mean of the controls, scaled to length 1.
+
+Then the directions are tested. Half of the pairs are held out. The other half is split into folds, and the pairs of
+each fold are projected on the direction built from the other folds. The more often the target lies further along the
+direction than its control, the larger is the layer's weight; it is 0 if that could be chance. How the direction of the
+whole half separates the held-out pairs is only reported.
 
     built = build(last_tokens(engine, good, "ffn_out"), last_tokens(engine, bad, "ffn_out"), Options())
 """
@@ -24,11 +27,11 @@ if TYPE_CHECKING:
     from ..engine import Engine
 
 LEAST_PAIRS = 4
-"""Two pairs to build from, so that each can be tested on the other's direction, and two held out."""
+"""Minimum number of pairs: two to build from, so that each can be tested on the other's direction, and two held out."""
 NOISE = 1e-6
-"""Length of a unit vector's remainder below which nothing of it is left."""
+"""Length below which what remains of a unit vector, after removing a part, is only rounding error."""
 CONFIDENCE = 0.95
-"""Of all layers together."""
+"""Confidence level of the tests of all layers together."""
 FOLDS = 5
 
 
@@ -36,7 +39,7 @@ FOLDS = 5
 class Options:
     """How directions are built.
 
-    pair_normalize  differences of pairs count equally, whatever their length
+    pair_normalize  scale the difference of each pair to length 1, so that all count equally
     orthogonalize   remove the part along the mean of the controls
     """
 
@@ -46,11 +49,13 @@ class Options:
 
 @dataclass(frozen=True)
 class Layer:
-    """Test of one layer.
+    """Result of testing the direction of one layer.
 
-    weight    factor on the layer's scale, 0..1
-    folds     share of the pairs built from, each on the direction of other folds, whose target lies further along
-    held_out  the same of the pairs held out, on the direction of all pairs built from
+    A pair is in order if its target lies further along the direction than its control.
+
+    weight    how strongly the layer is steered, 0 to 1
+    folds     share of the pairs in order, of those built from, each on the direction built from other folds
+    held_out  share of the held-out pairs in order, on the direction built from all others
     """
 
     weight: float
@@ -59,13 +64,19 @@ class Layer:
 
     @property
     def separates(self) -> bool:
-        """Return whether the pairs held out lie in order more often than chance would have it."""
+        """Return whether significantly more than half of the held-out pairs are in order."""
         return self.held_out.low > 0.5
 
 
 @dataclass(frozen=True)
 class Built:
-    """Directions and their test: ``rows`` (layers, width) float32, a ``Layer`` each, numbers of pairs."""
+    """Directions and the results of their test.
+
+    rows      direction of each layer, times the square root of its weight, (layers, width) float32
+    layers    test of each layer
+    pairs     number of pairs that the directions were built from
+    held_out  number of pairs held out
+    """
 
     rows: np.ndarray
     layers: list[Layer]
@@ -74,7 +85,7 @@ class Built:
 
     @property
     def verdict(self) -> str:
-        """Return in words what the pairs held out show."""
+        """Return a sentence on how well the directions separate the held-out pairs."""
         good = [n for n, layer in enumerate(self.layers) if layer.separates and self.rows[n].any()]
         if not good:
             return f"does not separate the {self.held_out} pairs held out, in any layer"
@@ -87,16 +98,20 @@ class Built:
 
 
 class LastToken:
-    """Session hooks that keep what ``component`` adds at the newest token: ``rows`` (layers, width) float32."""
+    """Session hooks that keep what a component of each layer adds at the newest token.
+
+    component   "ffn_out" or "attn_out"
+    rows        what it adds, (layers, width) float32
+    """
 
     def __init__(self, component: str, layers: int, dim: int):
         self.component, self.rows = component, np.zeros((layers, dim), np.float32)
 
     def begin(self, chunk: Any) -> None:
-        """Do nothing."""
+        """Do nothing at the beginning of a chunk."""
 
     def tap(self, name: str, layer: int, value: Any, chunk: Any) -> Any:
-        """Keep the last row of the component, before steering."""
+        """Keep the last token's value if ``name`` is the component, and return ``value`` unchanged."""
         if name == self.component:
             self.rows[layer] = chunk.ops.host(value[-1:])[0]
         return value
@@ -105,7 +120,10 @@ class LastToken:
 def last_tokens(
     engine: Engine, prompts: Sequence[Sequence[int]], component: str, progress: Callable[[int], None] | None = None
 ) -> np.ndarray:
-    """Return what ``component`` adds at the last token of each prompt, before steering: (prompts, layers, width)."""
+    """Return what ``component`` of each layer adds at the last token of each prompt, (prompts, layers, width) float32.
+
+    Prompts are token ids; the values are those before steering. ``progress`` is called with the number of prompts done.
+    """
     out = np.empty((len(prompts), engine.shape.n_layers, engine.shape.dim), np.float32)
     for number, ids in enumerate(prompts):
         session = engine.session(len(ids) + 1)
@@ -118,14 +136,16 @@ def last_tokens(
 
 
 def unit(x: np.ndarray) -> np.ndarray:
-    """Return x (..., width) as float64 with rows of length 1; rows of zeros stay."""
+    """Return the vectors ``x`` (..., width) scaled to length 1, as float64; zero vectors stay zero."""
     length = np.linalg.norm(x := np.asarray(x, np.float64), axis=-1, keepdims=True)
     return x / np.where(length > 0, length, 1)
 
 
 def directions(target: np.ndarray, control: np.ndarray, options: Options) -> np.ndarray:
-    """Return a unit row for each layer (layers, width) of activations (pairs, layers, width); zeros where nothing
-    differs."""
+    """Return the direction of each layer, of length 1, (layers, width) float64; zeros if nothing differs in a layer.
+
+    ``target`` and ``control`` are activations, (pairs, layers, width).
+    """
     difference = target.astype(np.float64) - control
     d = unit((unit(difference) if options.pair_normalize else difference).mean(axis=0))
     if options.orthogonalize:
@@ -136,9 +156,9 @@ def directions(target: np.ndarray, control: np.ndarray, options: Options) -> np.
 
 
 def build(target: np.ndarray, control: np.ndarray, options: Options) -> Built:
-    """Build directions from activations (pairs, layers, width), every second pair held out, and test them.
+    """Build directions from the activations ``target`` and ``control`` (pairs, layers, width), and test them.
 
-    Raise DataError for fewer than ``LEAST_PAIRS`` pairs, and if no layer passes the test that weighs it.
+    Every second pair is held out. Raise DataError for fewer than ``LEAST_PAIRS`` pairs, or if all layers have weight 0.
     """
     if len(target) < LEAST_PAIRS:
         raise DataError(f"{len(target)} pairs of prompts are too few: at least {LEAST_PAIRS}, half of them held out")
@@ -166,6 +186,10 @@ def build(target: np.ndarray, control: np.ndarray, options: Options) -> Built:
 
 
 def in_order(rows: np.ndarray, target: np.ndarray, control: np.ndarray) -> np.ndarray:
-    """Return whether each target lies further along its layer's row than its control, bool (pairs, layers)."""
+    """Return whether each target lies further along its layer's direction than its control, bool (pairs, layers).
+
+    rows               directions, (layers, width)
+    target, control    activations, (pairs, layers, width)
+    """
     along: np.ndarray = np.einsum("pld,ld->pl", target.astype(np.float64) - control, rows)
     return along > 0

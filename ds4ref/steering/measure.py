@@ -1,8 +1,9 @@
-"""Measure what steering does to prompts against what it costs, over scales.
+"""Measures the effect of steering on prompts, and its cost in prediction quality, at several scales.
 
-Effect: the change of a metric (``metrics``) from the unsteered engine, paired by prompt; intervals hold for all scales
-together. Cost: the change of the loss of a text, paired by blocks of tokens, alike. Both are in nats; where the cost
-exceeds the effect, steering does more harm than good by this measure.
+The effect is the change of a metric (``metrics``) from the unsteered engine, paired by prompt. The cost is the change
+of the loss (negative log-likelihood per token) on a text, paired by blocks of tokens. The confidence level of intervals
+applies to all scales together. Both are in nats; if the cost is larger than the effect, steering does more harm than
+good by this measure.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ CONFIDENCE = 0.95
 class Trial:
     """What is measured at every scale.
 
-    prompts    token ids of each prompt, none of which the directions were built from
-    text       token ids of the text that the cost is measured on
-    metric     function of engine and prompt
-    component  what the directions are of, and where they act: "ffn_out" or "attn_out"
+    prompts    token ids of each prompt; the directions must not have been built from these prompts
+    text       token ids of the text on which the cost is measured
+    metric     function of engine and prompt whose change is the effect
+    component  whose output the directions were built from, and is steered: "ffn_out" or "attn_out"
     """
 
     prompts: Sequence[Sequence[int]]
@@ -43,10 +44,10 @@ class Trial:
 
 @dataclass
 class Point:
-    """Results at one scale, differences from the unsteered engine.
+    """Results at one scale (the strength of steering), as differences from the unsteered engine.
 
-    effect   of the metric, nats
-    cost     of the loss of the text, nats a token
+    effect   change of the metric in nats
+    cost     change of the loss on the text, in nats per token
     """
 
     scale: float
@@ -55,21 +56,21 @@ class Point:
 
     @property
     def moves(self) -> int:
-        """Return 1 or -1 if the effect is above or below 0 beyond chance, else 0."""
+        """Return 1 or -1 if the effect is significantly above or below 0, else 0."""
         return (self.effect.known and self.effect.low > 0) - (self.effect.known and self.effect.high < 0)
 
     @property
     def size(self) -> float:
-        """Return the effect's size, whichever way."""
+        """Return the size of the effect, regardless of its sign."""
         return abs(self.effect.estimate)
 
     @property
     def worth(self) -> float:
-        """Return the effect's size less the cost; a text that became likelier costs nothing."""
+        """Return the size of the effect minus the cost; a negative cost counts as 0."""
         return self.size - max(0.0, self.cost.estimate)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the point as plain data: estimate, low, high of each."""
+        """Return the point as JSON-ready data, intervals as [estimate, low, high]."""
         return {
             "scale": self.scale, "effect": numbers(self.effect), "cost": numbers(self.cost), "moves": self.moves,
         }  # fmt: skip
@@ -77,7 +78,12 @@ class Point:
 
 @dataclass
 class Result:
-    """Points by ascending scale, without scale 0; ``base``: mean metric and loss of the unsteered engine."""
+    """Results at all scales.
+
+    points    results by ascending scale, without scale 0
+    base      (mean metric, mean loss) of the unsteered engine
+    prompts   number of prompts
+    """
 
     points: list[Point] = field(default_factory=list)
     base: tuple[float, float] = (math.nan, math.nan)
@@ -85,13 +91,16 @@ class Result:
 
     @property
     def best(self) -> Point | None:
-        """Return the point that moves the prompts and is worth most, or None if none moves them for what it costs."""
+        """Return the point with the largest ``worth`` among those with a significant effect.
+
+        None if there is no point with a significant effect that is larger than its cost.
+        """
         moving = [point for point in self.points if point.moves and point.worth > 0]
         return max(moving, key=lambda point: point.worth, default=None)
 
     @property
     def verdict(self) -> str:
-        """Return in words what the prompts show."""
+        """Return a sentence for the user on effect and cost at the best scale."""
         moving = [point for point in self.points if point.moves]
         if not moving:
             return f"does not move the {self.prompts} prompts: at no scale beyond chance ({CONFIDENCE:.0%})"
@@ -105,7 +114,7 @@ class Result:
         return text if best else text + ": more than it moves, as at every scale that moves them"
 
     def to_json(self) -> dict[str, Any]:
-        """Return the result as plain data."""
+        """Return the result as JSON-ready data."""
         return {
             "verdict": self.verdict, "prompts": self.prompts, "base": {"metric": self.base[0], "loss": self.base[1]},
             "points": [point.to_json() for point in self.points],
@@ -113,7 +122,7 @@ class Result:
 
 
 def steering_of(rows: np.ndarray, component: str, scale: float) -> Steering:
-    """Return the steering that acts where the directions were read."""
+    """Return the engine's setting that steers the output of ``component`` with the directions ``rows`` at a scale."""
     return Steering(rows, **{"attn": 0.0, "ffn": 0.0, COMPONENTS[component]: scale})
 
 
@@ -124,7 +133,11 @@ def measure(
     scales: Sequence[float],
     progress: Callable[[int, int], None] | None = None,
 ) -> Result:
-    """Measure directions ``rows`` (layers, width) at each of ``scales`` on the weights of ``engine``, unsteered."""
+    """Measure effect and cost of the directions ``rows`` (layers, width) at each of ``scales``.
+
+    The weights of ``engine`` are used, its own steering is not. ``progress`` is called with (scales done, total), which
+    includes the unsteered engine.
+    """
     scales = sorted({scale for scale in scales if scale})
     confidence = 1 - (1 - CONFIDENCE) / max(1, len(scales))
     base_metric, base_loss = _numbers(engine.steered(None), trial)
@@ -141,6 +154,6 @@ def measure(
 
 
 def _numbers(engine: Engine, trial: Trial) -> tuple[np.ndarray, np.ndarray]:
-    """Return the metric of each prompt (prompts,), and the loss of the text's tokens (tokens,)."""
+    """Return the metric of each prompt (prompts,), and the loss of each token of the text (tokens,), in nats."""
     metric = np.array([trial.metric(engine, ids) for ids in trial.prompts])
     return metric, nll(engine.session(len(trial.text) + 1), trial.text[:WARM], trial.text[WARM:])

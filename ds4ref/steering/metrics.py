@@ -1,10 +1,10 @@
-"""What steering is measured by, without a grader: one number a prompt, and nats a token of a text.
+"""Metrics that steering should change: one number per prompt, computed without grading answers.
 
-    words     log of 1 + the number of words of the greedy answer
-    logprob   log probability a token of one given continuation, minus that of another
+    words     logarithm of 1 + the number of words of the greedy answer
+    logprob   log probability per token of one given continuation, minus that of another
 
-Differences of both are in nats, as the cost is: the loss of a text. A nat of effect is an answer 2.7 times as long, or
-a continuation 2.7 times as likely a token beside the other.
+Differences of both are in nats, as is the cost, the loss on a text. An effect of one nat is an answer 2.7 times as
+long, or a continuation that is 2.7 times as likely per token, relative to the other.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from ..session.session import Session
 
 Metric = Callable[["Engine", Sequence[int]], float]
-"""Function from an engine and a prompt to the number that steering should move."""
+"""Function of an engine and a prompt (token ids) that returns the number which steering should change."""
 BLOCK = 64
-"""Tokens of a text that count as one observation, since errors of neighbours are correlated."""
+"""Number of tokens of a text that count as one observation, because neighbouring losses are correlated."""
 PIECE = 256
-"""Tokens whose logits are in memory at once."""
+"""Number of tokens whose logits are in memory at the same time."""
 WARM = 32
-"""Tokens at the beginning of a text that are context only, as in ds4's perplexity."""
+"""Number of tokens at the beginning of a text that are only context, not measured, as in ds4's perplexity tool."""
 
 
 def words(limit: int) -> Metric:
-    """Return the metric of the length of a greedy answer of at most ``limit`` tokens."""
+    """Return the metric "log of 1 + number of words" of the greedy answer, which has at most ``limit`` tokens."""
 
     def metric(engine: Engine, prompt: Sequence[int]) -> float:
         from ..generate import Generation
@@ -44,8 +44,7 @@ def words(limit: int) -> Metric:
 
 
 def logprob(one: Sequence[int], other: Sequence[int]) -> Metric:
-    """Return the metric of the log probability a token of continuation ``one``, minus that of ``other``, both token
-    ids."""
+    """Return the metric "log probability per token of continuation ``one``, minus that of ``other``" (token ids)."""
 
     def metric(engine: Engine, prompt: Sequence[int]) -> float:
         session = engine.session(len(prompt) + max(len(one), len(other)) + 1)
@@ -55,7 +54,7 @@ def logprob(one: Sequence[int], other: Sequence[int]) -> Metric:
 
 
 def nll(session: Session, prompt: Sequence[int], text: Sequence[int]) -> np.ndarray:
-    """Return the nats of each token of ``text`` after ``prompt``, float64 (tokens,)."""
+    """Return the negative log-likelihood of each token of ``text`` after ``prompt``, in nats, (tokens,) float64."""
     session.sync(prompt)
     out, before = np.empty(len(text)), session.logits[None]
     for at in range(0, len(text), PIECE):

@@ -1,4 +1,4 @@
-"""Prompts, one a line, as ds4's steering tools read them: blank lines and lines that begin with # are skipped."""
+"""Reads files of prompts as ds4's steering tools do: one per line, skipping blank lines and those that begin with #."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def prompts_in(text: str, name: str) -> list[str]:
-    """Return the prompts of a file's text, stripped; raise DataError, with the file's ``name``, if there are none."""
+    """Return the prompts in the text of a file; raise DataError, which mentions its ``name``, if there are none."""
     lines = [line.strip() for line in text.splitlines()]
     prompts = [line for line in lines if line and not line.startswith("#")]
     if not prompts:
@@ -22,12 +22,15 @@ def prompts_in(text: str, name: str) -> list[str]:
 
 
 def mark(prompt: str) -> str:
-    """Return a short digest, by which a prompt that a direction was built from is known again."""
+    """Return a short digest of a prompt, by which it can be recognized as one that a direction was built from."""
     return hashlib.sha256(prompt.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def unseen(prompts: Sequence[str], used: Collection[str]) -> list[str]:
-    """Return the prompts whose marks are not among ``used``; raise DataError if none is left."""
+    """Return the prompts that a direction was not built from; raise DataError if none is left.
+
+    ``used`` has the digests (``mark``) of the prompts that it was built from.
+    """
     remaining = [prompt for prompt in prompts if mark(prompt) not in used]
     if not remaining:
         raise DataError(f"the direction was built from all {len(prompts)} prompts: others are needed to measure it")
@@ -37,8 +40,14 @@ def unseen(prompts: Sequence[str], used: Collection[str]) -> list[str]:
 def rendered(
     engine: Engine, prompts: Sequence[str], system: str, thinking: str, ctx: int, room: int = 0
 ) -> list[list[int]]:
-    """Return each prompt as token ids of a chat up to its answer; raise ContextError for one that leaves no ``room`` in
-    ``ctx`` tokens."""
+    """Return the token ids of a chat with each prompt, up to where the answer begins.
+
+    system     system message, "" for none
+    thinking   thinking mode
+    room       number of tokens that must remain for the answer in a context of ``ctx``
+
+    Raise ContextError for a prompt that is too long.
+    """
     ids = [engine.prompt(prompt, system, thinking) for prompt in prompts]
     for number, one in enumerate(ids, 1):
         if len(one) + room > ctx:

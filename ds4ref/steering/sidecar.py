@@ -1,7 +1,7 @@
-"""What lies beside a file of directions: how it was made, from which prompts, and what the pairs held out showed.
+"""The sidecar of a file of directions: a JSON file that says how and from which prompts they were made.
 
-A file ``direction.f32`` has ``direction.json`` beside it, in ds4's format ``ds4-directional-steering-v1`` with more
-fields; an engine reads the first alone.
+The sidecar of ``direction.f32`` is ``direction.json``. It has ds4's format ``ds4-directional-steering-v1`` with more
+fields, such as the test on held-out pairs. An engine reads only the file of directions.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ if TYPE_CHECKING:
 
 FORMAT = "ds4-directional-steering-v1"
 COMPONENTS = {"ffn_out": "ffn", "attn_out": "attn"}
-"""What a half layer adds: the point of the pass that is read, and the half that is steered with its direction."""
+"""Maps the intermediate value that directions are built from, the output of FFN or attention, to the field of
+``Steering`` with the scale for this output."""
 
 
 def beside(path: str | os.PathLike[str]) -> Path:
-    """Return the path of the sidecar of a file of directions."""
+    """Return the path of the sidecar of the file of directions at ``path``: the same name with suffix .json."""
     return Path(path).with_suffix(".json")
 
 
@@ -40,10 +41,15 @@ def describe(
     engine: Engine, built: Built, options: Options, component: str, thinking: str, system: str,
     files: Mapping[str, tuple[str, str]], used: Sequence[str], command: Sequence[str],
 ) -> dict[str, Any]:  # fmt: skip
-    """Return the fields of a sidecar.
+    """Return the content of a sidecar as a dict.
 
-    files  name and text of the files of prompts, by their fields "good_file" and "bad_file"
-    used   the prompts that the directions were built from
+    built      the directions and their test
+    options    how they were built
+    component  "ffn_out" or "attn_out"
+    thinking   thinking mode of the prompts; ``system`` is their system message
+    files      (name, text) of the files of prompts, under the keys "good_file" and "bad_file"
+    used       the prompts that the directions were built from
+    command    command line of this process
     """
     return {
         "format": FORMAT,
@@ -71,12 +77,15 @@ def describe(
 
 
 def numbers(interval: Interval) -> list[float | None]:
-    """Return estimate, low and high as JSON has them: null where unknown."""
+    """Return [estimate, low, high] of an interval, with None for infinite values, which JSON cannot express."""
     return [value if abs(value) < float("inf") else None for value in (interval.estimate, interval.low, interval.high)]
 
 
 def check_free(path: str | os.PathLike[str], *inputs: str) -> None:
-    """Raise UsageError if directions at ``path``, or their sidecar, would overwrite an input or what is no sidecar."""
+    """Raise UsageError if writing directions to ``path``, and their sidecar, would overwrite a file of the user.
+
+    That is one of ``inputs``, or a file in the place of the sidecar that is not a sidecar.
+    """
     taken = [os.path.realpath(name) for name in inputs]
     for name in (Path(path), beside(path)):
         if os.path.realpath(name) in taken:
@@ -86,7 +95,7 @@ def check_free(path: str | os.PathLike[str], *inputs: str) -> None:
 
 
 def _fields(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return what the file beside ``path`` says, {} if it is no sidecar."""
+    """Return the content of the sidecar of ``path``, {} if there is none or the file is something else."""
     try:
         fields = json.loads(beside(path).read_bytes())
     except (OSError, ValueError):
@@ -101,9 +110,10 @@ def write(path: str | os.PathLike[str], fields: Mapping[str, Any]) -> None:
 
 
 def read(path: str | os.PathLike[str], rows: np.ndarray) -> dict[str, Any]:
-    """Return the sidecar of the file at ``path`` with directions ``rows``, or {} if there is none.
+    """Return the content of the sidecar of the file at ``path``, or {} if there is none.
 
-    Raise DataError if it is not one, or of other directions. ds4's own have fewer fields, and no digest.
+    Raise DataError if the file is not a sidecar, or if its digest shows that it belongs to other directions than
+    ``rows``. Sidecars written by ds4 have fewer fields and no digest.
     """
     if not beside(path).exists():
         return {}

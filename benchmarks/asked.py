@@ -1,10 +1,10 @@
-"""Simulated questions: the difficulty of each, and how a worse engine answers them.
+"""Simulated test questions, and how an engine answers them that has become worse (a *loss*).
 
-Each question has a probability of being answered rightly, drawn from a U-shaped distribution: most questions are nearly
-always right or nearly always wrong, as with real packs and real models. A loss takes one of two forms:
+Each question has a probability of being answered correctly, drawn from a U-shaped distribution: most questions are
+nearly always or nearly never answered correctly, as with real question packs and models. A loss takes one of two forms:
 
 everywhere   every question becomes harder, some more than others
-some         a share of the questions is almost always wrong, the others stay as they were
+some         a share of the questions is almost always answered wrongly, the others stay as they were
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from scipy import special
 
 Rng = np.random.Generator
 Loss = Callable[[Rng, np.ndarray, float], np.ndarray]
-"""Type of a function that returns the probabilities (n,) of right answers after a loss.
+"""Type of a function that returns the probabilities (n,) of correct answers after a loss.
 
-Arguments: random generator, probabilities (n,) before the loss, size of the loss.
+Its arguments are a random generator, the probabilities (n,) before the loss, and the size of the loss.
 """
 
 ENDS = 0.7, 0.3
@@ -28,7 +28,7 @@ LEFT = 0.1
 
 
 def questions(rng: Rng, n: int) -> np.ndarray:
-    """Draw the probabilities (n,) that each question is answered rightly."""
+    """Draw, for each of n questions, the probability (n,) that it is answered correctly."""
     return rng.beta(*ENDS, n)
 
 
@@ -47,12 +47,12 @@ LOSSES: dict[str, Loss] = {"everywhere": everywhere, "some": some}
 
 
 def scores(rng: Rng, p: np.ndarray, epochs: int) -> np.ndarray:
-    """Draw the score (n,) of each question: the mean of right answers over ``epochs`` tries."""
+    """Draw the score (n,) of each question: the share of correct answers in ``epochs`` tries."""
     return rng.binomial(epochs, p) / epochs
 
 
 def mean_loss(loss: Loss, size: float) -> float:
-    """Return the expected loss of score of an engine with this loss, by simulation."""
+    """Return by how much an engine's score is expected to fall with this loss, by simulation."""
     rng = np.random.default_rng(1)
     p = questions(rng, 400_000)
     return float((p - loss(rng, p, size)).mean())

@@ -31,13 +31,14 @@ from .patients import KINDS, LENGTHS, MODES_ALONE, Patient, draw, library_of
 
 BINS = (0.0, 0.5, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0001)
 EQUAL = {"scaled": "logit_scale"}
-"""Names of the same numbers: logits that the engine scales, and logits scaled when they were written down."""
+"""Two names of the same mistake: logits scaled in the engine, and logits scaled when they are written to a file."""
 RIDGE = 1.0
 """Weight of the ridge penalty on coefficients, so that few trials of a kind do not give certainty."""
 
 
 def outcome(patient: Patient, diagnosis: Diagnosis) -> dict[str, Any]:
-    """Return the record of one trial: the truth, the verdict, its features, and whether it is right."""
+    """Return the record of one trial: the patient's true mistakes, the verdict and its features, and whether it is
+    right."""
     return {
         "trial": patient.trial, "kind": patient.kind, "mode": patient.mode, "truth": patient.truth,
         "size": patient.size, "effect": patient.effect, "flips": patient.flips, "positions": len(patient.seen.rows),
@@ -82,10 +83,12 @@ def collect(path: Path, trials: range) -> None:
 
 
 def priors(engine: Engine) -> dict[str, Any]:
-    """Return the prior of each rounding set and kind of explanation: its share among the patients of ``draw``.
+    """Return the prior of each rounding set (which values the engine rounds) and kind of explanation: its share among
+    the patients of ``draw``.
 
-    Mistakes around the model (slips) are individually as likely as those of the library. Mistakes without a name are
-    equally often a part, a late onset or a pair of known ones, and none of these.
+    Each mistake outside the model, such as in the tokenizer (a slip), is as likely as each mistake in the library of
+    known ones. A mistake that has no name is, equally often, part of a known mistake, a known mistake that sets in
+    late, a pair of known ones, or none of these.
     """
     kind_share = 1 / len(KINDS)
     modes = MODES_ALONE + (1 - MODES_ALONE) * len(MODE_NAMES) / len(ROUNDING)
@@ -110,9 +113,10 @@ def priors(engine: Engine) -> dict[str, Any]:
 
 
 def logistic(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Fit a ridge-penalised logistic regression; return coefficients (features + 1,).
+    """Fit a logistic regression with a ridge penalty; return its coefficients (features + 1,).
 
-    x: features (n, features); y: 0 or 1 (n,).
+    x: features (n, features)
+    y: outcomes (n,), 0 or 1
     """
     a = np.column_stack((np.ones(len(x)), x))
     penalty = np.array([1e-3] + [RIDGE] * x.shape[1])
@@ -126,13 +130,14 @@ def logistic(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def fit(records: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
-    """Fit the coefficients of confidence to records; return them by kind of verdict."""
+    """Fit to records of trials the coefficients that turn features into a confidence; return them by kind of
+    verdict."""
     coefficients = {}
     for kind in FEATURES:
         chosen = [r for r in records if kind_of(r["verdict"]) == kind]
         x = np.array([vector(kind, r["features"]) for r in chosen]).reshape(len(chosen), len(FEATURES[kind]))
         y = np.array([float(r["right"]) for r in chosen])
-        # add one right and one wrong verdict: dozens of trials without an error are no certainty
+        # add one right and one wrong verdict, because dozens of trials without an error are not certainty
         middle = x.mean(axis=0, keepdims=True) if len(chosen) else np.zeros((1, len(FEATURES[kind])))
         x, y = np.concatenate((x, middle, middle)), np.append(y, (1.0, 0.0))
         coefficients[kind] = [round(float(v), 5) for v in logistic(x, y)]
@@ -156,8 +161,8 @@ def reliability(records: Sequence[dict[str, Any]], coefficients: dict[str, list[
 def acquittals(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Count engines with a mistake that were called clean.
 
-    Also counts, of these, the engines whose best token changes by a margin, and those whose mistake is larger than the
-    verdict claims to detect.
+    Of these, also count the engines in which the mistake changes the best token by a margin above noise, and those
+    whose mistake is larger than the size that the verdict claims to detect.
     """
     wrong = [r for r in records if r["kind"] != "clean"]
     cleared = [r for r in wrong if kind_of(r["verdict"]) == "clean"]
@@ -200,7 +205,7 @@ def main() -> int:
 
 
 def fitted(records: list[dict[str, Any]]) -> dict[str, Any]:
-    """Fit on even trials and check on odd ones; print and return the results."""
+    """Fit the coefficients on even trials and check them on odd ones; print and return the results."""
     held_out = [r for r in records if r["trial"] % 2]
     coefficients = fit([r for r in records if r["trial"] % 2 == 0])
     checked = reliability(held_out, coefficients)

@@ -38,7 +38,7 @@ WORKERS, TOKENS, PROMPT, CHUNK = 2, 24, 1024, 128
 
 
 def layouts(path: str, workers: int) -> dict[str, str]:
-    """Return the layouts by hand of one worker and of all, balanced by the bytes that a token reads."""
+    """Return, for one worker and for all of them, which layers each has, balanced by the bytes that a token reads."""
     with open_source(path) as source:
         shape = arch_of(source).read_shape(source)
         parts = balanced(layer_bytes(source, shape), workers)
@@ -47,10 +47,10 @@ def layouts(path: str, workers: int) -> dict[str, str]:
 
 
 def decode(engine: Engine) -> dict[str, Any]:
-    """Return ms of tokens: in all, computing and travelling."""
+    """Return the times of decoded tokens in ms: in total, for computing, and for travelling between workers."""
     session = engine.session(256)
     session.sync([1, 2, 3])
-    for token in range(8):  # every kind of token is recorded
+    for token in range(8):  # so that each kind of pass has been recorded before tokens are timed
         session.append(token)
     times = engine.model.times  # type: ignore[attr-defined]
     times.clear()
@@ -66,7 +66,7 @@ def decode(engine: Engine) -> dict[str, Any]:
 
 
 def prefill(engine: Engine, prompt: int) -> float:
-    """Return seconds of a prompt."""
+    """Return the seconds that a prompt of ``prompt`` tokens takes."""
     ids = np.random.default_rng(1).integers(0, engine.shape.vocab, prompt).tolist()
     session = engine.session(prompt + 1)
     started = time.perf_counter()
@@ -75,7 +75,7 @@ def prefill(engine: Engine, prompt: int) -> float:
 
 
 def measured(path: str, rounds: int) -> dict[str, list[Any]]:
-    """Return the figures of all rounds."""
+    """Run all rounds on the model file ``path``; return the figures of each measurement by name."""
     import distributed
 
     cores = usable_cores()
@@ -96,7 +96,7 @@ def measured(path: str, rounds: int) -> dict[str, list[Any]]:
 
 
 def rows(figures: dict[str, list[Any]]) -> Iterator[Row]:
-    """Yield the rows of the table."""
+    """Yield the rows of the table for these figures."""
     for name in ("one", "several"):
         tokens = figures[f"decode {name}"]
         for what, key in (("token", "token"), ("computing", "compute"), ("travelling", "travel")):
@@ -111,7 +111,7 @@ def rows(figures: dict[str, list[Any]]) -> Iterator[Row]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure and print."""
+    """Run the benchmark and print its table; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("-m", "--model", required=True)
     parser.add_argument("--rounds", type=int, default=3)

@@ -1,4 +1,4 @@
-"""Settings of one run of ``benchmarks.cpu``, which its sections share."""
+"""Settings of one run of ``benchmarks.cpu``, shared by the sections of its table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ from .harness import Budget
 
 @dataclass
 class Context:
-    """``quick``: small sizes and few rounds; ``model``: path of the model slice to measure."""
+    """What the sections of a run share.
+
+    quick: whether to measure with small sizes and few rounds
+    model: path of the model slice to measure
+    """
 
     quick: bool
     threads: int
@@ -21,14 +25,14 @@ class Context:
 
     @property
     def rounds(self) -> int:
-        """Number of rounds per figure."""
+        """Return the number of rounds per figure."""
         return 3 if self.quick else 9
 
     @cached_property
     def engine(self) -> Engine:
-        """The engine on the model slice in mode ds4, opened once with every page mapped.
+        """Return the engine on the model slice in mode ds4, which is opened once, with every page of the file mapped.
 
-        Figures then measure arithmetic and memory, not page faults of experts used for the first time.
+        Figures then measure arithmetic and memory rather than page faults of experts used for the first time.
         """
         engine = Engine.open(self.model, numerics="ds4", threads=self.threads)
         for _ in engine.source.touch():

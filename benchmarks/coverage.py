@@ -37,7 +37,7 @@ Draw = Callable[[Rng, int], tuple[tuple[Any, ...], float]]
 
 @dataclass(frozen=True)
 class Case:
-    """An interval, and the distribution of the data on which it is tried."""
+    """A kind of confidence interval, and the distribution of the simulated data on which it is tried."""
 
     kind: str
     data: str
@@ -46,14 +46,15 @@ class Case:
 
     @property
     def name(self) -> str:
-        """Name of the case, as in the table and for ``--only``."""
+        """Return the name of the case, as in the table and for ``--only``."""
         return f"{self.kind}, {self.data}"
 
 
 def coverage(case: Case, n: int, trials: int, seed: int = SEED) -> tuple[float, int]:
-    """Simulate one cell; return (share of the intervals that contain the truth, number of intervals).
+    """Simulate one cell of the table with n values per trial; return (share of the intervals that contain the truth,
+    number of intervals).
 
-    The share is NaN if no interval could be given. ``n``: values per trial.
+    The share is NaN if no interval could be given.
     """
     rng = np.random.default_rng([seed, n, *case.name.encode()])
     count = covering = 0
@@ -65,7 +66,7 @@ def coverage(case: Case, n: int, trials: int, seed: int = SEED) -> tuple[float, 
     return (covering / count if count else float("nan")), count
 
 
-# --- noise of one value: (rng, shape) to values whose centre is 0
+# --- noise of one value: functions from (rng, shape) to values whose centre is 0
 
 Noise = Callable[[Rng, Any], np.ndarray]
 
@@ -105,12 +106,13 @@ def _centre(name: str) -> Draw:
 
 
 def _hodges_lehmann(pairs: np.ndarray) -> float:
-    """Return the centre of the distribution of pairs (2, n): half of all means of two lie below it."""
+    """Return the centre of a distribution, from pairs (2, n) of its values: the median of the pairs' means."""
     return float(np.median(pairs.mean(axis=0)))
 
 
 def _rounds(name: str, depths: int = 8) -> Draw:
-    """Draw rounds of eight depths with errors common to a round, so that rows are not independent."""
+    """Draw rounds of measurements at several depths (positions in the context), with errors common to each round, so
+    that its values are not independent."""
 
     def cells(rng: Rng, n: int) -> np.ndarray:
         return 0.01 * rng.normal(size=(n, 1)) + 0.02 * NOISE[name](rng, (n, depths))
@@ -126,7 +128,7 @@ def _two(one: str, other: str, times: float = 1.0) -> Draw:
 
 
 def _texts(name: str, lengths: str) -> Draw:
-    """Draw NLL differences of texts: a difference of each text, and noise of its tokens."""
+    """Draw differences of NLL over texts: each text has a difference of its own, and its tokens have noise."""
 
     def draw(rng: Rng, n: int) -> tuple[tuple[Any, ...], float]:
         if lengths == "like":
@@ -142,8 +144,8 @@ def _texts(name: str, lengths: str) -> Draw:
 
 
 def _changes(share: float, levels: int = 1) -> Draw:
-    """Draw answers of A and B to the same questions, which agree on all but ``share``: right or wrong, or parts of
-    it."""
+    """Draw scores of two engines A and B on the same questions, which agree on all but a share of them. With one level
+    a score is 0 or 1, with more also parts of it."""
 
     def draw(rng: Rng, n: int) -> tuple[tuple[Any, ...], float]:
         a = rng.binomial(levels, 0.6, n) / levels
@@ -154,8 +156,8 @@ def _changes(share: float, levels: int = 1) -> Draw:
 
 
 def _asked(epochs: int, same_questions: bool = False) -> Draw:
-    """Draw scores of questions of varying difficulty; the truth is that of all such questions, or (``same_questions``)
-    of these very ones, asked infinitely often."""
+    """Draw scores of questions of varying difficulty. The truth is the mean score over all such questions or, with
+    ``same_questions``, over just these, asked infinitely often."""
 
     def draw(rng: Rng, n: int) -> tuple[tuple[Any, ...], float]:
         p = asked.questions(rng, n)
@@ -165,7 +167,8 @@ def _asked(epochs: int, same_questions: bool = False) -> Draw:
 
 
 def _lost(kind: str, size: float, epochs: int) -> Draw:
-    """Draw changes from A to B, who lost ``size`` of what A knows, for the same questions."""
+    """Draw changes of score from engine A to engine B, which has a loss of this kind and size (``asked``), on the same
+    questions."""
     loss = asked.LOSSES[kind]
     truth = -asked.mean_loss(loss, size)
 
@@ -177,7 +180,8 @@ def _lost(kind: str, size: float, epochs: int) -> Draw:
 
 
 def _shares(low: float, high: float, levels: int = 1) -> Draw:
-    """Draw scores of questions with a probability of being right drawn anew for each trial."""
+    """Draw scores of questions whose probability of a correct answer, between ``low`` and ``high``, is drawn anew for
+    each trial."""
 
     def draw(rng: Rng, n: int) -> tuple[tuple[Any, ...], float]:
         p = rng.uniform(low, high)
@@ -187,7 +191,7 @@ def _shares(low: float, high: float, levels: int = 1) -> Draw:
 
 
 TIMES = {1: "once", 4: "four times", 16: "16 times"}
-"""Epochs, for names of cases."""
+"""How often each question is asked (epochs), in words for the names of cases."""
 
 CASES = (
     *(

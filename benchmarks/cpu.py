@@ -34,7 +34,7 @@ SECTIONS: dict[str, tuple[Callable[[Context], Iterator[Row]], float]] = {
 
 
 def run(context: Context, chosen: Sequence[str]) -> Iterator[Row]:
-    """Yield the rows of the chosen sections; one with the reason for what was not measured."""
+    """Yield the rows of the chosen sections; for a section that could not be measured, a row with the reason."""
     for name in chosen:
         work, least = SECTIONS[name]
         if sys.stderr.isatty():
@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     model = args.model or slice_path(4, 8 if args.quick else 256, 4096, "q2")
     threads = min(2, available_cores())
-    CPU().load()  # a machine's first run compiles for minutes, which is no part of the budget
+    CPU().load()  # the first run on a machine compiles for minutes, which the time budget does not include
     budget = Budget(QUICK_SECONDS if args.quick else None)
     # keep what libraries print out of the JSON
     with contextlib.redirect_stdout(sys.stderr):

@@ -1,8 +1,9 @@
-"""Sessions at a given depth for timing, with random rows in the KV cache instead of computed ones.
+"""Sessions at a given depth (number of tokens in the context) for timing, with random rows in the KV cache instead of
+computed ones.
 
-A token's cost depends on the number of rows, not on their values. The random rows have the spread and the rounding of
-real ones (attention rows E4M3 in binary16, indexer rows E2M1), so that every kernel takes its usual path. Predictions
-of such a session mean nothing.
+The time of a token depends on the number of cache rows, not on their values. The random rows have the spread and the
+rounding of real ones (attention rows E4M3 in binary16, indexer rows E2M1), so that every kernel takes its usual path.
+Predictions of such a session mean nothing.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def session_at(engine: Engine, pos: int, ctx: int | None = None) -> Session:
 
 
 def _fill(ops: Any, rows: np.ndarray, source: np.ndarray, count: int, rng: np.random.Generator) -> None:
-    """Draw ``count`` rows in a shuffled order that differs between pieces."""
+    """Fill the first ``count`` cache rows with copies of ``source``, each rotated by a random number of rows."""
     for start in range(0, count, PIECE):
         end = min(start + PIECE, count)
         ops.fill(rows[start:end], np.roll(source, int(rng.integers(PIECE)), axis=0)[: end - start])

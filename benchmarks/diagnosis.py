@@ -44,7 +44,7 @@ BARS = {None: 0.95, 20: 0.80}
 
 
 class Unkept(Signatures):
-    """Signatures kept in memory only: those of prompts used once should not fill the disk cache."""
+    """Signatures of known mistakes, kept in memory only: those of prompts used once should not fill the disk cache."""
 
     def _loaded(self, name: str, compute: Callable[[], Signature]) -> Signature:
         return compute()
@@ -55,13 +55,13 @@ class Unkept(Signatures):
 
 @dataclass
 class Tally:
-    """Counts of trials by outcome, and a remark for each wrong one."""
+    """Counts of trials by outcome, and a remark for each trial with a wrong verdict."""
 
     counts: Counter[str] = field(default_factory=Counter)
     remarks: list[str] = field(default_factory=list)
 
     def add(self, outcome: str, remark: str = "", good: bool = True) -> None:
-        """Count one trial; ``remark`` is kept if it is not ``good``."""
+        """Count one trial with this outcome; unless it is ``good``, keep the remark."""
         self.counts[outcome] += 1
         if not good:
             self.remarks.append(remark)
@@ -72,7 +72,7 @@ class Tally:
 
 
 def says(diagnosis: Diagnosis) -> str:
-    """Return a diagnosis in a few words."""
+    """Return a diagnosis in a few words, for remarks."""
     return f"{diagnosis.fault or diagnosis.verdict} ({diagnosis.confidence:.3f}, first {diagnosis.first_position})"
 
 
@@ -80,9 +80,10 @@ def says(diagnosis: Diagnosis) -> str:
 
 
 def inside(engine: Engine, mode: str, seed: int) -> Iterator[tuple[str, Signatures, Observation]]:
-    """Yield (name, signatures, observation) for every mistake inside the model that exceeds float noise.
+    """Yield (name, signatures of known mistakes, observed logits) for every mistake inside the model whose effect
+    exceeds float noise.
 
-    Mistakes that need a longer prompt get it; those about roundings that ``mode`` does not have are made in mode qat.
+    Mistakes that need a longer prompt get one; those in roundings that ``mode`` does not have are made in mode qat.
     """
     mixed, long = (Signatures(engine, PROMPTS[name]()) for name in ("mixed", "long"))
     for fault in LIBRARY.values():
@@ -94,9 +95,9 @@ def inside(engine: Engine, mode: str, seed: int) -> Iterator[tuple[str, Signatur
 
 
 def outside(engine: Engine, mode: str, seed: int) -> Iterator[tuple[str, Signatures, Observation]]:
-    """Yield (name, signatures, observation) for every mistake outside the model.
+    """Yield (name, signatures of known mistakes, observed logits) for every mistake outside the model.
 
-    These concern BOS, rows, columns, temperature, tokenizer and template.
+    These are in the BOS token, rows or columns of the logits, temperature, tokenizer and chat template.
     """
     library = Signatures(engine, PROMPTS["mixed"]()[:120])
     ids, bos = library.ids.tolist(), engine.tokenizer.bos
@@ -114,7 +115,7 @@ def outside(engine: Engine, mode: str, seed: int) -> Iterator[tuple[str, Signatu
     yield "ids_up", library, from_logits(ids, np.roll(clean, 1, axis=1))
     yield "ids_down", library, from_logits(ids, np.roll(clean, -1, axis=1))
     yield "scaled", library, from_logits(ids, clean / 0.7)
-    # prompts of text, and what 32 tokens after them show
+    # prompts of text, observed together with the 32 tokens after them
     prompt = encode_chat_prompt(engine.tokenizer, "", "In 1998 the mill ground 1200 sacks. How many a month?", "none")
     answer = rng.integers(0, 256, 32).tolist()
     chat = Signatures(engine, prompt + answer)
@@ -127,7 +128,10 @@ def outside(engine: Engine, mode: str, seed: int) -> Iterator[tuple[str, Signatu
 
 
 def faults(engine: Engine, mode: str = "exact", seed: int = 11, top: int | None = None) -> Tally:
-    """Diagnose every mistake of the library once; ``top``: number of log probabilities observed, None: all logits."""
+    """Diagnose an engine with each mistake of the library in turn; return the outcomes.
+
+    top: number of log probabilities observed per position; None: all logits are
+    """
     tally = Tally()
     for source in (inside, outside):
         for name, library, observation in source(engine, mode, seed):
@@ -144,10 +148,11 @@ def faults(engine: Engine, mode: str = "exact", seed: int = 11, top: int | None 
 
 
 def clean(engine: Engine, trials: range, modes: tuple[str, ...] = tuple(ROUNDING)) -> Tally:
-    """Diagnose clean engines of all rounding sets on random prompts of 16 to 64 tokens.
+    """Diagnose engines without a mistake, with each choice of rounded values (rounding set), on random prompts of 16 to
+    64 tokens.
 
-    Full logits and top-20 are observed alternately. Trial ``i`` is the same in any range, so that a long run can be
-    split.
+    All logits and the 20 largest are observed alternately. Trial ``i`` is the same in any range, so that a long run can
+    be split.
     """
     tally = Tally()
     for trial in trials:
@@ -169,10 +174,10 @@ def clean(engine: Engine, trials: range, modes: tuple[str, ...] = tuple(ROUNDING
 
 
 def held_out(engine: Engine, trials: range) -> Tally:
-    """Diagnose engines with mistakes that the library lacks; the trial number determines all else about them.
+    """Diagnose engines with mistakes that the library does not have; the trial number determines everything else.
 
-    A "clean" verdict is right only for a mistake below the size that the verdict states, and never if the best token
-    changes by a margin.
+    A verdict "clean" counts as right only if the mistake is below the size that the verdict states, and never if the
+    mistake changes the best token by a margin above noise.
     """
     tally = Tally()
     for trial in trials:

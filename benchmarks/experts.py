@@ -1,14 +1,15 @@
-"""A model larger than memory: decode with a cache of experts, against plain mapping and against computing alone.
+"""Decoding with a model larger than memory: a cache of experts, compared with plainly mapping the file, and with having
+everything in memory.
 
     python -m ds4ref.cli.ds4 nano slice slice.gguf && python -m benchmarks.experts slice.gguf
 
-Every run is a process of its own in a control group with a memory limit, and starts with the file out of the page
-cache; targets take turns:
+Every run is a separate process in a control group with a memory limit, and starts without the file in the system's page
+cache. The targets take turns:
 
-    plain      the mapped file, no advice
-    advised    the same, chosen experts asked for
-    cached     a cache of experts
-    memory     the same with everything in it, without a limit: computing alone
+    plain      map the file; nothing else
+    advised    the same, but ask the system to read chosen experts ahead (madvise)
+    cached     use a cache of experts
+    memory     the same with all experts in it and no memory limit, which leaves the time of computing alone
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ ROOT = Path("/sys/fs/cgroup")
 
 @contextmanager
 def memory_group(limit: int) -> Iterator[Path]:
-    """Create a control group limited to ``limit`` bytes; SystemExit where that is impossible."""
+    """Create a control group that may use ``limit`` bytes of memory, and yield its folder; raise SystemExit if that is
+    impossible."""
     for root, name in ((ROOT / "memory", "memory.limit_in_bytes"), (ROOT, "memory.max")):
         group = root / f"ds4ref-{os.getpid()}"
         with suppress(OSError):
@@ -57,7 +59,10 @@ def _bytes_read() -> int:
 
 
 def child(model: str, target: str, group: str) -> dict[str, Any]:
-    """Return, in the child, what a target measured."""
+    """Measure one target, in the process started for it: return its figures, such as ms per token.
+
+    group: folder of the control group to run in; "" for none
+    """
     if group:
         Path(group, "cgroup.procs").write_text(str(os.getpid()))
     handle = os.open(model, os.O_RDONLY)
@@ -72,7 +77,7 @@ def child(model: str, target: str, group: str) -> dict[str, Any]:
         options = {"expert_cache": 1 << 40}
     with Engine.open(model, numerics="ds4", **options) as engine:
         session = engine.session(256)
-        # a prompt of 2 tokens, those of the warm-up, and those that are timed
+        # a prompt of 2 tokens, then tokens to warm up, then those that are timed
         ids = np.random.default_rng(6).integers(3, engine.shape.vocab, 2 + WARM + TOKENS).tolist()
         session.sync(ids[:2])
         cache = engine.model.experts.resident
@@ -101,7 +106,7 @@ def child(model: str, target: str, group: str) -> dict[str, Any]:
 
 
 def measure(model: str, rounds: int, limit: int) -> Iterator[Row]:
-    """Run the targets in turn; yield their figures."""
+    """Run the targets in turn for some rounds, with ``limit`` bytes of memory; yield the rows of the table."""
     results: dict[str, list[dict[str, Any]]] = {name: [] for name in TARGETS}
     with memory_group(limit) as group:
 
@@ -128,7 +133,7 @@ def measure(model: str, rounds: int, limit: int) -> Iterator[Row]:
 
 
 def main() -> None:
-    """Run the benchmark."""
+    """Run the benchmark (or, in a process that it started, one target) and print the result."""
     parser = argparse.ArgumentParser(description="decode of a model larger than memory")
     parser.add_argument("model")
     parser.add_argument("-r", "--rounds", type=int, default=5)

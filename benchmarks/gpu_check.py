@@ -41,9 +41,9 @@ from .harness import Budget, OutOfTime, Row, print_table
 
 ROOT = Path(__file__).resolve().parents[1]
 SECONDS = 470.0
-"""Default time limit of everything: eight minutes, less start and stop."""
+"""Default time limit of all parts together: eight minutes, less the time to start and stop."""
 ASKING = 60.0
-"""Seconds at most for the question which GPU there is."""
+"""Maximum seconds for finding out which GPU there is."""
 DEVICE = "benchmarks.gpu_check:device"
 PARTS = {
     "products": (0.25, "benchmarks.gpu_products:measure"),
@@ -51,12 +51,18 @@ PARTS = {
     "models": (0.25, "benchmarks.gpu_models:measure"),
     "ops": (0.3, "benchmarks.gpu_ops:measure"),
 }
-"""Share of the time, and MODULE:FUNCTION, of every part. What one part leaves is the later ones'."""
+"""Name of each part -> its share of the time, and its function as MODULE:FUNCTION. Later parts may use the time that
+earlier ones leave."""
 
 
 @dataclass
 class Check:
-    """What a part is given: whether it is a rehearsal without a GPU, its time, and where its messages go."""
+    """The argument of a part's function.
+
+    tell       function that sends a message (a dictionary, such as a row of the table) to the main process
+    rehearsal  whether this is a rehearsal without a GPU
+    budget     the time that the part may take
+    """
 
     tell: Callable[[dict[str, Any]], None]
     rehearsal: bool = False
@@ -66,7 +72,8 @@ class Check:
         self, item: str, value: float | None, unit: str = "", bar: float | None = None, better: str = "higher",
         note: str = "", timed: bool = False,
     ) -> None:  # fmt: skip
-        """Add a row to the table; ``timed``: whether the value depends on the clock."""
+        """Add a row to the table (arguments as in ``harness.Row``); a value that is ``timed``, such as a speed, is left
+        out in a rehearsal."""
         if timed and self.rehearsal:
             value, bar, note = None, None, "a rehearsal has no speed"
         value = None if value is None else float(value)
@@ -78,7 +85,8 @@ class Check:
 
 
 def device(check: Check) -> None:
-    """Tell what GPU there is, or why none can be used; in a rehearsal, whether kernels can be compiled."""
+    """Report to the main process which GPU there is, or why none can be used; in a rehearsal, why kernels cannot be
+    compiled, if so."""
     if check.rehearsal:
         from tests.kernels.cuda.lowering.hosted import missing
 
@@ -98,7 +106,10 @@ def device(check: Check) -> None:
 
 
 def perform(work: str, check: Check) -> None:
-    """Do the work of a part in this process, and tell how it ended."""
+    """Run a part in this process, and report to the main process how it ended.
+
+    work: the part's function, as MODULE:FUNCTION
+    """
     try:
         module, _, name = work.partition(":")
         function = getattr(import_module(module), name)
@@ -117,7 +128,8 @@ def perform(work: str, check: Check) -> None:
 
 
 def end_with_parent() -> None:
-    """Kill this process's group once the parent, which holds the other end of stdin, is gone."""
+    """Wait until the parent process, which holds the other end of stdin, is gone; then kill this process and those that
+    it started."""
     while os.read(0, 1 << 10):
         pass
     os.killpg(0, signal.SIGKILL)
@@ -125,7 +137,13 @@ def end_with_parent() -> None:
 
 @dataclass
 class Record:
-    """The results of one run: facts about machine and device, rows by part, how each part ended; and their file."""
+    """The results of one run, and the file that they are written to.
+
+    out    the file
+    facts  information about machine and GPU
+    rows   (name of the part, row of the table)
+    parts  name of a part -> how it ended, and the like
+    """
 
     out: Path
     facts: dict[str, Any]
@@ -133,7 +151,8 @@ class Record:
     parts: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def take(self, part: str, line: str) -> None:
-        """Add what a part printed; what is no message goes to stderr."""
+        """Process a line that the process of a part printed: add the message in it (a row, facts about the machine, how
+        the part ended) to the results, or print any other line to stderr."""
         try:
             ((kind, value),) = json.loads(line).items()
         except (ValueError, AttributeError):
@@ -148,19 +167,23 @@ class Record:
         self.save()
 
     def save(self) -> None:
-        """Write the results so far to the output file."""
+        """Write the results so far to the output file, as JSON."""
         rows = [{"part": part, **asdict(row), "met": row.met} for part, row in self.rows]
         with atomic_write(self.out) as file:
             file.write(json.dumps({**self.facts, "parts": self.parts, "rows": rows}, indent=1).encode() + b"\n")
 
     def good(self) -> bool:
-        """Return whether no part failed and no bar was missed."""
+        """Return whether no part failed and every value reached its bar."""
         well = all(part["state"].startswith(("done", "cut short")) for part in self.parts.values())
         return well and not any(row.met is False for _, row in self.rows)
 
 
 def run_part(record: Record, name: str, work: str, seconds: float, rehearsal: bool) -> None:
-    """Run a part as a process, for ``seconds`` at most; it and all that it started are killed in the end."""
+    """Run a part in a separate process, for at most ``seconds``, and add its messages to the record; at the end, kill
+    the process and all that it started.
+
+    work: the part's function, as MODULE:FUNCTION
+    """
     print(f"gpu_check: {name}, {seconds:.0f} s at most", file=sys.stderr, flush=True)
     record.parts[name] = {"state": "running"}
     record.save()
@@ -182,7 +205,7 @@ def run_part(record: Record, name: str, work: str, seconds: float, rehearsal: bo
         assert child.stdout is not None
         for line in child.stdout:
             record.take(name, line)
-            if part["state"] != "running":  # what it left behind may hold the pipe open
+            if part["state"] != "running":  # it has ended, but processes that it started may hold the pipe open
                 break
         if part["state"] == "running" and time.monotonic() - start >= seconds:
             part["state"] = f"killed: not through after {seconds:.0f} s"
@@ -201,7 +224,7 @@ def run_part(record: Record, name: str, work: str, seconds: float, rehearsal: bo
 
 
 def run(record: Record, parts: Mapping[str, tuple[float, str]], seconds: float, rehearsal: bool) -> None:
-    """Run the parts within ``seconds``."""
+    """Run the parts one after the other, within ``seconds`` in total."""
     end = time.monotonic() + seconds
     shares = sum(share for share, _ in parts.values())
     for name, (share, work) in parts.items():
@@ -212,7 +235,10 @@ def run(record: Record, parts: Mapping[str, tuple[float, str]], seconds: float, 
 def main(
     argv: Sequence[str] | None = None, parts: Mapping[str, tuple[float, str]] = PARTS, device: str = DEVICE
 ) -> int:
-    """Run the check; return the exit code. ``parts`` and ``device`` are other ones in tests."""
+    """Run the check; return the exit code.
+
+    parts, device: functions to run instead of the usual ones, for tests
+    """
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.gpu_check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -25,9 +25,10 @@ MODES = ("exact", "qat", "ds4")
 SLICE: dict[str, Any] = {"experts": 8, "vocab": 4096, "recipe": "q2"}
 """Model slice used in all parts: the number of experts changes the file's size, but not the bytes a token reads."""
 EXACT_SHARE = 2e-4
-"""Maximum difference of logits in mode exact, as a share of their standard deviation, explained by summation order."""
+"""Maximum difference of logits in mode exact that the order of sums explains, as a share of their standard
+deviation."""
 TIMES, FLOOR = 2.0, {"exact": 1e-7, "qat": 1e-4, "ds4": 0.0068}
-"""Bar for the median divergence of CPU and GPU: TIMES that of the CPU's decode from its prefill, at least FLOOR.
+"""Bar for the median KL divergence of CPU and GPU: TIMES that of the CPU's decode from its prefill, at least FLOOR.
 
 In mode qat roundings that flip are so rare that the CPU may have none; in ds4 a CPU without AVX-512 sums in one order
 for prefill and decode, and its floor is twice the divergence measured on a CPU with AVX-512.
@@ -40,7 +41,7 @@ REHEARSED = 2
 
 
 class Length(NamedTuple):
-    """Number of prompt tokens, and of tokens decoded after them."""
+    """Number of prompt tokens, and of tokens decoded after the prompt."""
 
     prompt: int
     decoded: int

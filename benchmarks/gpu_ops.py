@@ -40,7 +40,7 @@ def measure(check: Check) -> None:
         for line in lines:
             if line.startswith(("FAILED", "ERROR")):
                 print(line[:300], file=sys.stderr)
-        bar = None if check.rehearsal else 1  # of which most files have no test
+        bar = None if check.rehearsal else 1  # a rehearsal runs only the tests of one op, which most files lack
         check.add(f"{file}: tests that passed", counts.get("passed", 0), "", bar, note=lines[-1].strip("= ")[:200])
         failed = counts.get("failed", 0) + counts.get("error", 0)
         check.add(f"{file}: tests that failed", failed, "", bar=0, better="lower")

@@ -29,7 +29,7 @@ GRAPH_BYTES = 3 << 30
 PINNED_BYTES = 256 << 20
 REPLAYS = 5
 CHAIN = 200
-"""Empty launches in a chain."""
+"""Number of empty launches that are timed together."""
 
 SHAPES = {
     "Q8_0": ((512, 4096), (4096, 2048), (8192, 4096), (32768, 1024), (4096, 8192), (129280, 4096)),
@@ -38,21 +38,24 @@ SHAPES = {
     "IQ2_XXS": ((4096, 4096), (16384, 4096)),
     "F16": ((256, 4096), (8192, 1024), (16384, 4096)),
 }
-"""(rows, columns) of plain products by format: those of a pass of DeepSeek V4 Flash, and larger ones."""
+"""(rows, columns) of the matrices to multiply by, for each format: those of DeepSeek V4 Flash, and larger ones."""
 EXPERTS, USED = 64, 6
 EXPERT_SHAPES = {"IQ2_XXS": (2048, 4096), "Q2_K": (2048, 4096), "Q4_K": (2048, 4096)}
 LARGE = 30_000_000
-"""Minimum bytes of weights for the bar ``BAR`` to apply; below, launch overhead weighs as much as reading."""
+"""Minimum bytes of weights for the bar ``BAR`` to apply; with fewer, a launch costs as much time as reading them."""
 BAR = 0.7
 
 
 def activation(fmt: str) -> str:
-    """Return the rounding of inputs that goes with weights of ``fmt``."""
+    """Return the rounding of inputs that is used with weights of format ``fmt``."""
     return UNITS[fmt].activation if fmt in UNITS else "float"
 
 
 class Bench:
-    """Random bytes on the device as weights, and timing of what reads them; ``small``: for rehearsals."""
+    """A buffer of random bytes on the GPU, which serve as weights, and functions that time what reads them.
+
+    small: use a small buffer and few runs, for rehearsals
+    """
 
     def __init__(self, small: bool = False) -> None:
         self.small, self.ops = small, CUDA()
@@ -64,7 +67,7 @@ class Bench:
         return self.ops.moved(self.rng.standard_normal(shape).astype(np.float32))
 
     def matrices(self, fmt: str, rows: int, n: int, experts: int = 0) -> Iterator[Matrix]:
-        """Yield consecutive matrices, or stacks, of the weights, cyclically."""
+        """Yield matrices (with ``experts``, stacks) made of consecutive bytes of the buffer; at its end begin again."""
         shape = *([experts] if experts else []), rows, FORMATS[fmt].row_bytes(n)
         nbytes = int(np.prod(shape))
         while True:
@@ -73,11 +76,11 @@ class Bench:
                 yield Matrix(fmt, data, rows, n)
 
     def count(self, nbytes: int) -> int:
-        """Return how many launches that read ``nbytes`` each are enough to time."""
+        """Return how many launches, which read ``nbytes`` each, to time together."""
         return 1 if self.small else max(8, min(1000, GRAPH_BYTES // nbytes))
 
     def seconds(self, run: Callable[[], Any]) -> float:
-        """Return the median of a few runs, each to the end of what it launches."""
+        """Return the median seconds of a few calls of ``run``, each timed until the GPU has done what it launched."""
         taken = []
         for _ in range(1 if self.small else REPLAYS + 1):
             start = time.perf_counter()
@@ -87,13 +90,13 @@ class Bench:
         return statistics.median(taken[1:] or taken)
 
     def launches(self, calls: Sequence[Callable[[], Any]]) -> float:
-        """Return microseconds per call, of calls captured in one graph."""
+        """Return the microseconds per call, for calls that launch kernels, captured in one graph."""
         calls[0]()
         self.driver.sync()
         return 1e6 * self.seconds(self.driver.capture([], calls, []).launch) / len(calls)
 
     def recorded(self, calls: Sequence[Callable[[Any], Any]]) -> float:
-        """Return microseconds per call, of calls of ops with a recording."""
+        """Return the microseconds per call, for functions that call ops of a recording, which is then replayed."""
         recording = self.ops.record()
         outs = [call(recording) for call in calls]
         recording.seal(outs[-1])
@@ -111,8 +114,10 @@ class Bench:
 
 
 def dense(bench: Bench, fmt: str, act: str, rows: int, n: int, tokens: int = 1) -> tuple[int, float]:
-    """Time one plain product; return the bytes of its weights and microseconds, as all that follow. Inputs take turns:
-    two products of the same would be one launch."""
+    """Time a product with one matrix; return the bytes of its weights and the microseconds, as the functions below do.
+
+    Consecutive products have different inputs, because two products of the same input would become one launch.
+    """
     nbytes, xs = rows * FORMATS[fmt].row_bytes(n), [bench.normal(tokens, n) for _ in range(2)]
     source = bench.matrices(fmt, rows, n)
     count = bench.count(nbytes) if tokens == 1 else 1 if bench.small else 8
@@ -124,9 +129,9 @@ def dense(bench: Bench, fmt: str, act: str, rows: int, n: int, tokens: int = 1) 
 
 
 def experts(bench: Bench, fmt: str, rows: int, n: int, summed: bool) -> tuple[int, float]:
-    """Time products with USED of EXPERTS expert matrices, different ones for each launch.
+    """Time products with USED out of EXPERTS experts' matrices, different ones in each launch.
 
-    ``summed``: the weighted sum over experts (down projection) instead of separate results.
+    summed: time ``expert_sum``, which adds up the experts' results (down projection), instead of ``expert_linear``
     """
     nbytes, act = USED * rows * FORMATS[fmt].row_bytes(n), activation(fmt)
     w = next(bench.matrices(fmt, rows, n, EXPERTS))
@@ -140,7 +145,7 @@ def experts(bench: Bench, fmt: str, rows: int, n: int, summed: bool) -> tuple[in
 
 
 def mix(bench: Bench, rows: int, n: int) -> tuple[int, float]:
-    """Time the product for the mixing logits of hyper-connections, (rows, n) float weights."""
+    """Time the product that gives the mixing logits of hyper-connections, with (rows, n) float weights."""
     X, source = bench.normal(1, 4, n // 4), bench.matrices("F16", rows, n)
 
     def call(w: Matrix, ops: Any) -> Any:
@@ -150,7 +155,8 @@ def mix(bench: Bench, rows: int, n: int) -> tuple[int, float]:
 
 
 def decode_products(bench: Bench) -> Iterator[tuple[str, str, Callable[[], tuple[int, float]]]]:
-    """Yield name, kind of input and measurement of every product of decode."""
+    """Yield, for every product to time with a single token, its name, the kind of its inputs, and the function that
+    times it."""
     for fmt, shapes in SHAPES.items():
         act = activation(fmt)
         for rows, n in shapes:
@@ -167,7 +173,7 @@ def decode_products(bench: Bench) -> Iterator[tuple[str, str, Callable[[], tuple
 
 
 def launches(check: Check, bench: Bench) -> None:
-    """Add the rows of empty launches: from Python, and in a graph."""
+    """Add the rows for launches of kernels that do nothing: from Python, and in a graph."""
     x, length = bench.normal(32).flat(), 4 if bench.small else CHAIN
 
     def launch() -> None:
@@ -180,7 +186,7 @@ def launches(check: Check, bench: Bench) -> None:
 
 
 def copies(check: Check, bench: Bench) -> None:
-    """Add the rows of copies between the device and page-locked memory of the host."""
+    """Add the rows for copies between the GPU and page-locked memory of the host."""
     pinned, block = bench.driver.pinned(min(PINNED_BYTES, bench.size)), bench.bytes.buffer.block
     works = {
         "to the device": lambda: bench.driver.to_device(block, 0, pinned),

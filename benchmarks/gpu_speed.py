@@ -1,7 +1,7 @@
-"""Decode and prefill on a slice of Flash's dimensions, against the bytes that a token reads.
+"""Speed of decode and prefill with a slice of DeepSeek V4 Flash, compared with the bound by bytes that a token reads.
 
-The slice has 4 layers, one of every kind, and 8 experts instead of 256: a token reads six either way. The bound is
-those bytes over a copy's measured GB/s.
+The slice has 4 layers, one of every kind, and 8 experts instead of 256; a token reads six of them either way. The bound
+is the time that a copy, at its measured GB/s, takes for those bytes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 DEPTHS = (2048, 16384)
 TOKENS = 40
 WARM = 9
-"""Untimed tokens at the start, so that both recordings exist: with and without a closing compression window of 4."""
+"""Untimed tokens at the start, after which both kinds of pass have been recorded: for tokens that complete a
+compression window of 4, and for others."""
 PREFILL = 2048
 DECODE_BAR = 0.5
 
@@ -32,7 +33,7 @@ DECODE_BAR = 0.5
 def per_token(engine: Engine, depth: int, tokens: int, warm: int = WARM) -> float:
     """Return the median seconds per decoded token at ``depth``, after ``warm`` untimed tokens.
 
-    The cache rows before are random (``benchmarks.depth``).
+    The cache rows before them are random (``benchmarks.depth``).
     """
     session = session_at(engine, depth, depth + tokens + warm + 64)
     taken = []

@@ -1,6 +1,7 @@
-"""What benchmarks share: targets that take turns, rows of figures with bars, a time budget, a table or JSON.
+"""What benchmarks share: running targets in turn, rows of figures with bars, a time budget, printing a table or JSON.
 
-On a shared machine only ratios within a round count, so ``interleave`` lets the targets of a comparison take turns.
+A *target* does the work once and returns its time; a *bar* is the value that a figure must reach. On a shared machine
+only ratios within a round are reliable, so ``interleave`` runs the targets of a comparison in turn.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from typing import Any
 from ds4ref.runs.provenance import stamp
 
 Target = Callable[[], float]
-"""Type of a function that does the work once and returns its seconds, or another figure."""
+"""Type of a target: a function that does the work to be measured once and returns its seconds, or another figure."""
 
 
 class OutOfTime(Exception):
-    """Raised when the time budget of the run does not suffice."""
+    """Raised when less is left of the time budget than the next measurement needs."""
 
 
 class Budget:
-    """Time budget of a run in ``seconds``, from now; None is unlimited."""
+    """The time budget of a run: ``seconds`` from now on; None means no limit."""
 
     def __init__(self, seconds: float | None):
         self.seconds, self._start = seconds, time.monotonic()
@@ -40,10 +41,10 @@ class Budget:
 
 
 def clocked(work: Callable[[], object], repeat: int = 1) -> Target:
-    """Return a target that measures the wall time of ``work`` in seconds, the best of ``repeat`` runs in a row.
+    """Return a target that measures the wall time of ``work`` in seconds: the best of ``repeat`` runs in a row.
 
-    A few milliseconds of work are either undisturbed or interrupted for longer than they take; the best of a few is
-    undisturbed. Longer work is run once.
+    Work of a few milliseconds is either undisturbed or interrupted for longer than it takes, so the best of a few runs
+    is undisturbed. Run longer work once.
     """
 
     def once() -> float:
@@ -55,9 +56,10 @@ def clocked(work: Callable[[], object], repeat: int = 1) -> Target:
 
 
 def interleave(targets: Mapping[str, Target], rounds: int, warm: bool = True) -> dict[str, list[float]]:
-    """Run all targets for ``rounds`` rounds in alternating order (AB BA); return each one's results by name.
+    """Run all targets once per round, in alternating order (AB BA), for ``rounds`` rounds; return each one's results by
+    name.
 
-    ``warm``: run one unrecorded round first.
+    warm: run a round first whose results are dropped
     """
     names = list(targets)
     if warm:
@@ -77,10 +79,10 @@ def ratios(above: Sequence[float], below: Sequence[float], factor: float = 1.0) 
 
 @dataclass(frozen=True)
 class Row:
-    """One figure: median ``value`` and range over ``n`` rounds.
+    """One figure of a benchmark, a row of its table: the median ``value`` over ``n`` rounds, and the range.
 
-    ``value`` is None if it was not measured; ``note`` then says why. ``bar``: the value required, None for none;
-    ``better``: "higher" or "lower".
+    ``value`` is None if it was not measured, and ``note`` then says why. ``bar`` is the value that it must reach, None
+    if there is none; ``better`` says which values are better, "higher" or "lower".
     """
 
     item: str
@@ -95,7 +97,7 @@ class Row:
 
     @property
     def met(self) -> bool | None:
-        """Whether the value reaches the bar; None without a value or a bar."""
+        """Return whether the value reaches the bar; None if there is no value or no bar."""
         if self.value is None or self.bar is None:
             return None
         return self.value >= self.bar if self.better == "higher" else self.value <= self.bar
@@ -108,18 +110,18 @@ def row(
     """Return the row of a figure from one sample per round."""
     if not len(samples):
         return Row(item, None, unit, bar, better, n=0, note=note or "not measured")
-    values = [float(sample) for sample in samples]  # NumPy's own floats are no JSON
+    values = [float(sample) for sample in samples]  # NumPy's own floats cannot be written as JSON
     middle, low, high = statistics.median(values), min(values), max(values)
     return Row(item, middle, unit, bar, better, low, high, len(values), note)
 
 
 def document(rows: Sequence[Row], facts: dict[str, Any]) -> str:
-    """Return the rows as a JSON document; ``facts``: about the run, added to each row as ``run``."""
+    """Return the rows as a JSON document, with ``facts`` (information about the run) added to each as ``run``."""
     return json.dumps([{**asdict(r), "met": r.met, "run": facts} for r in rows], allow_nan=False)
 
 
 def show(rows: Sequence[Row], title: str, as_json: bool, **facts: Any) -> None:
-    """Print the rows of a benchmark, as a table or as JSON."""
+    """Print the rows of a benchmark as a table with this title or, if ``as_json``, as JSON with ``facts``."""
     if as_json:
         print(document(rows, facts | stamp()))
     else:
@@ -144,7 +146,7 @@ def print_table(rows: Sequence[Row], title: str) -> None:
         value = f"{_number(r.value)} {r.unit}" if r.value is not None else "-"
         table.add_row(r.item, value, span, _number(r.bar), met, r.note)
     console = Console()
-    # a file or a pipe has no width; the table should not be folded for one
+    # a file or a pipe has no width to which the table would have to be folded
     (console if console.is_terminal else Console(width=170)).print(table)
 
 

@@ -42,10 +42,10 @@ from .harness import Row, add_json, row, show
 CTX, TOKENS = 8192, 16
 PROMPTS = 12
 MEMORY = 8 << 20
-"""Bytes for cached sequences, so small that the cache is full when the measurement begins."""
+"""Bytes for the server's cached sequences, so few that the cache is full when the measurement begins."""
 
 GREEDY, AT_ONCE = 20, 8
-"""One client in GREEDY is greedy: it has AT_ONCE requests in flight."""
+"""One client in GREEDY is greedy: it sends AT_ONCE requests at the same time."""
 
 SYSTEM = "You tell stories. They may be long, but they have an end. " * 6
 ASK = "Tell me one about number {}."
@@ -69,7 +69,7 @@ class Watched(Worker):
         jobs: list[Job] = []
 
         def listener(event: Any) -> None:
-            # Events after the cancellation were computed after it, or just then.
+            # Events that come after the cancellation were computed after it, or at that moment.
             if jobs and isinstance(event, (Delta, Prefill)) and not getattr(event, "finish", ""):
                 pressed = self._pressed.get(id(jobs[0]))
                 if pressed is not None:
@@ -104,14 +104,15 @@ def resources() -> dict[str, int]:
 
 
 def ask(kind: str, url: str, **options: Any) -> Any:
-    """Run the clients' side in another process, with ``options``; return its result."""
+    """Run a job of the clients (``client``) in another process, with ``options``; return its result."""
     command = [sys.executable, "-m", "benchmarks.load", "--client", json.dumps({"kind": kind, "url": url, **options})]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(done.stdout)
 
 
 def load(seconds: float, clients: int, tokens: int = TOKENS, threads: int | None = None, model: str = "") -> dict:
-    """Run ``clients`` clients for ``seconds``, after a warm-up of a fifth of that; return the results."""
+    """Start a server and run ``clients`` clients against it for ``seconds``, after a warm-up of a fifth of that; return
+    the results."""
     with Engine.open(model or random_path(), threads=threads) as engine:
         worker = Watched(engine, ctx=CTX, sequences=Sequences(engine.tokenizer, MEMORY), queue_limit=4 * clients)
         service = Service(worker, apis())
@@ -135,7 +136,7 @@ def settled(service: Service, seconds: float = 30.0) -> int:
     end = time.monotonic() + seconds
     while (service.worker.running or len(service.worker.queue)) and time.monotonic() < end:
         time.sleep(0.05)
-    time.sleep(1.5)  # connections are heard out for a second
+    time.sleep(1.5)  # the server still reads from connections for a second
     return len(service.worker.running) + len(service.worker.queue)
 
 
@@ -143,7 +144,7 @@ def settled(service: Service, seconds: float = 30.0) -> int:
 
 
 def request(api: str, prompt: int, tokens: int) -> tuple[str, dict[str, Any]]:
-    """Return (path, JSON body) of a streaming request; ``prompt``: number of the prompt."""
+    """Return (path, JSON body) of a streaming request to one of the APIs, with prompt number ``prompt``."""
     text = ASK.format(prompt)
     users = [{"role": "user", "content": text}]
     how = {"stream": True, "temperature": 0}
@@ -168,7 +169,7 @@ ENDS = ("data: [DONE]", '"type":"message_stop"', '"type":"response.completed"', 
 
 
 def piece(line: str) -> str:
-    """Return the visible text in one line of an event stream of any API, "" if it has none."""
+    """Return the visible text in one line of any API's event stream, "" if it has none."""
     if not line.startswith("data: {"):
         return ""
     event = json.loads(line.removeprefix("data: "))
@@ -206,7 +207,7 @@ class Crowd:
         greedy = number % GREEDY == 0
         headers = {"session-id": f"client {number}"}
         limits = httpx2.Limits(max_connections=None)
-        # certificates are read once: 200 times took longer than the warm-up, which then asked nothing
+        # certificates are read once, because 200 times took longer than the warm-up, in which nothing was then asked
         shared: dict[str, Any] = {"timeout": 600, "trust_env": False, "limits": limits, "verify": tls_context()}
         async with httpx2.AsyncClient(headers=headers, **shared) as client:
             lines = [self.line(client, number * AT_ONCE + n, greedy) for n in range(AT_ONCE if greedy else 1)]
@@ -215,7 +216,8 @@ class Crowd:
             self.shares.append(served)
 
     async def line(self, client: httpx2.AsyncClient, number: int, greedy: bool) -> int:
-        """Send requests of one client one after the other until the time is over; return the number of answers."""
+        """Send requests of client ``number`` one after the other until the time is over; return the number of
+        answers."""
         rng, served = random.Random(self.seed * 1_000_000 + number), 0
         while time.monotonic() < self.end:
             api, prompt = rng.choice(APIS), rng.randrange(PROMPTS)
@@ -239,7 +241,7 @@ class Crowd:
     async def answer(
         self, client: httpx2.AsyncClient, api: str, prompt: int, pieces: int | None, waits: list[float]
     ) -> str:
-        """Return the text of an answer; raises Left after ``pieces`` pieces of it (None: never)."""
+        """Send a request and return the text of the answer; raise Left after ``pieces`` pieces of it (None: never)."""
         begun, texts, ended = time.monotonic(), list[str](), False
         path, body = request(api, prompt, self.tokens)
         async with client.stream("POST", self.url + path, json=body) as response:
@@ -257,7 +259,7 @@ class Crowd:
 
 
 def alone(url: str, tokens: int) -> dict[str, list[str]]:
-    """Return the answers to each request on an idle server, to compare with."""
+    """Return the answers to every request on an idle server, with which later answers are compared."""
     answers: dict[str, list[str]] = {api: [] for api in APIS}
     with httpx2.Client(timeout=60, trust_env=False) as client:
         for api in APIS:
@@ -270,14 +272,14 @@ def alone(url: str, tokens: int) -> dict[str, list[str]]:
 
 
 def client(options: dict[str, Any]) -> Any:
-    """Run one job of the clients' process and return its result."""
+    """Do one job of the clients' process, as ``options`` say, and return its result."""
     if options.pop("kind") == "crowd":
         return asyncio.run(Crowd(**options).run())
     return alone(**options)
 
 
 def rows(result: dict[str, Any]) -> Iterator[Row]:
-    """Yield the figures of a load test."""
+    """Yield the rows of the table for the result of a load test."""
     late, before = result["late"], result["before"]
     yield Row("answers", result["answers"], note=f"{result['left']} requests were abandoned")
     for name, what in (("wrong", "other answers than alone"), ("failed", "broken answers"), ("live", "still running")):

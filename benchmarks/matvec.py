@@ -1,4 +1,4 @@
-"""Matrix-vector products against the machine's read bandwidth, as the engine runs them, with thread pool and chunks."""
+"""Matrix-vector products, run as the engine does, with all threads, compared with the machine's read bandwidth."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ FORMATS = {
     "Q2_K": ("q8k", 0.75),
     "IQ2_XXS": ("q8k", 0.7),
 }
-"""Weight formats, with the activation rounding that mode ds4 uses for each, and its bar."""
+"""Weight formats, each with the rounding of inputs that mode ds4 uses for it, and its bar."""
 
 
 def random_rows(fmt: str, rows: int, n: int, rng: np.random.Generator) -> np.ndarray:
-    """Return uint8 (rows, row_bytes) of valid blocks of a format, with ordinary scales."""
+    """Return random rows of ``n`` weights in a format, uint8 (rows, row_bytes), with scales of an ordinary size."""
     layout = DECLARED[fmt]
     if fmt in ("F32", "F16", "BF16"):
         values = rng.standard_normal((rows, n), np.float32)
@@ -50,14 +50,14 @@ def random_rows(fmt: str, rows: int, n: int, rng: np.random.Generator) -> np.nda
 
 
 def random_matrix(fmt: str, megabytes: int, n: int = N) -> Matrix:
-    """Return a matrix of about ``megabytes`` with rows of ``n`` weights; 64 random rows are repeated."""
+    """Return a matrix of about ``megabytes`` MB with rows of ``n`` weights: 64 random rows, repeated."""
     rows = random_rows(fmt, 64, n, np.random.default_rng(1))
     data = np.tile(rows, (max(1, (megabytes << 20) // rows.nbytes), 1))
     return Matrix(fmt, data, len(data), n)
 
 
 def product(threads: int, w: Matrix, act: str, times: int = 1) -> Target:
-    """Return a target that multiplies one input, rounded as ``act``, with ``w``, so many ``times``."""
+    """Return a target that multiplies one input, rounded as ``act`` says, by ``w``, so many ``times``."""
     recording = CPU(threads).record()
     x = np.random.default_rng(2).standard_normal((1, w.cols)).astype(np.float32)
     recording.seal(*[recording.linear(x, w, act) for _ in range(times)])
@@ -65,7 +65,7 @@ def product(threads: int, w: Matrix, act: str, times: int = 1) -> Target:
 
 
 def reading(threads: int, *arrays: np.ndarray) -> Target:
-    """Return a target that reads all bytes of ``arrays``, in whole pieces of 256 bytes."""
+    """Return a target that reads all bytes of ``arrays``, except a rest of less than 256 bytes of each."""
     recording = CPU(threads).record()
     for array in arrays:
         out = recording.empty(16 * threads, dtype=np.int32)
@@ -76,7 +76,7 @@ def reading(threads: int, *arrays: np.ndarray) -> Target:
 
 
 def _replayed(recording: Any, kept: Any) -> Target:
-    """Return a target that replays; ``kept`` keeps alive what its addresses point at."""
+    """Return a target that replays a recording; ``kept`` are objects to keep alive, whose memory it uses."""
     return clocked(lambda kept=kept: recording.replay(), REPEAT)
 
 

@@ -1,8 +1,9 @@
 """Simulated engines ("patients") for measuring the diagnosis: clean, with a known mistake, or with an unknown one.
 
     patient = draw(engine, trial)       everything follows from the trial's number
-    patient.truth                       the true names; empty if it is clean
-    patient.seen                        the observation; patient.library its signatures
+    patient.truth                       the names of its mistakes; empty if it is clean
+    patient.seen                        its observed logits
+    patient.library                     signatures: the effect of each known mistake on its prompt
 
 The mistakes of ``OUTSIDE`` have a strength and must never enter the diagnosis's library: a diagnosis may call them
 unknown or undecided, or clean if they are below the detection limit, but must not name them.
@@ -29,18 +30,20 @@ LENGTHS = (48, 120)
 TOPS = (None, 20)
 STORED = ("", "", "float16", "4 decimals")
 KINDS = ("clean", "library", "family", "outside")
-"""Kinds of patients, drawn equally often; the diagnosis's priors follow (``benchmarks.calibration priors``)."""
+"""Kinds of patients, drawn equally often; the diagnosis's priors follow from that (``benchmarks.calibration
+priors``)."""
 MODES_ALONE = 0.6
-"""Share of patients in one of the three numerics modes; the others use any of the rounding sets."""
+"""Share of patients in one of the three numerics modes; the others use any of the rounding sets (choices of which
+values to round)."""
 LOUDNESS = (0.5, 1.0, 2.0)
-"""Factors on the usual amplitude of float noise."""
+"""Factors by which a patient's float noise may differ from the usual amplitude."""
 SAME = 1e-3
-"""Maximum difference of log probabilities between two mistakes that count as the same."""
+"""Two mistakes count as the same if log probabilities differ by at most this."""
 PROMPT_SEEDS = 1
 """Number of prompts of each length; signatures are computed once per prompt."""
 
 
-# --- mistakes with a strength s that the library does not have
+# --- mistakes that the library does not have, each with a strength s
 
 
 def _powered(s: float) -> Callable:
@@ -64,7 +67,7 @@ def _flattened(s: float) -> Callable:
 
 
 def _gains(count: int, every: int, gain: float) -> np.ndarray:
-    """Return ``gain`` for every so many-th of ``count`` values, 1 for the others."""
+    """Return ``count`` factors: ``gain`` for each ``every``-th value, 1 for the others."""
     return np.where(np.arange(count) % every == 0, np.float32(gain), np.float32(1))
 
 
@@ -96,7 +99,8 @@ OUTSIDE: dict[str, Callable[[float], Fault]] = {
     "layer_off": lambda s: Fault("layer_off", "", edits={
         "ffn_out": lambda value, layer, chunk, taps: value * np.float32(1 + s) if layer == 3 else value}),
 }  # fmt: skip
-"""Mistakes outside the library, by name: functions from strength (1e-3 to 1) to fault."""
+"""Mistakes that the library does not have, by name: functions that make the injected mistake from its strength (1e-3
+to 1)."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +147,8 @@ def library_of(engine: Engine, length: int, seed: int) -> Signatures:
 def draw(engine: Engine, trial: int, kinds: Sequence[str] = KINDS) -> Patient:
     """Return patient number ``trial``.
 
-    The number determines rounding set, mistake, strength, prompt, noise, storage and how much is observed.
+    The number determines everything: which values it rounds, its mistake and its strength, the prompt, float noise, the
+    precision in which its logits are stored, and how many of them are observed.
     """
     rng = np.random.default_rng([trial, 6])
 
@@ -186,8 +191,8 @@ def _mistake(
 
 
 def _also(library: Signatures, fault: Fault) -> list[str]:
-    """Return the library's names for mistakes identical on this prompt: a clamp that nothing reaches changes
-    nothing."""
+    """Return the library's names for all mistakes whose effect on this prompt is that of ``fault``: a clamp that no
+    value reaches, for example, has the same effect (none) as another."""
     member = library.of(Pass("exact", (fault,), fault.name)).logprobs
     names = [f.name for f in library.faults("exact") if f.name not in NO_MISTAKE]
     return [n for n in names if np.abs(library.of(Pass("exact", (LIBRARY[n],), n)).logprobs - member).max() < SAME]
@@ -203,7 +208,7 @@ def moved(wrong: np.ndarray, right: np.ndarray, library: Signatures, mode: str) 
 
 
 def kept_as(logits: np.ndarray, stored: str) -> np.ndarray:
-    """Return logits rounded as by storing them in a file of precision ``stored``."""
+    """Return logits rounded to ``stored``, the precision of the file in which a patient's logits are kept."""
     if stored == "float16":
         with np.errstate(over="ignore"):
             return logits.astype(np.float16).astype(np.float32)

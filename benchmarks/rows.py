@@ -22,11 +22,11 @@ from .harness import Row, Target, add_json, interleave, ratios, row, show
 from .matvec import FORMATS, product, random_matrix, reading
 
 MEGABYTES = 128
-"""Weights that a kernel reads in a round."""
+"""Megabytes of weights that a kernel reads in each round."""
 
 
 def measure(matrices: dict[tuple[str, str], Matrix], rounds: int) -> Iterator[Row]:
-    """Yield a row for each number of threads and kernel, by format and rounding."""
+    """Yield a row of the table for each number of threads and each kernel, which is given by format and rounding."""
     for threads in (1, 2):
         targets: dict[str, Target] = {}
         times = {}

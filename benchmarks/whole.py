@@ -1,5 +1,5 @@
-"""The whole engine on a slice of Flash: decode against its bandwidth bound, prefill against the peak of its GEMMs, and
-how both grow with the context."""
+"""The whole engine on a slice of DeepSeek V4 Flash: decode compared with what read bandwidth allows, prefill with the
+speed of its matrix products, and how the times of both grow with the context."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DEPTHS = {"2k": 2048, "32k": 32 << 10, "128k": 128 << 10, "512k": 512 << 10, "1M
 
 
 def decoding(engine: Engine, pos: int, tokens: int) -> Target:
-    """Return a target that measures the seconds per token, over ``tokens`` tokens from position ``pos``."""
+    """Return a target that measures the seconds per decoded token, over ``tokens`` tokens from position ``pos``."""
     session = session_at(engine, pos, pos + 100_000)
     vocab = engine.shape.vocab
 
@@ -37,12 +37,13 @@ def decoding(engine: Engine, pos: int, tokens: int) -> Target:
 
 
 def drawn(engine: Engine) -> list[int]:
-    """Return the tokens of a prompt."""
+    """Return the random tokens of a prompt."""
     return np.random.default_rng(4).integers(0, engine.shape.vocab, PREFILL).tolist()
 
 
 def decode(context: Context) -> Iterator[Row]:
-    """Yield the rows of a token on the slice, against reading the dense matrices, most of the bytes it reads."""
+    """Yield the rows for decoding on the slice, compared with reading its dense matrices, which are most of the bytes
+    that a token reads."""
     engine, pos = context.engine, 1024
     matrices = [value for layer in engine.model.weights.layers for value in vars(layer).values()]
     arrays = [w.data for w in matrices if isinstance(w, Matrix) and w.data.ndim == 2]
@@ -57,9 +58,9 @@ def decode(context: Context) -> Iterator[Row]:
 
 
 def gemm_target(cpu: CPU, fmt: str, tokens: int, matrices: int = 4) -> tuple[Target, float]:
-    """Return (target that multiplies ``tokens`` inputs with 4096 x 2048 weights, operations of one call).
+    """Return a target that multiplies ``tokens`` inputs by 4096 x 2048 weights, and the operations of one call.
 
-    Calls take ``matrices`` matrices in turn, so that weights come from memory.
+    Successive calls use ``matrices`` matrices in turn, so that weights come from memory rather than a cache.
     """
     ws = [random_matrix(fmt, 0, 2048) for _ in range(matrices)]
     ws = [Matrix(fmt, np.tile(w.data, (4096 // w.rows, 1)), 4096, 2048) for w in ws]
@@ -73,7 +74,7 @@ def gemm_target(cpu: CPU, fmt: str, tokens: int, matrices: int = 4) -> tuple[Tar
 
 
 def prefill(context: Context) -> Iterator[Row]:
-    """Yield the rows of a prompt on the slice, against the best product of many inputs."""
+    """Yield the rows for prefill on the slice, compared with the fastest matrix product of many inputs."""
     engine = context.engine
     ids = drawn(engine)
     targets, operations = {}, {}
@@ -101,7 +102,7 @@ def nano(context: Context) -> Iterator[Row]:
 
 
 def growth(context: Context) -> Iterator[Row]:
-    """Yield the rows of a token at depth."""
+    """Yield the rows for decoding after contexts of various lengths."""
     engine = context.engine
     depths = ("2k", "1M") if context.quick else tuple(DEPTHS)
     costs = Costs.of_file(engine.source, engine.shape)
@@ -115,7 +116,7 @@ def growth(context: Context) -> Iterator[Row]:
 
 
 def depth(context: Context) -> Iterator[Row]:
-    """Yield the row of a prefill chunk at depth: 512 tokens after 2k and after 32k tokens."""
+    """Yield the row for prefill after a long context: a chunk of 512 tokens after 32k tokens, compared with 2k."""
     engine = context.engine
     costs, ids, targets = Costs.of_file(engine.source, engine.shape), drawn(engine), {}
     for name in ("2k", "32k"):

@@ -1,10 +1,10 @@
 """Attention over shared K = V rows, blocked, with an online softmax (docs/explanation/model.md 4).
 
-Raw rows lie in a ring: row ``position`` is at ``position % raw_rows``. Rows are processed in blocks of 64 in a fixed
-order, raw then compressed, whatever the batch or the thread count. A block's scores for a group of heads are a small
-matrix product; so is its contribution to the output. The running maximum starts at the sink, whose weight enters the
-denominator only. The number of rows is not limited. Compressed rows stored as binary16 are widened a block at a time
-into the thread's work area.
+Raw rows are in a ring buffer: that of ``position`` is at index ``position % raw_rows``. Rows are processed in blocks of
+64 in a fixed order, raw then compressed, whatever the batch or the number of threads. A block's scores for a group of
+heads are a small matrix product; so is its contribution to the output. The running maximum starts at the sink, whose
+weight enters the denominator only. The number of rows is not limited. Compressed rows stored as binary16 are converted
+to float32, a block at a time, in the thread's work area.
 
 ``attend`` is grouped-query attention without sinks: the heads of a group, and adjacent tokens, share keys and values.
 """

@@ -50,7 +50,8 @@ def take_rows(args, first, last, thread):
 
 @body(t.STORE_ROWS, exact=True)
 def store_rows(args, first, last, thread):
-    """Store the newest min(tokens, slots) rows: token i goes to slot (at + i) % slots, as binary16 if ``half``."""
+    """Store the newest min(tokens, slots) rows (the items): token i goes to slot (at + i) % slots, as binary16 if
+    ``half``."""
     width, slots = args.width, args.slots
     skipped = max(args.tokens - slots, 0)
     for item in range(first, last):
@@ -67,7 +68,7 @@ def store_rows(args, first, last, thread):
 
 @body(t.POSITION_BIAS, exact=True)
 def position_bias(args, first, last, thread):
-    """Add the bias of a token's place in its window; items are tokens."""
+    """Add the bias of a token's position within its window; items are tokens."""
     width = args.width
     for token in range(first, last):
         place = (i64p(args.at)[0] + token) % args.ratio
@@ -81,7 +82,8 @@ def position_bias(args, first, last, thread):
 def windows(args, first, last, thread):
     """Gather compression windows; items are (window, slot).
 
-    With overlap the first ``ratio`` slots are the previous window's first halves, the rest this one's second halves.
+    With overlap the first ``ratio`` slots are the first halves of the previous window's rows, the others the second
+    halves of this window's rows.
     Positions before ``at`` are read from the ring, others from the new rows; positions past the last new row repeat it.
     """
     ratio, width, at = args.ratio, args.width, i64p(args.at)[0]

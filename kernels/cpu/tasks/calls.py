@@ -11,5 +11,5 @@ call_function = call_address(3)
 
 @body(t.CALL)
 def call_python(args, first, last, thread):
-    """Call a C function with the address, rows and columns of ids; one item."""
+    """Call a C function, which wraps a Python one, with the address, rows and columns of ids; one item."""
     call_function(args.function, args.ids, args.rows, args.width)

@@ -1,4 +1,4 @@
-"""Pool compressor windows: one softmax per channel over the candidates (docs/explanation/model.md 6)."""
+"""Compress windows of cache rows to one row each: one softmax per channel (docs/explanation/model.md 6)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .registry import body
 
 MAXIMA, SUMS = local(4 * CHANNELS), local(4 * CHANNELS)
 ABSENT = np.float32(-5e29)
-"""Score at or below which a pooling candidate counts as absent; a channel without candidates yields 0."""
+"""Score at or below which a row counts as absent; a channel in which all are absent becomes 0."""
 
 
 @body(t.POOL, exact=True)
@@ -37,7 +37,7 @@ def pool(args, first, last, thread):
         for j in range(m):
             score, kv = f32p(args.score + base + 4 * c * j), f32p(args.kv + base + 4 * c * j)
             for i in range(width):
-                # without candidates every weight must be 0, even where score - top would be NaN
+                # if all rows are absent every weight must be 0, even where score - top would be NaN
                 weight = np.float32(0) if top[i] <= ABSENT else exp32(score[i] - top[i])
                 total[i] += weight
                 out[i] += weight * kv[i]

@@ -1,4 +1,4 @@
-"""GEMM for many tokens: inputs packed as panels, weights decoded once per row group (``simd.gemm``)."""
+"""GEMM for many tokens: inputs are packed in panels, weights decoded once per group of rows (``simd.gemm``)."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from .registry import ENTRIES, body, export
 
 call_panel_pack = call_address(4)
 SIZES = 1 + TILE
-"""Place of the first size among the parts, behind the decoder and a product for each number of tokens."""
+"""Index of the first size in ``gemm.Parts.table``, after the addresses of the decoder and of the products."""
 
 first_slot = njit(**JIT)(sizes.first_slot)
 
 
 @njit(**JIT)
 def multiply(parts, weight, first, last, row_bytes, n, panel, tokens, out, stride, scratch):
-    """Call ``gemm_rows`` with its parts (addresses and sizes) read from memory.
+    """Call ``gemm_rows`` with the addresses and sizes in the table at address ``parts``.
 
-    They are the decoder, a product for each number of tokens of a tile, six sizes, and whether ``weight`` is the
-    address of a pair, codes and scales.
+    The table holds the decoder, a product for each number of tokens of a tile, six sizes, and whether ``weight`` is the
+    address of a pair of addresses, of codes and of scales.
     """
     p = i64p(parts)
     gemm_rows(
@@ -61,7 +61,7 @@ def gemm(args, first, last, thread):
 
 @body(t.GEMM_PACK_PAIRS)
 def gemm_pack_pairs(args, first, last, thread):
-    """Pack the inputs of each used expert (the items) side by side. Pair p reads input p // divisor."""
+    """Pack the inputs of each expert in use (the items) side by side; pair p has input p // divisor."""
     order, starts, used = i32p(args.order), i32p(args.starts), i32p(args.used)
     for u in range(first, min(last, np.int64(used[0]))):
         begin = np.int64(starts[u])
@@ -73,9 +73,10 @@ def gemm_pack_pairs(args, first, last, thread):
 
 @body(t.EXPERT_GEMM)
 def expert_gemm(args, first, last, thread):
-    """Multiply all pairs of an expert by a block of its rows, then scatter the results to the pairs' places.
+    """Multiply the inputs of all pairs of an expert by a block of its rows, then copy the results to where they belong
+    in ``out``, which is in the order of the pairs.
 
-    Items are (used expert, row block).
+    Items are (expert in use, block of its rows).
     """
     order, starts, used = i32p(args.order), i32p(args.starts), i32p(args.used)
     rows, block = args.expert_rows, args.block
@@ -101,7 +102,7 @@ def expert_gemm(args, first, last, thread):
 
 @body(t.SUM_SLOTS, exact=True)
 def sum_slots(args, first, last, thread):
-    """Add the K rows of each token (the items) in slot order."""
+    """Add up the K rows of each token (the items), in the order of its experts."""
     n, K = args.n, args.K
     for token in range(first, last):
         add_slots(args.x + 4 * n * K * token, args.out + 4 * n * token, K, 4 * n, n)

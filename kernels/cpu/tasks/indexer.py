@@ -1,4 +1,5 @@
-"""Indexer: scores of compressed rows, and deterministic top-k selection (docs/explanation/model.md 7)."""
+"""The indexer, which chooses the compressed rows that attention reads: scores, and deterministic top-k selection
+(docs/explanation/model.md 7)."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from .registry import body
 from .tiles import WIDTH, outer, relu_weighted, widen, zeros
 
 PARTS = HEADS // WIDTH
-"""Tiles of a group of heads."""
+"""Number of tiles that a group of heads is divided into."""
 
 BINS = 2048
 HISTOGRAM, SCORES4 = local(4 * BINS), local(16)
@@ -72,7 +73,8 @@ def index_scores(args, first, last, thread):
 
 @njit(**JIT)
 def narrow(scores, n, prefix, shift, width, rank):
-    """Do one radix pass over the keys whose bits above ``shift + width`` equal ``prefix``.
+    """Do one pass of a radix selection over n scores: count the digits (``width`` bits from bit ``shift`` on) of the
+    keys whose higher bits equal ``prefix``.
 
     Return the digit of the ``rank``-th largest of them, and how many of them have a larger digit.
     """

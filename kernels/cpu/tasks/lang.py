@@ -1,6 +1,8 @@
-"""Primitives that compiled tasks are written in: raw pointers, atomics, calls through addresses, float bit tricks.
+"""Primitives that compiled tasks are written with: raw pointers, atomics, calls through addresses, operations on the
+bits of floats.
 
-Tasks see memory as int64 addresses. Everything here is portable LLVM except the spin-wait hint.
+Tasks see memory as int64 addresses; ``f32p(address)[i]`` is element i of the float32 array there, and so on. Everything
+here is portable LLVM except the spin-wait hint.
 """
 
 from __future__ import annotations
@@ -39,9 +41,9 @@ i64p = _cast(types.int64, I64)
 
 
 def local(count: int) -> Any:
-    """Make an intrinsic that returns the address of ``count`` bytes on the stack, 64-byte aligned, uninitialised.
+    """Make an intrinsic that returns the address of ``count`` uninitialised bytes on the stack, 64-byte aligned.
 
-    Every call site has its own bytes.
+    Each place in the code that calls it has its own bytes.
     """
 
     def emit(builder: ir.IRBuilder, values: list[ir.Value]) -> ir.Value:
@@ -101,7 +103,8 @@ ns on Apple's M1; llvm.readsteadycounter is not implemented there and gives 0.
 
 
 def call_address(count: int) -> Any:
-    """Make an intrinsic that calls the C function ``void f(int64 x count)`` whose address comes first."""
+    """Make an intrinsic that calls a C function ``void f(int64 x count)``; its first argument is the address of the
+    function."""
 
     def emit(builder: ir.IRBuilder, values: list[ir.Value]) -> None:
         kind = ir.FunctionType(ir.VoidType(), [I64] * count)
@@ -117,7 +120,8 @@ call_rows = call_address(7)
 
 @njit(**JIT)
 def expert_at(weights, stride, expert):
-    """Return the address of one matrix of a stack; without a stride, ``weights`` is a table of addresses."""
+    """Return the address of matrix ``expert`` of a stack at ``weights``; if ``stride`` is 0, ``weights`` is a table of
+    the matrices' addresses."""
     if stride == 0:
         return i64p(weights)[expert]
     return weights + stride * expert

@@ -1,8 +1,8 @@
-"""Matrix products on raw rows, as stored in the file.
+"""Matrix products of few inputs with weight rows as they are stored in the file (row kernels).
 
-The inputs are packed once per token by the format's ``pack``; its ``rows`` then multiplies a range of rows with a few
-packed inputs, decoding each row once for up to four of them. Both are called by address, so one task serves every
-format. A row's result depends on its weights and its input alone, so results do not depend on threads, chunks or batch
+Each input is packed once by the format's function ``pack``; its function ``rows`` then multiplies a range of rows by a
+few packed inputs, decoding each row once for up to four of them. Both are called by address, so one task serves every
+format. A result depends on its weight row and its input alone, so results do not depend on threads, chunks or batch
 size.
 """
 
@@ -19,16 +19,17 @@ REUSE_BYTES = 128 * 1024
 """Bytes of weights that stay in the L2 cache while all tokens are multiplied with them."""
 
 INPUTS = 16
-"""Inputs per call of a row kernel, at most."""
+"""Maximum number of inputs per call of a row kernel."""
 
 _table = local(16 * INPUTS)
 
 
 @njit(**JIT)
 def _multiply(rows, weight, r0, r1, row_bytes, n, order, begin, end, packed, packed_bytes, divisor, out, out_bytes):
-    """Multiply rows r0..r1-1 by inputs number begin..end-1, or by those whose numbers ``order`` has there.
+    """Multiply weight rows r0..r1-1 by inputs number begin..end-1 or, if ``order`` is not 0, by the inputs with the
+    numbers order[begin..end-1].
 
-    Input number i lies at packed + packed_bytes * (i // divisor), its results at out + out_bytes * i.
+    Input number i is at address packed + packed_bytes * (i // divisor), its results at out + out_bytes * i.
     """
     table = _table()
     for start in range(begin, end, INPUTS):
@@ -66,7 +67,7 @@ def linear_rows(args, first, last, thread):
 
 @body(t.GROUP_PAIRS)
 def group_pairs(args, first, last, thread):
-    """Sort the (token, slot) pairs by expert, stably; one item.
+    """Sort the (token, expert) pairs by expert, stably; one item.
 
     order   (pairs,) int32: pair numbers, grouped by expert
     used    (1 + experts,) int32: number of experts in use, then their ids ascending
@@ -108,7 +109,8 @@ def group_pairs(args, first, last, thread):
 
 @body(t.EXPERT_LINEAR)
 def expert_linear_rows(args, first, last, thread):
-    """Multiply inputs by their experts; items are (used expert, row block), empty past the last used expert."""
+    """Multiply inputs by the matrices of their experts; items are (expert in use, block of its rows). Items beyond the
+    last expert in use do nothing."""
     starts, used, rows = i32p(args.starts), i32p(args.used), args.expert_rows
     for item in range(first, last):
         u = item // args.blocks
@@ -125,7 +127,8 @@ def expert_linear_rows(args, first, last, thread):
 
 @njit(**JIT)
 def add_slots(x, out, slots, stride, n):
-    """Add ``slots`` rows of n floats, ``stride`` bytes apart, in order."""
+    """Add up ``slots`` rows of n floats, ``stride`` bytes apart from address ``x`` on, in order; store the sum at
+    ``out``."""
     total = f32p(out)
     for slot in range(slots):
         part = f32p(x + stride * slot)
@@ -139,7 +142,8 @@ def add_slots(x, out, slots, stride, n):
 
 @body(t.EXPERT_SUM, exact=True)
 def expert_sum_rows(args, first, last, thread):
-    """Compute every pair's product for a row block (the items) into scratch, then sum per token in slot order."""
+    """Multiply the input of every (token, expert) pair by a block of its expert's rows (the items), then add up each
+    token's results in the order of its experts."""
     starts, used = i32p(args.starts), i32p(args.used)
     rows, K, block = args.expert_rows, args.K, args.block
     scratch = args.work + args.work_bytes * thread

@@ -1,4 +1,4 @@
-"""Expert routing and SwiGLU (docs/explanation/model.md 8)."""
+"""Choosing experts, and the activation functions of FFNs (docs/explanation/model.md 8)."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def swiglu(args, first, last, thread):
 
 @body(t.GEGLU, exact=True)
 def geglu(args, first, last, thread):
-    """Compute GELU of the gate, by its tangent, times up; items are numbers."""
+    """Compute gelu(gate) * up with the tanh approximation of GELU; items are numbers."""
     gate, up, out = f32p(args.gate), f32p(args.up), f32p(args.out)
     for i in range(first, last):
         g = gate[i]

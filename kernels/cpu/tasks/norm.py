@@ -14,7 +14,8 @@ ONE, TWO = np.float32(1), np.float32(2)
 
 @njit(**FAST)
 def sum_of_squares(x, n):
-    """Sum squares in float64, over 8 interleaved partial sums: fixed order, fast enough to hide behind memory."""
+    """Sum squares in float64; compiled, that is 8 interleaved partial sums: a fixed order, and fast enough that reading
+    memory takes longer."""
     total = 0.0
     for i in range(n):
         total += np.float64(x[i]) * np.float64(x[i])
@@ -23,7 +24,7 @@ def sum_of_squares(x, n):
 
 @body(t.RMS_NORM)
 def rms_norm(args, first, last, thread):
-    """Normalize rows of n values (the items); weight 0 stands for none."""
+    """Normalize rows of n values (the items); if the address ``weight`` is 0 there are no weights."""
     n = args.n
     eps = np.float32(args.eps)
     for r in range(first, last):
@@ -62,7 +63,7 @@ def remove_along(args, first, last, thread):
 
 @body(t.HC_SPLIT, exact=True)
 def hc_split(args, first, last, thread):
-    """Split mixing logits; items are tokens. Sinkhorn runs in place in ``comb``."""
+    """Convert mixing logits to stream weights; items are tokens. Sinkhorn's iterations run in place in ``comb``."""
     C, iters = args.C, args.iters
     eps = np.float32(args.eps)
     scale, base = f32p(args.scale), f32p(args.base)

@@ -17,12 +17,13 @@ from .registry import body
 
 FLOOR = np.float32(LEAST)
 NONE = np.int32(-(1 << 31))
-"""Order below that of every number."""
+"""An order (see ``order``) below that of every value."""
 
 
 @njit(**JIT)
 def order(x):
-    """Map a value to its order; NaN, for which no comparison is true, maps to FLOOR's."""
+    """Map a value to its *order*, an integer that is larger the larger the value; NaN and values below FLOOR have the
+    order of FLOOR."""
     return signed_order(x if x > FLOOR else FLOOR)
 
 
@@ -48,7 +49,8 @@ def place_of(x, first, last, key):
 
 @body(t.RANK_PEAKS, exact=True)
 def rank_peaks(args, first, last, thread):
-    """Store each block's greatest order, to be searched from the block's beginning; items are (token, block)."""
+    """Store each block's greatest order, and the block's beginning as the index from which to search for it; items are
+    (token, block)."""
     n, blocks = args.n, args.blocks
     peaks, starts = i32p(args.peaks), i32p(args.starts)
     for item in range(first, last):
@@ -62,8 +64,8 @@ def rank_peaks(args, first, last, thread):
 
 @body(t.TOP, exact=True)
 def top(args, first, last, thread):
-    """Take the k greatest values; items are tokens. A block that lost a value gets a new peak: an equal value further
-    on, or the greatest value below it."""
+    """Take the k greatest values; items are tokens. A block from which a value was taken gets a new peak: an equal
+    value further on, or the greatest value below it."""
     n, blocks, k = args.n, args.blocks, args.k
     for token in range(first, last):
         x = f32p(args.x + 4 * n * token)

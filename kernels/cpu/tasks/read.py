@@ -1,4 +1,4 @@
-"""Read memory as fast as a kernel could, to compare other kernels' speed with."""
+"""Read memory as fast as possible, without computing: the bound with which benchmarks compare other kernels."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ _total = inline(types.int32, I32x32)(lambda k, a: k.fold(a, lambda x, y: x + y))
 
 @njit(**JIT)
 def read(address, size, out):
-    """Sum ``size`` bytes (a multiple of 256) as int32 into the two at ``out``."""
+    """Read ``size`` bytes (a multiple of 256); their sum as int32, in two parts at ``out``, keeps the compiler from
+    dropping the reads."""
     low = _zero()
     high = _zero()
     for _ in range(size // LINE):
@@ -41,5 +42,5 @@ def read(address, size, out):
 
 @body(t.READ, exact=True)
 def read_lines(args, first, last, thread):
-    """Read memory; items are pieces of 256 bytes, and every thread has 64 bytes of ``out``."""
+    """Read memory; items are pieces of 256 bytes, and every thread writes to its own 64 bytes of ``out``."""
     read(args.address + LINE * first, LINE * (last - first), args.out + 64 * thread)

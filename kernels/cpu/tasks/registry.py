@@ -1,4 +1,4 @@
-"""Register Python functions as C functions over addresses: tasks and the few other entry points."""
+"""Register Python functions to be compiled to C functions: tasks and the few other entry points."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ ENTRIES: dict[str, Entry] = {}
 
 
 def _record_of(task: Task) -> Any:
-    """Make an intrinsic: block address -> record whose fields are the task's."""
+    """Make an intrinsic that returns the argument block at an address as a record with the task's fields."""
     kinds = (types.int64, types.float64)
     fields = [(name, kinds[number], SLOT * i) for i, (name, number) in enumerate(task.fields)]
     return record_view(fields, SLOT * len(fields))
 
 
 def body(task: Task, exact: bool = False) -> Callable[[Any], Any]:
-    """Make ``f(args, first, last, thread)`` the compiled side of ``task`` (a decorator).
+    """Return a decorator that makes a function ``f(args, first, last, thread)`` the body of ``task``.
 
-    ``args`` is a record with the task's fields. ``exact`` forbids reordering of float operations.
+    ``args`` is a record with the task's fields; ``exact`` forbids the compiler to reorder float operations.
     """
 
     def register(function: Any) -> Any:
@@ -43,7 +43,7 @@ def body(task: Task, exact: bool = False) -> Callable[[Any], Any]:
 
 
 def export(name: str, arguments: int) -> Callable[[Any], Any]:
-    """Export a C function ``void name(int64 x arguments)`` that is not a task (a decorator)."""
+    """Return a decorator that exports a function as C function ``void name(int64 x arguments)`` that is not a task."""
 
     def register(function: Any) -> Any:
         inner = function if hasattr(function, "py_func") else njit(**JIT)(function)

@@ -1,4 +1,5 @@
-"""Simulated formats (docs/explanation/model.md 10.3). Every operation is exact or correctly rounded: no reordering."""
+"""Rounding to low-precision formats and back (docs/explanation/model.md 10.3). Every operation is exact or correctly
+rounded, so the compiler may not reorder any."""
 
 from __future__ import annotations
 
@@ -21,11 +22,15 @@ MAGNITUDE_MASK = np.int32(0x7FFFFFFF)
 
 @njit(**JIT)
 def round_block(x, out, n, top, floor, smallest, mantissa_ulp):
-    """Round n values through a small float format with maximum ``top``, scaled by a power of two.
+    """Round a block of n values to a small float format and back, with a power-of-two scale.
 
-    ``smallest`` is the first normal value, ``mantissa_ulp`` the step between values relative to their binade. Dividing
-    by the step of a value's binade is exact, so rounding to the nearest integer, ties to even, rounds to the nearest
-    code, ties to the even code. A block with an infinity or a NaN has no scale and becomes NaN throughout.
+    top           greatest value of the format
+    floor         least value that the block's largest magnitude counts as
+    smallest      least normal value of the format
+    mantissa_ulp  distance of neighbouring values, relative to the power of two below them
+
+    Dividing by that distance is exact, so rounding to the nearest integer, ties to even, rounds to the nearest code,
+    ties to the even code. A block with an infinity or a NaN becomes NaN throughout.
     """
     largest = np.int32(0)  # magnitudes order like their bit patterns, then infinity, then NaN
     for i in range(n):
@@ -79,7 +84,7 @@ def f16(args, first, last, thread):
 
 @body(t.ROUND_I8, exact=True)
 def round_i8(args, first, last, thread):
-    """Round to int8 and back; items are groups with a scale amax / 127, halves away from zero."""
+    """Round to int8 and back, ties away from zero; items are groups, whose scale is their largest magnitude / 127."""
     n = args.group
     for item in range(first, last):
         x, out = f32p(args.x + 4 * n * item), f32p(args.out + 4 * n * item)
@@ -100,8 +105,8 @@ def round_i8(args, first, last, thread):
 
 @body(t.HADAMARD, exact=True)
 def hadamard(args, first, last, thread):
-    """Rotate rows of n values (the items), n a power of two: butterflies of stride 1, 2, 4, ... in place, then
-    n^-1/2."""
+    """Transform rows of n values (the items), n a power of two: sums and differences at distance 1, 2, 4, ... in place,
+    then times n^-1/2."""
     n = args.n
     factor = np.float32(args.factor)
     for r in range(first, last):

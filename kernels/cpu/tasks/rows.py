@@ -1,7 +1,8 @@
 """Export the row kernels of ``kernels.cpu.simd`` as ``pack.FMT.act``, ``rows.FMT.act`` and ``size.FMT.act``.
 
-``rows`` takes any number of inputs: the address of a table of pairs (packed input, out), and their number. Kernels that
-take their inputs unrounded share ``pack.floats`` and ``size.floats``.
+``pack`` packs one input, ``size`` returns the bytes of a packed input, and ``rows`` multiplies weight rows by any
+number of inputs: it takes the address of a table of pairs of addresses (packed input, output), and their number.
+Kernels that do not round their inputs share ``pack.floats`` and ``size.floats``.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from .registry import ENTRIES, export
 
 
 def _sized(packed_bytes: Any) -> Any:
-    """Wrap ``packed_bytes(n)`` to store its result at an address."""
+    """Make a function (n, out) that stores ``packed_bytes(n)`` at the address ``out``."""
     inner = packed_bytes if hasattr(packed_bytes, "py_func") else njit(**JIT)(packed_bytes)
 
     @njit(**JIT)

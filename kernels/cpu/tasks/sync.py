@@ -1,10 +1,12 @@
-"""The pool's compiled side: posting a job, joining it, and the claim-and-wait loop that runs its groups of steps.
+"""The worker pool's compiled part: posting a job, joining it, and the loop in which a thread claims work or waits.
 
-A group ends when all its units are done, not when all threads arrive. A thread that the operating system preempts
-therefore delays no other unless it holds a chunk or runs a tail, and it may join a job that is already half finished.
+``abi`` explains steps, groups, units and tails. A group ends when all its units are done, not when all threads have
+arrived. So a thread that the operating system preempts delays no other unless it holds a chunk or runs a tail, and a
+thread may join a job that is already half finished.
 
-What grows with the number of threads is traffic on shared cache lines, so a thread adds what it did of a group once,
-looks before it claims, and, waiting, polls one counter that changes once a group.
+With many threads, traffic on shared cache lines is what costs time. So a thread reports the work that it did of a group
+once, reads the counter of claimed units before it changes it, and while waiting polls one counter that changes once per
+group.
 """
 
 from __future__ import annotations
@@ -30,14 +32,14 @@ from .registry import export
 
 NAP_US = np.uint32(50)
 POLLS = 16
-"""Polls between two looks at the clock while a thread spins."""
+"""How often a spinning thread polls before it reads the clock again."""
 
 
 @njit(**JIT)
 def back_off(address, seen, waited, spin, nap):
-    """Wait a little for the word at ``address`` to differ from ``seen``: spin, yield or nap.
+    """Wait a little for the word at ``address`` to differ from ``seen``: spin, yield the core, or nap.
 
-    ``waited``: ticks waited so far; from ``spin`` on it yields its core, from ``nap`` on it naps.
+    ``waited`` are the ticks waited so far: below ``spin`` the thread spins, below ``nap`` it yields, then it naps.
     """
     if waited < spin:
         for _ in range(POLLS):
@@ -52,8 +54,8 @@ def back_off(address, seen, waited, spin, nap):
 
 @njit(**JIT)
 def wait_until(pool, address, target):
-    """Wait until the counter at ``address`` reaches ``target``, perhaps for long: another thread may be reading a
-    disk."""
+    """Wait until the counter at ``address`` reaches ``target``, which may take long, for example while another thread
+    reads weights from disk."""
     seen = atomic_load(address)
     if seen >= target:
         return
@@ -65,7 +67,7 @@ def wait_until(pool, address, target):
 
 @njit(**JIT)
 def run_units(step, first, last, thread):
-    """Take units first..last-1 through all steps of a group."""
+    """Run units first..last-1 through all steps of the group that begins with ``step``."""
     for m in range(1 + i64p(step + abi.STEP_MEMBERS)[0]):
         member = step + m * abi.STEP_BYTES
         per = i64p(member + abi.STEP_PER)[0]
@@ -74,7 +76,8 @@ def run_units(step, first, last, thread):
 
 @njit(**JIT)
 def finish(steps, step, thread, finished):
-    """Run the tails for which a group was the last they needed, and count it and them as finished."""
+    """After the last unit of a group: run the tails that now have nothing left to wait for, and count the group and
+    those tails as finished."""
     count, tails = 1, i64p(steps + i64p(step + abi.STEP_TAILS)[0])
     for k in range(i64p(step + abi.STEP_TAIL_COUNT)[0]):
         tail = steps + tails[k] * abi.STEP_BYTES
@@ -86,7 +89,7 @@ def finish(steps, step, thread, finished):
 
 @njit(**JIT)
 def execute(pool, steps, count, thread):
-    """Work on ``count`` steps until nothing is left to claim."""
+    """Work on the ``count`` steps at address ``steps``, group by group, until nothing is left to claim."""
     finished = pool + abi.POOL_FINISHED
     s = 0
     while s < count:
@@ -109,7 +112,7 @@ def execute(pool, steps, count, thread):
 
 @export("pool_run", 1)
 def pool_run(pool):
-    """Run the job described in the control block: steps, count, threads. The caller is thread 0."""
+    """Run the job that the control block at ``pool`` describes (steps, count, threads); the caller is thread 0."""
     steps, count = i64p(pool + abi.POOL_STEPS)[0], i64p(pool + abi.POOL_COUNT)[0]
     worthwhile = False
     groups, s = 0, 0
@@ -148,13 +151,14 @@ def pool_run(pool):
 
 @export("read_ticks", 1)
 def read_ticks(out):
-    """Store the current time of the clock that times steps."""
+    """Store the current time of the clock, in ticks, at address ``out``."""
     i64p(out)[0] = ticks()
 
 
 @export("pool_work", 2)
 def pool_work(pool, thread):
-    """Join jobs as they come, as a worker; return to Python when idle for long or told to stop."""
+    """Be a worker: join each job that is posted; return to Python after a long time without one, or when the pool is
+    being stopped."""
     last_job = i64p(pool + abi.POOL_JOB)[0] - 1  # a job posted while this worker was in Python may still be open
     spin, nap, idle = i64p(pool + abi.POOL_SPIN)[0], i64p(pool + abi.POOL_IDLE_NAP)[0], i64p(pool + abi.POOL_IDLE)[0]
     began = ticks()

@@ -1,6 +1,8 @@
-"""Register tiles of float dot products and weighted sums: 16 accumulators, portable LLVM vectors.
+"""Small blocks (*tiles*) of float dot products or weighted sums, computed in registers: 16 accumulators, as portable
+LLVM vectors.
 
-An accumulator has 16 lanes, in tier N four: there 16 of them and 8 operands fit into 32 registers of 128 bits.
+An accumulator has 16 lanes, on AArch64 (tier N) four: there 16 of them and 8 operands fit into 32 registers of 128
+bits.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from .lang import f32p, load_f16
 LANES = 4 if NEON_TIER else 16
 VECTOR = 4 * LANES
 WIDTH = 4 * LANES
-"""Columns of a tile of weighted sums."""
+"""Number of columns in a tile of weighted sums."""
 Lanes = Vec("f32", LANES)
 Acc = types.UniTuple(Lanes, 16)
 _WIDENED = 16

@@ -14,9 +14,10 @@ d and low are float32, products of a binary16 or a power of two with a power of 
 Words q_i hold weights ``column(j, i)`` .. +3 of the block. Minima belong to weights 32 j .. 32 j + 15 and the 16 after
 them. The same units feed dot products with integer inputs (dp4a), with floats, and tensor-core tiles.
 
-A plane gives the byte and the shift of each number. In every format both are sums over the bits of the number's index,
-so a few terms ((index >> s) & mask) * step compute them for any unit. ``Unsupported`` is raised for codes that are not
-signed bytes, codebooks, places that are not such sums, and numbers that cross bytes.
+A plane (``formats.format.Plane``) gives the byte and the shift of each number. In most formats both are sums over the
+bits of the number's index, so a few terms ((index >> s) & mask) * step compute them for any unit. ``Unsupported`` is
+raised for codes that are not signed bytes, codebooks, bytes or shifts that are not such sums, and numbers that cross
+bytes.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ class Unsupported(ValueError):
 
 
 class Unit(NamedTuple):
-    """A format as kernels decode it. ``table``: look-up words of ``decode``, one copy per lane."""
+    """How kernels decode a format: the byte layout of its blocks, and the device function ``decode`` (see the module's
+    docstring). ``table`` has the look-up words that ``decode`` needs, of which each lane gets a copy."""
 
     name: str
     block_bytes: int
@@ -67,7 +69,7 @@ class Unit(NamedTuple):
 
 @cuda.jit(device=True)
 def straight(j, i):
-    """Return the column of word i of unit j where words are in the order of the weights."""
+    """Return the number in the block of the first weight in word i of unit j, for words in the order of the weights."""
     return 32 * j + 4 * i
 
 
@@ -86,7 +88,7 @@ def byte_at(words, at, byte):
 
 
 def _steps(values: Sequence[int]) -> list[int]:
-    """Return what each bit of an index adds to ``values[0]``; Unsupported unless that reproduces all values."""
+    """Return what each bit of an index adds to ``values[0]``; raise Unsupported unless that gives all values."""
     steps = [values[1 << bit] - values[0] for bit in range((len(values) - 1).bit_length())]
     for index, value in enumerate(values):
         if value != values[0] + sum(step for bit, step in enumerate(steps) if index >> bit & 1):
@@ -116,7 +118,7 @@ def _computed(values: Sequence[int]) -> Function:
 
 
 class _Places(NamedTuple):
-    """Byte and shift of every number of a plane."""
+    """The byte and the shift of every number of a plane."""
 
     bytes: list[int]
     shifts: list[int]
@@ -133,8 +135,8 @@ def _places(plane: Plane) -> _Places:
 
 
 def _four_bytes(block_bytes: int, offset: int) -> Function:
-    """Make a device function: load the four bytes from ``byte`` of a block on, which is ``offset`` (0 to 3) past a
-    multiple of 4. It loads only words that contain some of them."""
+    """Make a device function that loads the four bytes of a block from ``byte`` on, a number that is ``offset`` (0 to
+    3) past a multiple of 4. It loads only words that contain some of them."""
     even = block_bytes % 2 == 0
 
     @cuda.jit(device=True)
@@ -159,8 +161,8 @@ def _four_bytes(block_bytes: int, offset: int) -> Function:
 
 
 def _four_codes(plane: Plane, block_bytes: int) -> Function:
-    """Make a device function: numbers ``index`` to ``index`` + 3 of a plane, a byte each; ``index`` is a multiple of
-    4."""
+    """Make a device function that returns numbers ``index`` to ``index`` + 3 of a plane as four bytes of a word;
+    ``index`` is a multiple of 4."""
     places, width = _places(plane), plane.width
     byte_steps, shift_steps = _steps(places.bytes), _steps(places.shifts)
     byte, shift = _computed(places.bytes), _computed(places.shifts)
@@ -195,7 +197,8 @@ def _joined(low: Function, high: Function, above: int) -> Function:
 
 
 def _minus(codes: Function, zero: int) -> Function:
-    """Subtract ``zero`` from each code without borrows between bytes."""
+    """Make a device function that subtracts ``zero`` from each of the four codes that ``codes`` returns, without
+    borrows between bytes."""
     more, top_bits = repeated(128 - zero), repeated(128)
 
     @cuda.jit(device=True)
@@ -206,7 +209,7 @@ def _minus(codes: Function, zero: int) -> Function:
 
 
 def _look_up(codes: Function, values: np.ndarray) -> Function:
-    """Map four-bit codes to their values, 16 signed bytes."""
+    """Make a device function that maps the 4-bit codes that ``codes`` returns to ``values``, 16 signed bytes."""
     v0, v1, v2, v3 = values.astype(np.int8).view(np.int32)
     bit3, all_bits = repeated(8), I32(255)
 
@@ -222,7 +225,7 @@ def _look_up(codes: Function, values: np.ndarray) -> Function:
 
 
 def _codes(fmt: Format) -> Function:
-    """Make a device function (words, at, skew, index): four codes as signed bytes."""
+    """Make a device function (words, at, skew, index) that returns four codes as signed bytes."""
     numbers = fmt.codes
     if not isinstance(numbers, Numbers):
         raise Unsupported("a codebook")
@@ -246,7 +249,7 @@ def _codes(fmt: Format) -> Function:
 
 
 def _number(numbers: Numbers) -> Function:
-    """Make a device function (words, at, skew, index): one number, an int32."""
+    """Make a device function (words, at, skew, index) that returns one number as int32."""
 
     def bits_of(plane: Plane) -> Function:
         places, mask = _places(plane), (1 << plane.width) - 1
@@ -271,7 +274,7 @@ def _number(numbers: Numbers) -> Function:
 
 
 def _factor(scale: Half | PowerOfTwo, block_bytes: int) -> Function:
-    """Make a device function (words, at, skew): a scale as float32."""
+    """Make a device function (words, at, skew) that returns a scale of the block as float32."""
     byte = scale.byte
     if isinstance(scale, Half):
         factor = F32(scale.factor)
@@ -299,7 +302,7 @@ def _factor(scale: Half | PowerOfTwo, block_bytes: int) -> Function:
 
 
 def unit_of(fmt: Format) -> Unit:
-    """Generate the unit of a format; Unsupported if there is none."""
+    """Generate the decoder of a format; raise Unsupported if that is impossible."""
     if isinstance(fmt.scale, ScatteredHalf) or isinstance(fmt.scales, Listed):
         raise Unsupported("scales that are no field of numbers")
     if fmt.codes is None or fmt.scale is None or fmt.block_elems not in (UNIT, 8 * UNIT):

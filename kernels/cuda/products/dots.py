@@ -1,4 +1,5 @@
-"""Units of 32 weights times integer inputs: the work of a mat-vec lane per row, in as few instructions as possible.
+"""Products of units of 32 weights with int8 inputs, in as few instructions as possible: this is what each lane of a
+mat-vec does per row.
 
 A format has two device functions:
 
@@ -6,11 +7,11 @@ A format has two device functions:
                                            block and the sums of 16 codes, in the form ``dot`` needs
     dot(words, at, skew, j, x0, ..., x7, t, tables)    a row's unit times its inputs, without ``scale``
 
-They give the results of ``units.decode`` and plain sums, bit for bit before the float factors, and save work: codes are
-left in place within their byte and multiplied as unsigned bytes that are too large by a power of two; group scales
-multiply integer sums instead of codes; sums for the minima are prepared once for all rows. All sums, divided by the
-powers of two that they are multiples of, stay below 2^24, so converting them to float does not round. Formats without
-functions of their own use ``decode``.
+The integer sums are bit for bit those of decoding (``units``) and multiplying, with less work: codes are not shifted
+but stay where they are in their byte, and are multiplied as unsigned bytes that are too large by a power of two; group
+scales multiply integer sums instead of codes; sums for the minima are prepared once for all rows. All sums, divided by
+the powers of two that they are multiples of, stay below 2^24, so converting them to float does not round. Formats
+without functions of their own use ``decode``.
 """
 
 from __future__ import annotations
@@ -61,7 +62,8 @@ def _as_they_are(scale, t, j):
 
 @cuda.jit(device=True)
 def _q2_k_prepare(scale, t, j):
-    """Scale by 1/64: all sums in ``_q2_k`` are 64 times too large, sums by 4 here, minima by 16 as upper nibbles."""
+    """Multiply the scale by 1/64, because all sums in ``_q2_k`` are 64 times too large: the minima are 16 times too
+    large as upper nibbles, so their sums of codes are multiplied by 4 here."""
     return F32(scale * SIXTY_FOURTH), I32(shift_left(t, 2) & NO_CARRY)
 
 
@@ -89,7 +91,8 @@ def _q2_k(words, at, skew, j, x0, x1, x2, x3, x4, x5, x6, x7, t, tables):
 
 @cuda.jit(device=True)
 def _q4_k_prepare(scale, t, j):
-    """Scale odd units by 1/16, as they are upper nibbles; add the sums of both halves, which share a minimum."""
+    """Multiply the scale by 1/16 for odd units, whose codes are upper nibbles; add the sums of both halves, which share
+    a minimum."""
     both = I32((t >> 16) + I32(shift_left(t, 16) >> 16))
     return (F32(scale * SIXTEENTH), I32(both << 4)) if j & 1 else (scale, both)
 
@@ -140,7 +143,7 @@ def dot_of(fmt: str) -> Dot:
 
 
 def _decoded(fmt: str) -> Callable[..., Any]:
-    """Make ``dot`` by decoding to signed bytes."""
+    """Make ``dot`` for any format, by decoding to signed bytes."""
     unit = UNITS[fmt]
     decode, minima, halves = unit.decode, unit.minima, unit.halves
 
@@ -165,7 +168,7 @@ OWN = {
     "Q4_K": Dot(_q4_k_prepare, _q4_k),
     "IQ2_XXS": Dot(_iq2_xxs_prepare, _iq2_xxs),
 }
-"""Formats with functions of their own."""
+"""The formats that have hand-written functions."""
 
 
 # --- float inputs
@@ -192,7 +195,8 @@ def _float_dot(q, x, total):
 
 
 def float_unit_of(unit: Unit) -> Callable[..., Any]:
-    """Make a device function: unit j of a row times float inputs from ``x`` on, whose sums are t0 and t1."""
+    """Make a device function that multiplies unit j of a row by the float inputs from index ``x`` on; t0 and t1 are the
+    sums of the inputs' two halves, for minima."""
     decode, column, minima, halves = unit.decode, unit.column, unit.minima, unit.halves
 
     @cuda.jit(device=True)

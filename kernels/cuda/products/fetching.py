@@ -14,12 +14,12 @@ from .units import UNITS
 
 I32, I64 = np.int32, np.int64
 SECOND = np.int32(8)
-"""Flag in ``Chunk.ends``, added to the number of rows: they belong to the second matrix."""
+"""Flag that is added to the number of rows in ``Chunk.ends`` if they belong to the second of two matrices."""
 
 
 class Work(NamedTuple):
-    """How pieces of work (groups of rows of a pair) are spread over warps: ``rounds`` each, one more for the first
-    ``extra``; ``2^split_bits`` warps share a piece."""
+    """How pieces of work (a group of rows, times the input of a pair) are divided among warps: each warp takes
+    ``rounds`` pieces, the first ``extra`` warps one more; ``2^split_bits`` warps share a piece."""
 
     pairs: int
     split_bits: int
@@ -30,8 +30,8 @@ class Work(NamedTuple):
 class Turns(NamedTuple):
     """A warp's share of the work: turns ``low`` to ``high`` (over slots and chunks) of every ``stride``-th piece.
 
-    ``firsts`` pieces belong to the first matrix, rows have ``units`` units, chunks lie between words ``base`` and
-    ``end``.
+    ``firsts`` pieces belong to the first matrix, rows have ``units`` units of 32 weights, and chunks are copied to
+    shared memory between words ``base`` and ``end``.
     """
 
     low: Any
@@ -46,7 +46,8 @@ class Turns(NamedTuple):
 
 class Cursor(NamedTuple):
     """The next chunk to fetch: its piece, turn, slot and number, the byte where it starts, the word it is copied to;
-    and of its rows: their number (``Chunk.ends``), the index of the first one's result, the input's first unit."""
+    and for its rows: how many there are (as in ``Chunk.ends``), the index of the first one's result, and the first unit
+    of their input."""
 
     item: Any
     turn: Any
@@ -60,8 +61,9 @@ class Cursor(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """A chunk in shared memory: the input's unit that it begins with, the number of units, four bits a row with the
-    bytes before its data, how many rows end with it, and the index of their first result."""
+    """A chunk in shared memory: the unit of the input that it begins with, its number of units, the number of bytes
+    before each row's data (four bits per row), how many rows end with this chunk, and the index of the first one's
+    result."""
 
     unit: Any
     room: Any
@@ -71,8 +73,8 @@ class Chunk(NamedTuple):
 
 
 def fetcher(fmt: str, layout: Layout, whole: bool) -> Callable[..., Any]:
-    """Make the device function that starts to copy the chunk at ``cursor`` and returns the next cursor and the
-    chunk."""
+    """Make the device function that starts to copy the chunk at a cursor to shared memory, and returns the next cursor
+    and the chunk."""
     unit, at_once, row_bits = UNITS[fmt], layout.rows, bits_of(layout.rows)
     chunk_units, size_of_chunk, row_words = 32 * layout.passes, chunk_bytes(unit, layout), pitch(unit, layout)
     pieces, stage_words = size_of_chunk // 16, at_once * row_words

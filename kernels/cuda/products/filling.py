@@ -1,9 +1,9 @@
-"""Fill shared memory with the weights of a step, in the layout that tensor cores read (``matmat``).
+"""Decode the weights that tensor cores multiply next into shared memory, in the layout that they read (``matmat``).
 
-Shared memory holds a lane's operands in pieces of 16 bytes, which are loaded as they are used. Lane c of the four that
-share a row multiplies word c of a unit (``decoding``), then word c + 4: the order of the products of a sum is free, as
-long as weights and inputs agree. A piece of weights has four weights of row r and four of row r + 8. Each lies at its
-number exclusive-or ``key_of`` its row, to avoid bank conflicts among pieces read or written together.
+Shared memory holds a lane's operands in pieces of 16 bytes, each loaded when it is used. Lane c of the four that share
+a row multiplies word c of a unit (``decoding``), then word c + 4: the order of the products of a sum is free, as long
+as weights and inputs agree. A piece of weights has four weights of row r and four of row r + 8. Pieces are stored at
+their number XOR ``key_of(row)``, so that those read or written together are in different memory banks.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ ZERO = F32(0)
 ROWS = 128
 """Rows per block."""
 LIMB = 32 * ROWS
-"""Words of one limb of a block's weights: two units of each row."""
+"""Number of words that one limb (``limbs``) of a thread block's weights takes: two units of each row."""
 
 
 @cuda.jit(device=True)
 def key_of(row):
-    """Return the swizzle key of a row; it differs between rows that are read or written together."""
+    """Return the number with which pieces of a row are XORed; it differs between rows read or written together."""
     return I32((row & 3) | ((row & 1) << 2))
 
 
@@ -49,9 +49,9 @@ def _put_codes(words, at, upper, lower):
 
 @cache
 def codes_of_blocks(fmt: str) -> Callable[..., Any]:
-    """Make ``fill`` of a block format: decode unit ``number``, the block's ``u``, of two rows that begin at bytes
-    ``upper`` and ``lower``, into pieces from word ``to`` on; return f, g, low and m of both. A row of n = 0 weights
-    gives zeros."""
+    """Make the device function ``fill`` of a block format: it decodes unit ``number``, which is unit ``u`` of those in
+    shared memory, of two rows that begin at bytes ``upper`` and ``lower``, into pieces from word ``to`` on, and returns
+    the scales f and g, the minimum's scale low, and the minima m of both. A row of n = 0 weights gives zeros."""
     unit = UNITS[fmt]
     decode, per_block, block_bytes, looks_up = unit.decode, unit.per_block, unit.block_bytes, unit.table is not None
     block_bits = per_block.bit_length() - 1
@@ -83,7 +83,7 @@ def codes_of_blocks(fmt: str) -> Callable[..., Any]:
 
 @cuda.jit(device=True)
 def _pair16(raw, start, i, n):
-    """Load two 16-bit weights at any alignment, zeros from n on."""
+    """Load 16-bit weights i and i + 1 at any alignment; weights from n on are zeros."""
     at, word = start + 2 * i, I32(0)
     if i < n:
         word = I32(I32(raw[at]) | I32(raw[at + 1]) << 8)
@@ -112,7 +112,7 @@ def _one32(raw, start, i, n):
 
 @cache
 def plain_values(fmt: str, aligned: bool) -> Callable[..., Any]:
-    """Make ``fill`` (``codes_of_blocks``) of plain numbers."""
+    """Make ``fill``, as ``codes_of_blocks`` does, for a format without blocks."""
     wide = fmt == "F32"
 
     @cuda.jit(device=True)

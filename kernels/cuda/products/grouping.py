@@ -1,7 +1,7 @@
-"""Group pairs of token and slot by expert: a counting sort on the device, cut into tiles.
+"""Group (token, expert) pairs by expert, with a counting sort on the device, and divide them into tiles.
 
-A tile is up to TILE pairs of one expert, for one block of a mat-mat product. The order of an expert's pairs is
-unspecified; no result depends on it.
+A tile is up to TILE pairs of one expert, which one thread block of a mat-mat product takes. The order of an expert's
+pairs is unspecified; no result depends on it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ..driver.shim import cuda, i32
 
 F32, I32 = np.float32, np.int32
 TILE = 64
-"""Inputs per block of a mat-mat product."""
+"""Maximum number of inputs that a thread block of a mat-mat product takes."""
 MOST_EXPERTS = 1024
 THREADS = 512
 
@@ -57,9 +57,11 @@ def sort_kernel(order, tile_experts, starts, sizes, error, ids, pairs, experts, 
 
 
 def sort(stream, order, tile_experts, starts, sizes, error, ids, pairs, experts, tiles, failure):
-    """Sort ids (pairs,) by expert -> order (pairs,), and cut them into at most ``tiles`` tiles: of each its expert, its
-    start in ``order`` and its number of pairs, 0 for none. ``error[0]`` becomes ``failure`` if an id is not below
-    ``experts``, at most MOST_EXPERTS."""
+    """Sort pairs by their expert, ids (pairs,) -> order (pairs,), and divide them into at most ``tiles`` tiles.
+
+    For each tile write its expert, its start in ``order`` and its number of pairs (0 for unused tiles). Set
+    ``error[0]`` to ``failure`` if an id is not in 0 .. ``experts`` - 1; there may be MOST_EXPERTS experts.
+    """
     sort_kernel[1, THREADS, stream](order, tile_experts, starts, sizes, error, ids, pairs, experts, tiles, failure)
 
 

@@ -16,8 +16,9 @@ from .units import UNITS
 
 
 class Layout(NamedTuple):
-    """How a kernel partitions its work: rows a warp takes at a time, units of each that a lane decodes per chunk,
-    chunks in shared memory, warps per block, blocks per multiprocessor, registers per thread."""
+    """How a mat-vec kernel divides its work: ``rows`` that a warp takes at a time, units of 32 weights of each row that
+    a lane decodes per chunk (``passes``), chunks in shared memory at once (``stages``), warps per block, blocks per
+    multiprocessor, registers per thread."""
 
     rows: int
     passes: int
@@ -39,19 +40,19 @@ LAYOUTS = {
         Layout(1, 4, 2, 16, 1, 96),
     ),
 }
-"""Layouts of hot formats, from many rows at a time to one."""
+"""Layouts of the formats that matter most, from many rows at a time to one."""
 
 ANY_FORMAT = Layout(2, 2, 2, 4, 6, 80), Layout(1, 2, 3, 4, 6, 80)
 """Layouts of all other formats. The last layout of a format fits every GPU."""
 
 FLOAT_ROWS, FLOAT_REGISTERS = 2, 80
-"""Float inputs keep more values live: at most FLOAT_ROWS rows at a time, and at least FLOAT_REGISTERS registers a
-thread."""
+"""With float inputs more values must stay in registers: at most FLOAT_ROWS rows at a time, and at least FLOAT_REGISTERS
+registers per thread."""
 
 BUSY = 0.7
-"""Share of warps with work below which rows are taken in smaller groups."""
+"""Share of the GPU's warps that must have work; with less, rows are taken in smaller groups."""
 ENOUGH_WARPS = 12
-"""Warps per multiprocessor that about hide memory latency."""
+"""Number of warps per multiprocessor that is about enough to hide memory latency."""
 
 
 def bits_of(power: int) -> int:
@@ -66,13 +67,13 @@ def layouts_of(fmt: str) -> Sequence[Layout]:
 
 
 def chunk_bytes(unit: Unit, layout: Layout) -> int:
-    """Return the bytes of a row that a warp takes at a time."""
+    """Return the bytes of one row in a chunk, which a warp takes at a time."""
     return 32 * layout.passes // unit.per_block * unit.block_bytes
 
 
 def pitch(unit: Unit, layout: Layout) -> int:
-    """Return the words from one row of a chunk to the next: the chunk, what precedes it in its first 16 bytes, and what
-    decoding reads behind the last block."""
+    """Return the words in shared memory from one row of a chunk to the next: the chunk itself, what comes before it in
+    its first 16 bytes, and what decoding reads after the last block."""
     return (chunk_bytes(unit, layout) + 15 + 16 + 15) // 16 * 4
 
 
@@ -81,18 +82,18 @@ def table_words(unit: Unit) -> int:
 
 
 def shared_bytes(unit: Unit, layout: Layout) -> int:
-    """Return the shared memory of a block."""
+    """Return the bytes of shared memory that a block needs."""
     return 4 * (table_words(unit) + layout.warps * layout.stages * layout.rows * pitch(unit, layout))
 
 
 def is_whole(unit: Unit, layout: Layout, n: int) -> bool:
-    """Return whether rows of n weights start at multiples of 16 bytes and have whole chunks."""
+    """Return whether rows of n weights start at multiples of 16 bytes and consist of whole chunks."""
     row_bytes, size = n // 32 // unit.per_block * unit.block_bytes, chunk_bytes(unit, layout)
     return row_bytes % 16 == 0 and size % 16 == 0 and row_bytes % size == 0
 
 
 def busy(layout: Layout, pieces: int, split_bits: int = 0) -> float:
-    """Return how well ``pieces`` groups of rows, ``2^split_bits`` warps each, fill the GPU; 1 is full."""
+    """Return how well ``pieces`` groups of rows, with ``2^split_bits`` warps each, fill the GPU; 1 means fully."""
     resident = multiprocessors() * layout.blocks
     blocks = -(-(pieces << split_bits) // layout.warps)
     if blocks >= resident:
@@ -103,9 +104,9 @@ def busy(layout: Layout, pieces: int, split_bits: int = 0) -> float:
 
 
 def choose(fmt: str, act: str, rows: Sequence[int], n: int, pairs: int, slots: int = 1) -> tuple[Layout, int]:
-    """Return the layout and the logarithm of the warps that share a group of rows, for ``pairs`` products with matrices
-    of ``rows`` rows of n weights. The split fixes the order of sums, so it is the one the first matrix has by itself
-    (``together``)."""
+    """Return the layout, and the logarithm to base 2 of the number of warps that share a group of rows, for ``pairs``
+    products with matrices of so many ``rows`` of n weights. That number determines the order of sums, so it is the one
+    that would be chosen for the first matrix alone (``matvec.together``)."""
     first_choice = _chosen(fmt, act, rows[:1], n, pairs, slots, range(layouts_of(fmt)[0].warps.bit_length()))
     return first_choice if len(rows) == 1 else _chosen(fmt, act, rows, n, pairs, slots, (first_choice[1],))
 
@@ -113,7 +114,7 @@ def choose(fmt: str, act: str, rows: Sequence[int], n: int, pairs: int, slots: i
 def _chosen(
     fmt: str, act: str, rows: Sequence[int], n: int, pairs: int, slots: int, splits: Sequence[int]
 ) -> tuple[Layout, int]:  # fmt: skip
-    """Return the first layout and split that is busy enough, else the busiest."""
+    """Return the first layout and split that keep the GPU busy enough, else those that keep it busiest."""
     unit = UNITS[fmt]
     most = FLOAT_ROWS if act == "float" else layouts_of(fmt)[0].rows
     layouts = [layout for layout in layouts_of(fmt) if layout.rows <= most]

@@ -1,13 +1,13 @@
-"""Split float inputs into limbs for tensor cores: 16-bit numbers whose sum is the input.
+"""Split float inputs into *limbs* for tensor cores: 16-bit floats whose sum is the input.
 
-    codes    int8 codes of A8 or Q8_K as binary16, whose scales products use apart
+    codes    int8 codes of A8 or Q8_K as binary16 (one limb); a product multiplies by their scales later
     halves   x 2^k = h + l, binary16. k brings the largest magnitude of a vector between 2^14 and 2^15, so values above
              2^-16 of it keep 23 bits and smaller ones err by at most 2^-39 of it
     bfloats  x = a + b + c, bfloat16: each is the remainder truncated to 8 bits. Exact above 2^-110
 
-An infinity or a NaN makes a limb non-finite, in that vector alone. Limbs are stored in the order products read them, by
-units of 32 inputs, padded to an even number: (vectors, units, limbs, 4 pieces, 8 values), zeros behind the last input.
-Piece c has the inputs of words c and c + 4 of the unit (``units``).
+An infinity or a NaN makes a limb non-finite, in that input vector alone. Limbs are stored in the order in which
+products read them, in units of 32 inputs, padded with zeros to an even number of units: (vectors, units, limbs, 4
+pieces, 8 values). Piece c has the inputs that belong to words c and c + 4 of the unit's weights (``units``).
 """
 
 from __future__ import annotations
@@ -62,8 +62,13 @@ def three_bfloats(a, b):
 
 
 class Kind(NamedTuple):
-    """How inputs are split: limbs per number; ``cut`` makes words of two numbers, ``mma`` multiplies them. ``scaled``:
-    each vector has its own power of two."""
+    """How inputs are split into limbs.
+
+    limbs   limbs per number
+    cut     device function (a, b) that returns the limbs of two numbers, as words that hold one limb of each
+    mma     instruction that multiplies matrices of such limbs
+    scaled  whether each input vector is first multiplied by a power of two of its own
+    """
 
     limbs: int
     cut: Callable[..., Any]
@@ -77,7 +82,7 @@ BFLOATS = Kind(3, three_bfloats, mma_bf16, False)
 
 
 def even_units(n: int) -> int:
-    """Return the units of 32 that n inputs take, rounded up to an even number."""
+    """Return the number of units of 32 that n inputs take, rounded up to an even number."""
     return -(-n // 64) * 2
 
 
@@ -88,7 +93,8 @@ def _at(x, start, i, n, up):
 
 @cache
 def _packer(kind: Kind, column: Callable[..., Any], per_block: int) -> Any:
-    """Make the kernel for weights of ``per_block`` units a block whose words are in the order of ``column``."""
+    """Make the kernel that packs inputs for weights with ``per_block`` units per block, whose words are in the order
+    that ``column`` gives."""
     limbs, cut, scaled = kind.limbs, kind.cut, kind.scaled
 
     @cuda.jit
@@ -165,7 +171,8 @@ def _code_packer(column: Callable[..., Any], per_block: int) -> Any:
 
 
 def _order(fmt: str) -> tuple[Callable[..., Any], int]:
-    """Return the order of words in a block of a format, and units a block; one for all formats that have none."""
+    """Return the order of words in a block of a format (``column``), and the units per block; for formats without
+    blocks, the natural order."""
     unit = UNITS.get(fmt)
     return (straight, 1) if unit is None or unit.column is straight else (unit.column, unit.per_block)
 

@@ -59,7 +59,12 @@ PART = 64
 
 
 class Weights(NamedTuple):
-    """How a format uses the tensor cores: pairs of weight limb and input limb, in the order they are multiplied."""
+    """How products with a format use the tensor cores.
+
+    kind   how inputs are split into limbs
+    limbs  limbs per weight
+    pairs  (weight limb, input limb) to be multiplied, in this order
+    """
 
     kind: Kind
     limbs: int
@@ -73,14 +78,16 @@ PLAIN = {
 }
 FLOATS_BY_CODES, CODES_BY_CODES = PLAIN["F16"], Weights(CODES, 1, ((0, 0),))
 SCALE_BITS = {"a8": 0, "q8k": 3}
-"""Logarithm of the units that share a scale of inputs."""
+"""Logarithm to base 2 of the number of units (32 inputs) that share a scale, by rounding of the inputs."""
 
 
 def _chain(kind: Kind, pairs: Sequence[tuple[int, int]], steps: Sequence[int]) -> Callable[..., Any]:
-    """Make a device function (rows, more, b, p, q): p plus the products of 16 rows with 8 inputs over ``steps`` of a
-    unit (0 and 1 for its halves), and q plus those of 16 more rows; interleaved, so that one need not wait for the
-    other. ``rows`` and ``more`` are the weights' pieces of both halves, ``b`` is that of the inputs: tuples of limbs of
-    four words."""
+    """Make a device function (rows, more, b, p, q): it returns p plus the products of 16 rows of weights with 8 inputs,
+    and q plus those of 16 more rows; the instructions of both alternate, so that one need not wait for the other.
+
+    rows, more, b: the pieces of weights and inputs, as tuples of limbs of four words
+    steps: which halves of a unit to multiply, 0 and 1
+    """
     mma = kind.mma
 
     def plus(before: Callable[..., Any] | None, i: int, j: int, step: int) -> Callable[..., Any]:
@@ -106,7 +113,8 @@ def _chain(kind: Kind, pairs: Sequence[tuple[int, int]], steps: Sequence[int]) -
 
 
 def _piece_loader(limbs: int, apart: int) -> Callable[..., Any]:
-    """Make a device function that loads a piece of every limb; limbs are ``apart`` words from one another."""
+    """Make a device function that loads a piece of each of ``limbs`` limbs, which are ``apart`` words from each
+    other."""
 
     @cuda.jit(device=True)
     def one(words, at):
@@ -124,12 +132,12 @@ def _piece_loader(limbs: int, apart: int) -> Callable[..., Any]:
 
 
 def weights_of(fmt: str, act: str) -> Weights:
-    """Return how weights of a format are multiplied with inputs of a rounding."""
+    """Return how weights of format ``fmt`` are multiplied by inputs with rounding ``act``."""
     return CODES_BY_CODES if act != "float" else PLAIN.get(fmt, FLOATS_BY_CODES)
 
 
 def dynamic_bytes(fmt: str, act: str) -> int:
-    """Return the dynamic shared memory of a block: tables, weights, inputs."""
+    """Return the bytes of dynamic shared memory that a block needs: for tables, weights and inputs."""
     weights = weights_of(fmt, act)
     tables = table_words(UNITS[fmt]) if fmt in UNITS else 0
     return 4 * (tables + 32 * (ROWS * weights.limbs + TILE * weights.kind.limbs))
@@ -137,8 +145,11 @@ def dynamic_bytes(fmt: str, act: str) -> int:
 
 @cache
 def kernel(fmt: str, act: str, by_expert: bool, aligned: bool) -> Any:
-    """Make the kernel of a format; ``by_expert``: inputs by tiles of ``grouping``, else in order; ``aligned``: rows of
-    plain numbers start at multiples of 16 bytes."""
+    """Make the kernel for a format and input rounding.
+
+    by_expert: whether inputs come in tiles of one expert each (``grouping``) rather than in order
+    aligned: whether rows of a format without blocks start at multiples of 16 bytes
+    """
     limb_weights, unit = weights_of(fmt, act), UNITS.get(fmt)
     kind, coded, scale_bits = limb_weights.kind, act != "float", SCALE_BITS.get(act, 0)
     fill = plain_values(fmt, aligned) if unit is None else codes_of_blocks(fmt)
@@ -352,9 +363,10 @@ def multiply(
     stream: Any, out: Any, limbs: Any, scales: Any, sums: Any, order: Any, tile_experts: Any, starts: Any, sizes: Any,
     w: Matrix, act: str, tokens: int, groups: int, share: int, by_expert: bool,
 ) -> None:  # fmt: skip
-    """Multiply inputs (tokens, groups, n), packed (``limbs``), with the rows of their group -> out (tokens, groups,
-    rows). ``by_expert``: run every pair of tiles (``grouping``) through its expert -> out (pairs, rows); ``share``
-    consecutive pairs have one input. ``sums``: those of 16 inputs or codes, read if the format has minima."""
+    """Multiply inputs (tokens, groups, n), packed by ``limbs``, by the rows of their group -> out (tokens, groups,
+    rows). If ``by_expert``, multiply the input of each (token, expert) pair in the tiles of ``grouping`` by its
+    expert's matrix -> out (pairs, rows); ``share`` consecutive pairs have the same input. ``sums`` are those of every
+    16 inputs or codes, which are read if the format has minima."""
     rows, n, size = w.rows // groups, w.cols, VALUE_BYTES.get(w.fmt, 0)
     compiled = kernel(w.fmt, act, by_expert, size > 0 and n * size % 16 == 0)
     tiles = len(sizes) if by_expert else -(-tokens // TILE)

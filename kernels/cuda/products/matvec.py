@@ -87,8 +87,12 @@ def _sum2(a, b):
 
 
 def _consume(fmt: str, floats: bool, layout: Layout, whole: bool) -> Callable[..., Any]:
-    """Make the device function that adds the products of the chunk ``now``, from word ``first`` on, to the rows'
-    totals."""
+    """Make the device function that multiplies the weights of the chunk ``now``, which are at word ``first`` of shared
+    memory, by the inputs, and adds to the totals of the rows.
+
+    floats: whether inputs are float32 rather than int8 codes
+    whole: whether rows have whole chunks and start at multiples of 16 bytes
+    """
     unit, at_once, passes = UNITS[fmt], layout.rows, layout.passes
     row_bytes, pass_bytes = 4 * pitch(unit, layout), chunk_bytes(unit, layout) // layout.passes
     column, minima, in_order = unit.column, unit.minima, unit.column is straight
@@ -181,7 +185,8 @@ def _finish(layout: Layout) -> Callable[..., Any]:
 
 
 def _merge(layout: Layout, stage_words: int) -> Callable[..., Any]:
-    """Make the device function that adds the totals of the warps that share rows, in order, and writes the results."""
+    """Make the device function that adds up the totals of the warps that share rows, in order, and writes the
+    results."""
     at_once, warp_words = layout.rows, layout.stages * stage_words
 
     @cuda.jit(device=True)
@@ -206,7 +211,8 @@ def _merge(layout: Layout, stage_words: int) -> Callable[..., Any]:
 
 @cache
 def kernel(fmt: str, floats: bool, layout: Layout, whole: bool) -> Any:
-    """Make the kernel of a format for float inputs, or those of its own rounding."""
+    """Make the kernel for a format, for float inputs or (not ``floats``) for inputs of the format's own rounding;
+    ``whole`` as in ``_consume``."""
     unit = UNITS[fmt]
     words_of_table, chunk_bits = table_words(unit), bits_of(32 * layout.passes)
     chunk_units, stages, warps = 32 * layout.passes, layout.stages, layout.warps
@@ -220,7 +226,8 @@ def kernel(fmt: str, floats: bool, layout: Layout, whole: bool) -> Any:
 
     @cuda.jit(device=True)
     def turns_of(warp, base, matrices, routing, work):
-        """Return this warp's first piece, its number of turns in all, its part of a piece, and its ``Turns``."""
+        """Return this warp's first piece of work, its number of turns in total, which part of a piece it takes if warps
+        share pieces, and its ``Turns``."""
         units = I32(matrices.n >> 5)
         chunks = I32((units + chunk_units - 1) >> chunk_bits)
         part, most = I32(warp & ((1 << work.split_bits) - 1)), I32(routing.slots * chunks)
@@ -278,7 +285,7 @@ def launch(
     stream: Any, fmt: str, act: str, layout: Layout, split_bits: int, weights: Sequence[Weights], n: int,
     routing: Routing, inputs: Inputs, pairs: int,
 ) -> None:  # fmt: skip
-    """Multiply ``pairs`` inputs with one or two ``weights``, ``2^split_bits`` warps a group of rows."""
+    """Multiply ``pairs`` inputs by one or two matrices, with ``2^split_bits`` warps for each group of rows."""
     unit = UNITS[fmt]
     pieces = sum(pairs * -(-w.rows // layout.rows) for w in weights)
     at_once = layout.warps >> split_bits
@@ -296,7 +303,7 @@ def multiply(
     stream: Any, out: Any, error: Any, codes: Any, scales: Any, sums: Any, ids: Any, w: Matrix, act: str, pairs: int,
     routing: Routing,
 ) -> None:  # fmt: skip
-    """Multiply ``pairs`` packed inputs with the matrices of ``w`` that ``Routing`` says -> out (pairs, rows of one)."""
+    """Multiply ``pairs`` packed inputs by matrices of ``w``, chosen by ``routing`` -> out (pairs, rows of a matrix)."""
     rows = w.rows // routing.groups
     _multiply(stream, [Weights(w.data, rows, out)], error, codes, scales, sums, ids, w, act, pairs, routing)
 
@@ -305,13 +312,14 @@ def multiply_both(
     stream: Any, out: Any, out2: Any, error: Any, codes: Any, scales: Any, sums: Any, ids: Any, w: Matrix, w2: Matrix,
     act: str, pairs: int, routing: Routing,
 ) -> None:  # fmt: skip
-    """Run ``multiply`` with two matrices of one format and row length, without groups, in one launch."""
+    """Do in one launch what two calls of ``multiply`` do for two matrices (or stacks) of the same format and row length
+    and the same inputs, without groups."""
     parts = [Weights(w.data, w.rows, out), Weights(w2.data, w2.rows, out2)]
     _multiply(stream, parts, error, codes, scales, sums, ids, w, act, pairs, routing)
 
 
 def together(w: Matrix, w2: Matrix, act: str, pairs: int, routing: Routing) -> bool:
-    """Return whether ``multiply_both`` gives the bits of two launches."""
+    """Return whether ``multiply_both`` can be used, and gives the same bits as two launches."""
     if (w.fmt, w.cols) != (w2.fmt, w2.cols) or routing.groups > 1 or routing.experts and w.rows != w2.rows:
         return False
     if w.fmt in plain.VALUE_BYTES:

@@ -20,11 +20,12 @@ class Matrices(NamedTuple):
 
 
 class Routing(NamedTuple):
-    """Which matrix and which inputs belong to a pair.
+    """Which matrix and which inputs a product takes for each pair, so that one kernel serves plain, grouped and expert
+    products.
 
-    Of pair p, result o is the sum over slots s of row o of a matrix times input (p slots + s) // share. The matrix is
-    number ids[p slots + s] of ``experts``; without experts, p mod ``groups``. ``error[0]`` becomes ``failure`` if an id
-    is not below ``experts``.
+    Result o of pair p is the sum, over s below ``slots``, of row o of a matrix times input (p slots + s) // share. The
+    matrix is number ids[p slots + s] of ``experts`` or, without experts, number p mod ``groups``. ``error[0]`` becomes
+    ``failure`` if an id is not below ``experts``.
     """
 
     ids: Any = None
@@ -37,7 +38,7 @@ class Routing(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """Packed inputs (``packing``); any array of the kind stands for those a kernel does not need."""
+    """Packed inputs (``packing``); in place of arrays that a kernel does not need, any array of that type."""
 
     codes: Any
     scales: Any
@@ -45,7 +46,7 @@ class Inputs(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """A matrix, or a stack's first, of ``rows`` rows, and the output array of its products."""
+    """The raw bytes of a matrix (or stack of matrices) of ``rows`` rows, and the output array of its products."""
 
     raw: Any
     rows: int
@@ -53,6 +54,6 @@ class Weights(NamedTuple):
 
 
 def matrices_of(weights: Sequence[Weights], row_bytes: int, n: int) -> Matrices:
-    """Return one or two ``weights`` in the form kernels take."""
+    """Return one or two ``weights`` in the form in which kernels take them."""
     first, second = weights[0], weights[1] if len(weights) > 1 else weights[0]._replace(rows=0)
     return Matrices(first.raw, second.raw, first.rows, second.rows, row_bytes, n, first.out, second.out)

@@ -1,7 +1,9 @@
-"""Pack inputs for product kernels: int8 codes four to a word, their scales, and sums for minima.
+"""Pack inputs for product kernels: int8 codes, four to a word, their scales, and the sums that minima are multiplied
+by.
 
-A warp takes 256 values of a row, a lane eight adjacent ones. The numbers are those of ``quantize_a8`` and
-``quantize_q8k`` (model.md 10.2), bit for bit; products with float inputs and formats with minima use sums of 16.
+A warp takes 256 values of a row, a lane eight adjacent ones. Codes and scales are bit for bit those of the ops
+``quantize_a8`` and ``quantize_q8k`` (model.md 10.2); products of float inputs with formats that have minima use sums of
+16 inputs.
 """
 
 from __future__ import annotations
@@ -58,7 +60,8 @@ def _larger(a, b):
 
 @cuda.jit(device=True)
 def _peak(x, y):
-    """Return the largest magnitude of eight words as bits, which order like the numbers; NaN above infinity."""
+    """Return the largest magnitude of eight floats, given as words, as bits: as integers these are in the order of the
+    magnitudes, with infinity above all numbers and NaN above infinity."""
     p = _larger(I32(x[0] & MAGNITUDE), I32(x[1] & MAGNITUDE))
     q = _larger(I32(x[2] & MAGNITUDE), I32(x[3] & MAGNITUDE))
     r = _larger(I32(y[0] & MAGNITUDE), I32(y[1] & MAGNITUDE))
@@ -79,7 +82,7 @@ def _byte_sum(word):
 
 @cuda.jit(device=True)
 def _first(x, y, peak):
-    """Return the index of the first of eight values of magnitude ``peak``, FAR if absent."""
+    """Return the index of the first of eight values with magnitude ``peak``, FAR if none has it."""
     at = FAR
     at = I32(7) if y[3] & MAGNITUDE == peak else at
     at = I32(6) if y[2] & MAGNITUDE == peak else at
@@ -94,7 +97,7 @@ def _first(x, y, peak):
 
 @cuda.jit
 def _a8(codes, scales, x, n, count):
-    """Quantize to A8, eight values a lane; four lanes share a block of 32."""
+    """Quantize to A8, eight values per lane; four lanes share a block of 32."""
     number = cuda.blockIdx.x * WARPS + cuda.threadIdx.y
     parts = (n + WARP_VALUES - 1) // WARP_VALUES
     row = divide(number, parts)
@@ -131,7 +134,7 @@ def _pick(x, y, i):
 
 @cuda.jit
 def _q8k(codes, scales, sums, x, n, count):
-    """Quantize to Q8_K, a block a warp, eight values a lane. Two lanes share a sum of 16 codes; two sums share a
+    """Quantize to Q8_K, one block per warp, eight values per lane. Two lanes share a sum of 16 codes; two sums share a
     word."""
     lane = cuda.threadIdx.x
     number = cuda.blockIdx.x * WARPS + cuda.threadIdx.y
@@ -162,7 +165,7 @@ def _q8k(codes, scales, sums, x, n, count):
 
 @per_value()
 def pack_sums(sums, x, size):
-    """Sum each 16 values of x -> sums (size,)."""
+    """Sum every 16 values of x -> sums (size,)."""
     for i in range(cuda.grid(1), size, cuda.gridsize(1)):
         total = ZERO
         for k in range(4):

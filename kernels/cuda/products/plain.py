@@ -1,8 +1,8 @@
-"""Products with weights that are plain numbers (F16, BF16, F32), and the mixing logits of hyper-connections.
+"""Products with weights that are not quantized (F16, BF16, F32), and the mixing logits of hyper-connections.
 
-Inputs and sums are float32. ``split`` warps share a row, so that matrices of few rows keep the memory busy, too; a lane
-has four 16-byte loads in flight. Rows that do not start at multiples of 16 bytes are read value by value. What each
-product computes: ``ds4ref.kernels.ops``.
+Inputs and sums are float32. Several warps may share a row, so that matrices of few rows keep the memory busy, too; a
+lane has four 16-byte loads in flight. Rows that do not start at multiples of 16 bytes are read value by value.
+``ds4ref.kernels.ops`` says what each product computes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ UPPER = I32(-0x10000)
 WARPS = 8
 MIX_WARPS = 16
 BUSY_WARPS = 16
-"""Warps per multiprocessor below which warps share rows."""
+"""Warps per multiprocessor that should have work; with fewer, several warps share a row."""
 
 VALUE_BYTES = {"F16": 2, "BF16": 2, "F32": 4}
 
@@ -79,7 +79,8 @@ def _dot4(w, x, at, total):
 
 @cache
 def _reader(fmt: str) -> tuple[Any, Any]:
-    """Make device functions of a format: the dot product of 16 bytes of weights, and one weight."""
+    """Make two device functions for a format: one for the dot product of 16 bytes of weights, one that reads a single
+    weight."""
     bf16, wide = fmt == "BF16", fmt == "F32"
 
     @cuda.jit(device=True)
@@ -102,8 +103,10 @@ def _reader(fmt: str) -> tuple[Any, Any]:
 
 @cache
 def _rows(fmt: str, aligned: bool) -> Any:
-    """Make the kernel of a format; ``2^split_bits`` warps of a block share a row. Skip divisions where operands allow:
-    one costs as much as several weights of a lane."""
+    """Make the kernel for a format, in which ``2^split_bits`` warps of a block share a row.
+
+    It avoids divisions where it can: one costs a lane as much time as several weights.
+    """
     dot, one = _reader(fmt)
     size = VALUE_BYTES[fmt]
     step = 16 // size
@@ -179,7 +182,7 @@ def _rows(fmt: str, aligned: bool) -> Any:
 
 
 def warps_a_row(rows: int, pairs: int) -> int:
-    """Return the logarithm of the warps that share a row, which fixes the order of its sum."""
+    """Return the logarithm to base 2 of the number of warps that share a row, which determines the order of its sum."""
     bits = 0
     while 1 << bits < WARPS and rows * pairs << bits < BUSY_WARPS * multiprocessors():
         bits += 1
@@ -187,7 +190,7 @@ def warps_a_row(rows: int, pairs: int) -> int:
 
 
 def rows(stream: Any, weights: Sequence[Weights], x: Any, fmt: str, routing: Routing, n: int, pairs: int) -> None:
-    """Multiply ``pairs`` inputs with one or two ``weights`` for whose rows ``warps_a_row`` is the same."""
+    """Multiply ``pairs`` inputs by one or two matrices, for which ``warps_a_row`` must be the same."""
     split_bits = warps_a_row(weights[0].rows, pairs)
     size = n * VALUE_BYTES[fmt]
     grid = -(-(sum(w.rows for w in weights) * pairs) // (WARPS >> split_bits))

@@ -1,8 +1,8 @@
-"""Units of the block formats: decoders generated from declarations (``decoding``), and hand-written ones of hot
-formats.
+"""Decoders of the block formats for CUDA: generated from the declarations (``decoding``), and hand-written ones for the
+formats that matter most.
 
-Q2_K and IQ2_XXS are decoded by hand, because a lane does better with other weights than 32 adjacent ones, and with
-tables.
+A *unit* is 32 weights of a block, which one thread decodes. Q2_K and IQ2_XXS are written by hand, because a thread is
+faster with 32 weights that are not adjacent, and with look-up tables.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def half_at(words, at, skew):
 
 @cuda.jit(device=True)
 def _q2_k_column(j, i):
-    """Return the column of word i of unit j: bits 2k, 2k+1 of a code byte belong to weight 32 k + its place, and a lane
-    takes 8 bytes and all four k."""
+    """Return the number in the block of the first weight in word i of unit j. Bits 2k, 2k+1 of code byte b belong to
+    weight 32 k + b (of a half of 128 weights); a thread takes 8 bytes and all four k."""
     return 128 * (j >> 2) + 32 * (i >> 1) + 8 * (j & 3) + 4 * (i & 1)
 
 
@@ -102,22 +102,24 @@ def _q4_k(words, at, skew, j, tables):
 
 
 def _iq2_xxs_table() -> np.ndarray:
-    """Make selectors for ``permute_bytes``, a nibble a weight: 256 of magnitudes (codebook), then 128 of signs."""
+    """Make selectors for ``permute_bytes``, which have a nibble per weight: 256 for the codebook's magnitudes, then 128
+    for the signs."""
     magnitude = np.searchsorted(np.array(MAGNITUDES), GRID.astype(np.int64))
     nibbles = np.concatenate((magnitude, np.where(SIGNS < 0, 4, 0))).astype(np.uint64)
     return (nibbles << (4 * np.arange(8, dtype=np.uint64))).sum(axis=1).astype(np.uint32).view(np.int32)
 
 
 COPY_BYTES = 4 * 32
-"""From one entry of a table to the next: each lane has its own copy, which avoids bank conflicts."""
+"""Bytes from one entry of a table to the next: each lane of a warp has its own copy, which avoids bank conflicts."""
 SIGNS_AT = 256 * COPY_BYTES
 INDEX_BITS, SIGN_BITS = np.int32(255 * COPY_BYTES), np.int32(127 * COPY_BYTES)
 
 
 @cuda.jit(device=True)
 def _octet(index, signs, lane_at, tables):
-    """Return the selector of eight signed weights: a nibble of magnitude and sign each. Index and signs come multiplied
-    by COPY_BYTES, with other bits around them; ``lane_at`` is the lane's place in an entry."""
+    """Return the selector for a group of 8 signed weights: a nibble of magnitude and sign for each. ``index`` and
+    ``signs`` come multiplied by COPY_BYTES, with other bits around them; ``lane_at`` is the byte offset of this lane's
+    copy within an entry."""
     return np.int32(
         word_at(tables, (index & INDEX_BITS) | lane_at) | word_at(tables, ((signs & SIGN_BITS) | lane_at) + SIGNS_AT)
     )
@@ -125,7 +127,8 @@ def _octet(index, signs, lane_at, tables):
 
 @cuda.jit(device=True)
 def iq2_xxs_selectors(words, at, skew, j, tables):
-    """Return four octets and the word of signs of unit j; above the signs, four bits of scale."""
+    """Return the selectors of the four groups of 8 weights of unit j, and its word of signs, whose top four bits are
+    the scale."""
     i = at + 8 * j
     w0, w1, w2 = word_at(words, i), word_at(words, i + 4), word_at(words, i + 8)
     n = (skew << 3) + 16
@@ -142,7 +145,7 @@ def iq2_xxs_selectors(words, at, skew, j, tables):
 
 @cuda.jit(device=True)
 def selected(octet):
-    """Return the four signed bytes that the lower half of an octet selects.
+    """Return the four signed bytes that the lower half of a selector (``octet``, for 8 weights) stands for.
 
     An instruction takes one constant operand: POSITIVE is made opaque to the compiler, which would otherwise reload the
     other one for each.
@@ -171,7 +174,8 @@ def _iq2_xxs(words, at, skew, j, tables):
 
 
 def _generated() -> dict[str, Unit]:
-    """Generate every unit possible, except for blocks of odd size: tiles do not read rows that begin at odd bytes."""
+    """Generate decoders for all formats for which that is possible, except those with blocks of an odd number of bytes:
+    tensor-core tiles do not read rows that begin at odd bytes."""
     units = {}
     for name, fmt in FORMATS.items():
         if fmt.block_bytes % 2:
@@ -189,14 +193,14 @@ def _by_hand(name: str, **fields: Any) -> Unit:
 
 
 GENERATED = _generated()
-"""Units of all formats whose declaration has a decoder."""
+"""Generated decoders, by name of the format."""
 
 BY_HAND = {
     "Q2_K": _by_hand("Q2_K", decode=_q2_k, column=_q2_k_column, minima=True),
     "Q4_K": _by_hand("Q4_K", decode=_q4_k, column=straight, minima=True, scaled=True),
     "IQ2_XXS": _by_hand("IQ2_XXS", decode=_iq2_xxs, column=straight, scaled=True, table=_iq2_xxs_table()),
 }
-"""Units of hot formats, which override generated ones."""
+"""Hand-written decoders, by name of the format; they are used instead of the generated ones."""
 
 UNITS: dict[str, Unit] = GENERATED | BY_HAND
-"""Block formats by name."""
+"""The decoder of each block format, by name."""

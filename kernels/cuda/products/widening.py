@@ -1,4 +1,5 @@
-"""Formats without a device decoder, stored as plain numbers that hold their weights exactly.
+"""Formats for which there is no decoder on the GPU: their weights are stored there in a float format that holds them
+exactly.
 
 Weights of F8_E4M3 and MXFP4 are powers of two times numbers of at most four bits: bfloat16 within its exponent range
 (from 2^-126 on), two to four times the memory of the file. Those of Q4_1 and Q5_1 are sums: float32, five to six times
@@ -20,7 +21,7 @@ _STEP = 1 << 22
 
 
 def _target(fmt: str) -> tuple[str, np.dtype]:
-    """Return the format that holds weights of ``fmt`` exactly, and how its numbers are written."""
+    """Return the name of the format that holds weights of ``fmt`` exactly, and the dtype in which to write them."""
     if isinstance(FORMATS[fmt].scale, PowerOfTwo):
         return "BF16", np.dtype("<u2")
     return "F32", np.dtype("<f4")

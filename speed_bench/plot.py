@@ -66,9 +66,7 @@ def words(stem: str) -> str:
 def plot(sources: Paths, outputs: Paths = (), title: str | None = None, load: bool = False) -> list[Path]:
     """Draw the results in CSV files; return the paths of the plots.
 
-    sources   the CSV files
     outputs   files to write the plot to, by default an SVG next to the first CSV
-    title     None: made from the names of the CSVs
     load      draw over the levels of a load, not over depths
 
     Raises DataError for bad data or a file that cannot be written, UsageError for an output of unknown suffix.

@@ -312,7 +312,7 @@ def turns(targets: int, rows: int, rep: int, done: Sequence[int], pausable: bool
 
 
 def seconds(row: Row) -> float:
-    """Return the seconds spent in the timed windows of a row."""
+    """Return the seconds spent on what a row measures, without preparation."""
     if row.get("seconds"):
         return float(row["seconds"])
     if row.get("e2e_ms"):

@@ -43,13 +43,11 @@ Say = Callable[[str], None]
 
 @dataclass
 class Opening:
-    """What the sources of a plan share while they are opened.
+    """What the sources of a plan share while they are opened: the run store, the prompt, messages to the user.
 
     stack      closes the targets at the end
-    store      run store, None if there is none
     progress   called with a title, returns a context manager; what it yields is called with (done, total)
     say        called with messages for the user
-    prompt     the text to prefill
     """
 
     plan: Plan
@@ -195,7 +193,7 @@ class LocalSource(Source):
             rows = sweep(session(), tokens, plan.depths, plan.gen_tokens, eos, done=done, progress=progress,
                          cancel=cancel)  # fmt: skip
         for row in rows:
-            if "cluster" in self.facts:  # figures of this process, while the workers compute
+            if "cluster" in self.facts:  # leave out figures of this process, because the workers compute
                 row = {name: value for name, value in row.items() if name not in ("rss_bytes", "wait_share", "load")}
             yield with_warnings(row | (bounds(row, self.costs, self.peaks) if self.costs is not None else {}))
 

@@ -18,14 +18,10 @@ PIPE_WIDTH = 160
 def table(
     entries: Sequence[Mapping[str, Any]], facts: Mapping[str, Any], name: str = "", width: int | None = None
 ) -> str:
-    """Return summaries of rows as a table, under a title with model and engine.
+    """Return summaries of rows as a table, under a title with model and engine from the run's metadata ``facts``.
 
-    entries   the summaries
-    facts     metadata of the run
-    name      name of the target or run, for the title
-    width     maximum width in characters, None: that of the terminal
-
-    Columns without values are omitted; columns for which there is no space are listed below the table.
+    ``width`` is in characters, None: that of the terminal. Columns without values are omitted; columns for which there
+    is no space are listed below the table.
     """
     width = width or stdout_width(PIPE_WIDTH)
     ordered = sorted(shown(entries), key=lambda column: column.rank)

@@ -41,14 +41,10 @@ class StageSpec(NamedTuple):
 class Facts(NamedTuple):
     """What a worker reports about itself and its stage.
 
-    digest          digest of the stage's tensors (``part_digest``)
-    nbytes          size of these tensors in bytes
-    version         version of ds4ref
-    processor       name of the CPU
+    digest          digest of the stage's tensors, and their size in bytes, ``nbytes`` (``part_digest``)
     kernels         kind of machine code that it runs (``_kernels``)
     records         whether the backend can record the operations of a pass and replay them
     prefill_chunk   number of tokens in a prefill chunk, None if the backend has no preference
-    threads         number of threads
     """
 
     digest: str

@@ -56,9 +56,7 @@ class Waiting:
 class Workers:
     """Stages on the workers of a Dask client, each of which sends its streams to the next.
 
-    client     the Dask client
-    places     the workers, in the order of their layers
-    patience   seconds without a sign of life after which a worker is given up
+    ``patience`` is the number of seconds without a sign of life after which a worker is considered lost.
 
     Instructions are sent at once and carried out by a stage in the order in which they were sent; only
     ``Waiting.result`` waits for them.

@@ -12,11 +12,8 @@ from .store import Run, Store
 def eval_facts(header: Mapping[str, Any], path: str, line: bytes) -> dict[str, Any]:
     """Return the metadata of a run from its log's header, in the form that all runs have.
 
-    header   the parsed header, the first line of the log
-    path     the log's path, as recorded in the metadata
-    line     the header's raw bytes; their digest identifies the log, even after samples were appended to it
-
-    Raise KeyError if the header is malformed.
+    ``line`` is the header as raw bytes; their digest identifies the log, even after samples were appended to it. Raise
+    KeyError if the header is malformed.
     """
     target = header["target"]
     digest = str(target.get("digest") or "")

@@ -15,11 +15,8 @@ _FASTER = {BETTER: "faster", WORSE: "slower", SAME: "the same", UNCLEAR: "unclea
 def speed(metric: str, i: Interval, verdict: str, margin: float = 1.0, a: str = "A", b: str = "B") -> str:
     """Return the comparison of a speed as a sentence: "decode: B is 1.23 x (1.20 to 1.26) as fast as A: faster".
 
-    metric    name of the speed: "prefill" or "decode"
-    i         change of the speed from A to B, in per cent
-    verdict   as of ``stats.judge``
-    margin    smaller changes, in per cent, count as the same
-    a, b      names of the runs
+    ``i`` is the change from run ``a`` to run ``b`` and ``margin`` the largest that counts as the same, in per cent;
+    ``verdict`` is that of ``stats.judge``.
     """
     if verdict == REFUSED:
         return f"{metric}: {b} is not compared with {a}: {i.method}"
@@ -37,11 +34,8 @@ def speed(metric: str, i: Interval, verdict: str, margin: float = 1.0, a: str = 
 def score(i: Interval, verdict: str, margin: float = 1.0, b: str = "B", averaged: bool = False) -> str:
     """Return the comparison of a score as a sentence: "B is worse by 11 points (3.4 to 19)".
 
-    i          change from A to B in percentage points
-    verdict    as of ``stats.judge``
-    margin     smaller changes, in percentage points, count as the same
-    b          name of run B
-    averaged   whether some questions have scores between right and wrong
+    ``i`` and ``margin`` are as for ``speed``, in percentage points; ``averaged`` is whether some questions have scores
+    between right and wrong.
     """
     if not i.known:
         return f"no verdict: {counted(i.n, 'question')}, and an interval needs {LEAST_GRADED}"
@@ -54,7 +48,7 @@ def score(i: Interval, verdict: str, margin: float = 1.0, b: str = "B", averaged
     if ends[0] > 0:
         word = "higher" if i.estimate > 0 else "lower"
         return f"{b} is {word} by {span}, less than the {margin:g} {_unit(margin)} that counts"
-    borne = ", if many questions bore it" if averaged else ""  # twice as large if few do (eval.md)
+    borne = ", if many questions bore it" if averaged else ""  # if few do, it must be twice as large (eval.md)
     return f"no difference found; one of {brief(i.detectable or math.nan)} points would have been{borne}"
 
 

@@ -188,8 +188,7 @@ def build(target: np.ndarray, control: np.ndarray, options: Options) -> Built:
 def in_order(rows: np.ndarray, target: np.ndarray, control: np.ndarray) -> np.ndarray:
     """Return whether each target lies further along its layer's direction than its control, bool (pairs, layers).
 
-    rows               directions, (layers, width)
-    target, control    activations, (pairs, layers, width)
+    ``rows`` has the directions, (layers, width).
     """
     along: np.ndarray = np.einsum("pld,ld->pl", target.astype(np.float64) - control, rows)
     return along > 0

@@ -43,13 +43,10 @@ def describe(
 ) -> dict[str, Any]:  # fmt: skip
     """Return the content of a sidecar as a dict.
 
-    built      the directions and their test
-    options    how they were built
-    component  "ffn_out" or "attn_out"
+    component  component whose output the directions were built from: "ffn_out" or "attn_out"
     thinking   thinking mode of the prompts; ``system`` is their system message
     files      (name, text) of the files of prompts, under the keys "good_file" and "bad_file"
     used       the prompts that the directions were built from
-    command    command line of this process
     """
     return {
         "format": FORMAT,

@@ -46,12 +46,10 @@ class Run:
 
     id       number in this store
     uid      globally unique id, hexadecimal
-    kind     "bench", "vectors", "eval" or "peaks"
     created  UTC time
     label    name given by the user, "" if none
     status   "open", "complete", "stopped" or "failed"
     facts    metadata: command, commit, machine, versions, engine, model (``provenance``)
-    tags     words by which the user can find runs
     rows     number of rows
     """
 

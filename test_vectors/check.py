@@ -124,6 +124,7 @@ class Recorded:
 
 
 def _table(results: Sequence[CaseResult]) -> str:
+    """Return the report as text: a row per case, then the reasons of all verdicts but matches."""
     table = []
     for r in results:
         worst = max((s.margin for s in r.steps if s.margin is not None), default=None)

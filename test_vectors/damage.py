@@ -80,6 +80,12 @@ def _ids(args: Any, vocab: int) -> list[int]:
 
 
 def _page(readings: list[Reading], bugs: list[Reading], logits: dict[str, float]) -> str:
+    """Return the report as text: a row per op family and format, the distance of the logits, and the verdicts.
+
+    readings  measurement of every op
+    bugs      those of them that quantization does not explain
+    logits    KL divergence and agreement of the best token between A and B
+    """
     groups: dict[tuple[str, str], list[Reading]] = defaultdict(list)
     for reading in readings:
         if reading.family:

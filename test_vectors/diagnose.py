@@ -246,6 +246,7 @@ def _show_tokens(engine: Engine, library: Signatures, seen: Observation, result:
 
 
 def _describe(result: Diagnosis, seen: Observation) -> str:
+    """Return the diagnosis of the observation ``seen`` as text, with a table of the best candidates."""
     kind = "full logits" if seen.full else f"the top {seen.logprobs.shape[1]} tokens"
     stored = f" stored as {result.stored}" if result.stored else ""
     early = f"stopped early, after {result.stopped} candidates: one not tried yet may explain the numbers better"

@@ -164,6 +164,7 @@ def _echoed(engine: Engine, tokens: list[int], steps: list[Step], early: bool) -
 
 
 def _continued(engine: Engine, tokens: list[int], steps: Sequence[Step]) -> Observation:
+    """Make an observation from ``steps``, the tokens generated after a prompt of ``tokens``."""
     known = ids_by_bytes(engine.tokenizer)
     _check_vocabulary(known, steps)
     entries, ids = [], list(tokens)

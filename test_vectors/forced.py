@@ -189,6 +189,7 @@ class Committed:
 
 
 def _table(results: Sequence[CaseResult], judgement: Judgement) -> str:
+    """Return the report as text: a row per answer, the tokens furthest below the judge's best, and the verdict."""
     table, gaps = [], []
     for r in results:
         off = [step for step in r.steps if step.verdict in ("flip", "mismatch")]

@@ -203,6 +203,11 @@ def _raw(token: Token | TokenRecord) -> bytes:
 
 
 def _margin_step(index: int, expected: StepRecord, step: Step, noise: float, forced: bool) -> StepResult:
+    """Compare one step: the verdict depends on how far the expected token is below the engine's best.
+
+    noise   margin in nats up to which another token may be preferred
+    forced  whether the engine was fed the expected tokens
+    """
     raw = _raw(expected.token)
     values = {_raw(t): t.logprob for t in step.top if t.logprob is not None}
     if not values:

@@ -158,6 +158,7 @@ def _whole(case: Case, mode: str, family: Family, start: float) -> Candidate:
 
 
 def _smooth(case: Case, mode: str, family: Family, start: float) -> Candidate:
+    """Fit a real parameter: find the minimum of the distance by repeated parabolas through three values."""
     into, back = (np.log, np.exp) if family.log else (float, float)
     coarse = ROUNDING[mode].coarse
     weight = 1 / case.reference(mode).expected

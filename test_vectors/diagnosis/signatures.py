@@ -165,6 +165,7 @@ class Signatures:
         return self._folder / f"{hashlib.sha256(name.encode()).hexdigest()[:24]}.npy"
 
     def _kept(self, name: str, compute: Callable[[], Signature]) -> Signature:
+        """Return the result ``name`` from memory, from a background run, from disk, or else by ``compute``."""
         if name not in self._memory:
             coming = self._coming.pop(name, None)
             try:
@@ -196,6 +197,7 @@ class Signatures:
         return signature
 
     def _save(self, path: Path, signature: Signature) -> None:
+        """Write a result to the disk cache, atomically; errors are ignored."""
         try:
             if not self._folder.exists():
                 _make_room(self._folder.parent)

@@ -113,6 +113,11 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _examined(args: Namespace, spec: str, command: str) -> Examination:
+    """Open target and model, and examine the target.
+
+    spec     the target, as on the command line
+    command  command line to state in the report
+    """
     from ds4ref.engine import Engine
     from ds4ref.nano.diagnostic import diagnostic_path
 

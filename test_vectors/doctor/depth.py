@@ -78,6 +78,7 @@ def depth(case: ExamContext, stage: Stage) -> None:
 
 
 def _facts(case: ExamContext, stage: Stage, scenes: int) -> None:
+    """Add a finding about recall of facts in a story of ``scenes`` scenes, or a shorter one if time is short."""
     case.progress("facts in a short story")
     start = time.monotonic()
     short = recalled(case.target, tell(1, scenes=SHORT, facts=SHORT), 120)
@@ -88,7 +89,7 @@ def _facts(case: ExamContext, stage: Stage, scenes: int) -> None:
                   "the model cannot do it, or the engine is wrong already here", figures=figures,
                   limit="long prompts were not tested")  # fmt: skip
         return
-    # prefill grows with the square of the length in the worst case, with the length in the best
+    # the time of prefill grows with the length at least, and with its square at most
     while scenes > 2 * SHORT and took * (scenes / SHORT) > max(case.limit.seconds_left, 0.0):
         scenes //= 2
     if took * (scenes / SHORT) > max(case.limit.seconds_left, 0.0):

@@ -69,6 +69,7 @@ def chat(case: ExamContext, stage: Stage) -> None:
 
 
 def _possible(case: ExamContext, stage: Stage, name: str) -> bool:
+    """Return whether the target's numbers can be diagnosed; if not, add a finding ``name`` that says why."""
     if case.same_model is False:
         stage.add(name, Outcome.IMPOSSIBLE, OTHER,
                   next=["Load the diagnostic model into the engine (ds4-vectors model prints its file), or give the "
@@ -90,6 +91,7 @@ def _command(case: ExamContext, prompt: str, chat: bool = False) -> str:
 
 
 def _diagnose_prompt(case: ExamContext, stage: Stage, prompt: str, chat: bool) -> Finding:
+    """Diagnose the target on a prompt of the diagnostic set, or with ``chat`` on a chat; add and return the finding."""
     name = f"after a chat ({prompt})" if chat else prompt
     case.progress(f"diagnosis of {name}")
     cancel = case.limit

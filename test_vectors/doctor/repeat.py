@@ -374,6 +374,7 @@ def edges(case: ExamContext, stage: Stage) -> None:
 
 
 def _edge(case: ExamContext, stage: Stage, name: str, edge: int) -> None:
+    """Compare prefill and decode of a prompt that ends around ``edge`` tokens, and add a finding ``name``."""
     ours = case.tokenizer
     if not case.logprobs or ours is None or case.same_model is not True or not case.kinds & {"ids", "text"}:
         stage.add(name, Outcome.IMPOSSIBLE, "needs plain prompts of known length, and log probabilities")

@@ -58,6 +58,7 @@ def explain(case: Blaming, result: BlameResult, search: bool = True) -> None:
 
 
 def _search(case: Blaming, result: BlameResult) -> None:
+    """Find up to ``MOST_CAUSES`` causes, each among the wrong ops that earlier ones do not explain."""
     unexplained = list(result.wrong)
     for _ in range(MOST_CAUSES):
         if not unexplained:
@@ -139,6 +140,7 @@ def _error_structure(case: Blaming, wrong: WrongOp) -> float | None:
 
 
 def _describe(case: Blaming, wrong: WrongOp) -> list[str]:
+    """Return sentences on where and how the op's result differs from ours."""
     name, _ = wrong.key
     fits = case.theirs.get(wrong.key, None)
     if fits is None:

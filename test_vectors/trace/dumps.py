@@ -116,6 +116,7 @@ def read(path: str) -> Dump:
 
 
 def _npz(path: str) -> Dump:
+    """Read an .npz: the arrays "ids", "positions" and "rows" are token ids and positions, all others tensors."""
     dump = Dump(path)
     for name, values in read_npz(path).items():
         if values.dtype.kind not in "fiub":
@@ -130,6 +131,7 @@ def _npz(path: str) -> Dump:
 
 
 def _safetensors(path: str) -> Dump:
+    """Open a .safetensors file, with the manifest in its metadata if there is one."""
     dump, file = Dump(path), MappedFile(path)
     stored = read_header(file)
     header = json.loads(file.read(8, int.from_bytes(file.read(0, 8), "little")))
@@ -147,6 +149,7 @@ def _safetensors(path: str) -> Dump:
 
 
 def _folder(folder: Path) -> Dump:
+    """Open a folder of raw values: with a manifest, else ds4's graph dumps."""
     dump, manifest = Dump(str(folder)), folder / MANIFEST
     if not manifest.is_file():
         _graph_dumps(folder, dump)
@@ -169,6 +172,11 @@ def _folder(folder: Path) -> Dump:
 
 
 def _add_entry(dump: Dump, folder: Path, entry: _Entry, where: str, ggml: bool) -> None:
+    """Add the tensor, or chunk of one, that a line of the manifest describes; DataError if file and shape disagree.
+
+    where  place of the line, for messages
+    ggml   whether the shape lists the fastest dimension first
+    """
     name = entry.name if entry.layer < 0 else f"{entry.name}.{entry.layer}"
     kind = entry.dtype.lower().removeprefix("torch.")
     kind = SHORT_DTYPES.get(kind, kind)

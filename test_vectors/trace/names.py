@@ -72,6 +72,7 @@ class NameTable:
 
 
 def _matches(source: NameRule, point: str, names: list[str], n_layers: int) -> Iterable[tuple[str, int]]:
+    """Yield (name in the dump, layer) for those of ``names`` that the rule ``source`` matches."""
     if "{layer}" in source.name:
         before, after = source.name.split("{layer}", 1)
         part = r"\.0" if source.parts > 1 else ""

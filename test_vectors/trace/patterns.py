@@ -100,6 +100,7 @@ def _close(candidate: np.ndarray, theirs: np.ndarray, limit: np.ndarray) -> bool
 
 
 def _arrangements(x: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield (description, array) for wrong orders of the values of ``x`` that bugs often cause."""
     n = x.shape[-1]
     if n % 2 == 0:
         yield "the halves of the channels swapped", np.roll(x, n // 2, axis=-1)

@@ -93,6 +93,7 @@ def page(result: BlameResult, total: int) -> str:
 
 
 def _first_op_lines(wrong: WrongOp) -> list[str]:
+    """Return the lines of the report on the first wrong op: formula, inputs, size and place of the error, causes."""
     op, judgement = OPS[wrong.key[0]], wrong.judgement
     through = [name for name, _ in wrong.bridged if name != wrong.key[0]]
     inputs = [key[0] if key[1] == wrong.key[1] else describe_point(key) for key in wrong.inputs]

@@ -124,6 +124,11 @@ class Theirs:
         return tuple(self._fit_array(key, n, source, like) for n, like in zip(names, arrays, strict=True))
 
     def _fit_array(self, key: Key, name: str, source: NameRule, like: Any) -> Fit:
+        """Read one array of a point from the dump, and bring it into the shape of ``like``, our value.
+
+        name    its name in the dump
+        source  rule of the name table
+        """
         pieces = self.dump.tensors[name]
         axes = OPS[key[0]].axes
         if key[0] in CHOICES:
@@ -145,6 +150,7 @@ class Theirs:
         return Fit(values.astype(np.float32) if values.dtype.kind == "f" else values, rows)
 
     def _factor(self, key: Key, times: str, values: np.ndarray) -> np.ndarray:
+        """Return the dumped tensor of point ``times`` in the same layer, shaped to multiply ``values`` by."""
         other = (times, key[1])
         if other not in self.matches:
             raise Unfit(f"{key[0]} needs {times}, which was not dumped")
@@ -165,6 +171,11 @@ class Theirs:
         return ids
 
     def _rows(self, pieces: list[DumpChunk], fits: list[np.ndarray], axes: str, name: str) -> np.ndarray | None:
+        """Return the token positions of an array's rows; None if it has all tokens in order.
+
+        pieces  chunks of the array in the dump
+        fits    their values in our shape
+        """
         count = sum(len(fit) for fit in fits)
         if any(piece.first is not None for piece in pieces):
             spans = [np.arange(p.first or 0, (p.first or 0) + len(f)) for p, f in zip(pieces, fits, strict=True)]

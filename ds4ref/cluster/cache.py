@@ -16,10 +16,9 @@ from .workers import Waiting
 
 
 class Handle:
-    """The number under which all stages keep a sequence or a snapshot.
+    """The number under which all stages keep a sequence or a snapshot, until this object is deleted.
 
-    When this object is deleted, they are told to drop it. ``epoch`` is the number of the connection since which they
-    have it; ``kind`` is "sequences" or "snapshots".
+    ``kind`` is "sequences" or "snapshots", ``epoch`` the number of the connection at which the stages got it.
     """
 
     def __init__(self, model: Any, kind: str):

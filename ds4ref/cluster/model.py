@@ -80,10 +80,7 @@ class ClusterDecoder:
         self.model, self.caches, self.ranks = model, caches, RANKS
 
     def prepare(self, positions: Iterable[int]) -> int:
-        """Make the stages record the operations for tokens at ``positions``; return the number of new recordings.
-
-        It is that of the stage with the most.
-        """
+        """Make the stages record operations for tokens at ``positions``; return the most recordings that one made."""
         (cache,) = self.caches
         return max(self.model.wait_all("prepare", cache.key(), tuple(positions)))
 

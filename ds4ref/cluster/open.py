@@ -140,11 +140,9 @@ def known_workers(client: Any) -> dict[str, str]:
 
 
 def _placed(layout: Sequence[tuple[str, range]], known: dict[str, str], strict: bool) -> list[Place | None]:
-    """Return the worker for each part of a layout, None if it is missing.
+    """Return the worker for each part of a layout, None if it is missing; ``known`` are those available.
 
-    layout   (name or address of a worker, its layers)
-    known    available workers: name -> address
-    strict   if not, an unused worker takes the place of a missing one
+    Unless ``strict``, an unused worker takes the place of a missing one.
     """
     addresses = {address: name for name, address in known.items()}
     names = [name if name in known else addresses.get(name) for name, _ in layout]

@@ -66,12 +66,11 @@ class Ranked(NamedTuple):
 
 @dataclass
 class StageSequence:
-    """A sequence on a stage.
+    """A sequence on a stage: its caches, recordings of operations, and on the last stage the outputs of its last pass.
 
-    cache     the caches of the stage's layers
     decoder   replays recorded passes of single tokens, None if the backend cannot record
-    streams   on the last stage: residual streams after the last pass, (T, C, D) for tokens, streams, width
-    logits    on the last stage: logits after the last pass, (T, vocab), None unless it was recorded
+    streams   residual streams (T, C, D): tokens, streams, width
+    logits    logits (T, vocab), None unless the pass was recorded
     """
 
     cache: Cache
@@ -124,10 +123,7 @@ class Stage:
         )  # fmt: skip
 
     def do(self, name: str, *arguments: Any, incoming: np.ndarray | None = None) -> tuple[Any, float]:
-        """Call the method ``name`` with ``arguments``; return its result and the seconds that it took.
-
-        ``incoming`` is passed on if it is not None (see ``run``).
-        """
+        """Call the method ``name`` with ``arguments``, and ``incoming`` if given; return its result and seconds."""
         begun = time.perf_counter()
         further = {} if incoming is None else {"incoming": incoming}
         result = getattr(self, name)(*arguments, **further)
@@ -152,13 +148,12 @@ class Stage:
     ) -> np.ndarray | Ranked | None:
         """Compute a pass of the tokens ``ids`` and append them to a sequence.
 
-        key        the sequence
         recorded   replay it from a recording of operations, if the backend can record
         ranks      number of most likely next tokens to return
         incoming   streams from the previous stage, None on the first stage
 
-        Return the residual streams (T, C, D) for the next stage; on the last stage, the most likely next tokens if the
-        pass was recorded, else None.
+        Return the residual streams (T, C, D) for the next stage; on the last one, the likeliest next tokens of a
+        recorded pass, else None.
         """
         sequence = self._sequences[key]
         sequence.streams = sequence.logits = None

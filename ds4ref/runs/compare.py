@@ -26,10 +26,10 @@ VOLATILE = ("name", "url", "file", "served")
 
 
 def compare(a: Measured, b: Measured, limits: Limits | None = None, differ: Sequence[str] = ()) -> Comparison:
-    """Compare run B with run A, and return whether B is better.
+    """Compare run B (``b``) with run A (``a``).
 
     limits   what counts as a difference; None: the default for the kind of run
-    differ   names of those metadata (keys of ``IDENTITY``) that may differ, although they normally must not
+    differ   names of metadata (keys of ``IDENTITY``) that may differ, although they normally must not
     """
     obstacles = mismatches(a, b, differ)
     if obstacles:

@@ -78,11 +78,9 @@ class Point:
 
 @dataclass
 class Result:
-    """Results at all scales.
+    """Results at all scales, in ascending order without scale 0; and the number of prompts.
 
-    points    results by ascending scale, without scale 0
-    base      (mean metric, mean loss) of the unsteered engine
-    prompts   number of prompts
+    ``base`` is (mean metric, mean loss) of the unsteered engine.
     """
 
     points: list[Point] = field(default_factory=list)

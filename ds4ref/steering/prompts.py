@@ -42,11 +42,7 @@ def rendered(
 ) -> list[list[int]]:
     """Return the token ids of a chat with each prompt, up to where the answer begins.
 
-    system     system message, "" for none
-    thinking   thinking mode
-    room       number of tokens that must remain for the answer in a context of ``ctx``
-
-    Raise ContextError for a prompt that is too long.
+    Raise ContextError for a prompt that leaves less than ``room`` of the ``ctx`` tokens of the context for an answer.
     """
     ids = [engine.prompt(prompt, system, thinking) for prompt in prompts]
     for number, one in enumerate(ids, 1):

@@ -56,7 +56,7 @@ share of the prompt."""
 
 @dataclass(frozen=True)
 class StreamedAnswer:
-    """A finished answer of an endpoint, with the figures that follow from its times.
+    """A finished answer of an endpoint, and figures computed from its times.
 
     begin       time at which the request was sent, in seconds (``time.perf_counter``)
     completion  the answer with its times
@@ -85,14 +85,13 @@ class StreamedAnswer:
 
     @property
     def miscount(self) -> Warnings:
-        """Warnings on contradictions between the server's token counts, the requested length, the finish reason and the
-        number of events."""
+        """Warnings if the server's token counts contradict the requested length, the finish reason or the events."""
         usage, limit = self.completion.usage, self.completion.finish == Finish.LENGTH
         return of_counts(usage.completion, len(self.completion.arrivals), self.requested, limit, usage.reasoning)
 
     @property
     def cached(self) -> int | None:
-        """Number of prompt tokens taken from a cache, None if the server does not tell."""
+        """Number of prompt tokens taken from a cache, None if the server does not report it."""
         return None if self.completion.usage.cached is None else max(0, self.completion.usage.cached)
 
     @property

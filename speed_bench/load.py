@@ -175,7 +175,7 @@ def _send(
             one(shape)
 
     def send() -> None:
-        """Start a thread per request, each at its time (open loop)."""
+        """Start a thread for each request when it is due (open loop)."""
         assert rate is not None
         for shape, moment in waiting:
             if stop.wait(begin + moment / rate - time.perf_counter()):

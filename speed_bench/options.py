@@ -153,7 +153,7 @@ def mix(text: str) -> tuple[RequestShape, ...]:
 
 
 def rates(text: str) -> tuple[float, ...]:
-    """Parse a comma-separated list of request rates per second; ``inf`` sends all requests at once."""
+    """Parse the value of --request-rate, a comma-separated list of requests per second; ``inf``: all at once."""
     one = number(1e-6, 1e6)
     return tuple(math.inf if part.strip() == "inf" else one(part.strip()) for part in text.split(","))
 

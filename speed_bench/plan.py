@@ -164,7 +164,7 @@ class Plan:
 
     @property
     def decoded(self) -> Iterator[int]:
-        """Position of every token that a repetition decodes."""
+        """The positions (numbers of tokens before) of all tokens that a repetition decodes."""
         for depth, count in [(depth, self.gen_tokens) for depth in self.depths] or [
             (probe.needed, probe.decode) for probe in self.probes
         ]:

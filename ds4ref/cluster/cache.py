@@ -67,7 +67,7 @@ class ClusterCache:
 
     @property
     def pos(self) -> int:
-        """Return the number of tokens."""
+        """Return the number of tokens of the sequence."""
         return self.node.end
 
     @property
@@ -117,7 +117,7 @@ class ClusterCache:
         self.serial = node.serial if isinstance(node, Pass) else None
 
     def output(self, wanted: Output) -> np.ndarray:
-        """Return the array of an output."""
+        """Fetch an output from the last stage; raise SessionError if it is not one of the newest pass."""
         key = self.key()
         if wanted.serial != self.serial:
             raise SessionError("the outputs of an earlier pass are gone")
@@ -198,7 +198,7 @@ class ClusterCache:
 
 
 class ClusterSnapshot:
-    """A snapshot of a ``ClusterCache``."""
+    """A snapshot of a sequence: its history, and the key of the stages' snapshots if they have any."""
 
     def __init__(self, model: Any, node: Node, handle: Handle | None):
         self.node, self.handle, self._shape = node, handle, model.shape

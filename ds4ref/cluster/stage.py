@@ -196,11 +196,11 @@ class Stage:
         return self._sequences[key].cache.rewindable(pos)
 
     def snapshot(self, key: int, number: int) -> None:
-        """Keep the state of a sequence as snapshot ``number``."""
+        """Keep the present state of sequence ``key`` as snapshot ``number``."""
         self._snapshots[number] = self._sequences[key].cache.snapshot()
 
     def reset(self, key: int, number: int) -> None:
-        """Restore a sequence from a snapshot."""
+        """Restore sequence ``key`` from snapshot ``number``."""
         sequence = self._sequences[key]
         sequence.cache.reset(self._snapshots[number])
         sequence.streams = sequence.logits = None

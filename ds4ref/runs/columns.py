@@ -54,7 +54,7 @@ def typical(name: str, group: Sequence[Row]) -> int | None:
 
 
 def alike(name: str, group: Sequence[Row]) -> Any:
-    """Return the value of column ``name`` if it is the same in all repetitions, else "differs"."""
+    """Return the value of column ``name`` if all repetitions have the same, else the text "differs"."""
     return group[-1].get(name) if len({entry.get(name) for entry in group}) == 1 else "differs"
 
 
@@ -154,7 +154,7 @@ class Column:
         return format(value * self.factor, self.display_form) if self.display_form else rounded(value * self.factor)
 
     def differs(self, entry: Mapping[str, Any]) -> bool:
-        """Return whether a summary's value differs from that of the column ``unlike``, if both are known."""
+        """Return whether a summary has this value and that of ``unlike``, and they differ by more than ``slack``."""
         value, other = entry.get(self.name), entry.get(self.unlike)
         return value is not None and other is not None and abs(value - other) > self.slack * other
 

@@ -75,7 +75,7 @@ class Prompt:
 
     @classmethod
     def plain(cls, text: str) -> Prompt:
-        """Return a prompt of text without chat markup."""
+        """Return a prompt of plain text, to be continued without a chat template."""
         return cls(text=text)
 
     @classmethod

@@ -38,7 +38,7 @@ def tls_context() -> ssl.SSLContext:
 
 
 class Refused(TargetError):
-    """An error reply of the server: its HTTP ``status`` and its ``reply``, which the error message shortens."""
+    """Raised for an error reply of the server; has its HTTP ``status`` and the text of its ``reply``."""
 
     def __init__(self, message: str, status: int, reply: str):
         super().__init__(message)

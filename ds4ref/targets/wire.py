@@ -1,4 +1,4 @@
-"""Bytes as servers send them: server-sent events, and text that is cut inside a character.
+"""Reads what servers send: server-sent events, and text in which characters may be cut in two.
 
 A token may end inside a UTF-8 character, and some servers put its raw bytes into the answer. Such bytes are kept as
 lone surrogates (``surrogateescape``): ``raw_bytes`` restores a token's bytes, and ``printable`` replaces them for

@@ -1,7 +1,7 @@
 """Binding, shared by all families: how the tensors of a model file become the weights that the forward pass uses.
 
-A family lists the tensors that it expects as ``Slot``s. Binding finds and checks the tensor of each slot, reads vectors
-and makes views of matrices; ``placed`` then moves the weights to the backend's memory.
+A family lists the tensors that it expects as ``Slot``s; binding finds and checks the tensor of each slot, and
+``placed`` moves the weights to the backend's memory.
 """
 
 from __future__ import annotations
@@ -129,8 +129,8 @@ def values(source: TensorSource, info: TensorInfo) -> np.ndarray:
 def placed(weights: Any, ops: Backend, on_host: tuple[str, ...] = ()) -> Any:
     """Return the weights of a model moved to the memory of the backend ``ops``.
 
-    A matrix that is used twice is moved once. Arrays named in ``on_host`` are left out of the move. A backend with its
-    own memory first gets the total size (``ops.prepare``).
+    A matrix that is used twice is moved once; arrays named in ``on_host`` are not moved. A backend with its own memory
+    first gets the total size (``ops.prepare``).
     """
     parts = [weights, *weights.layers]
     matrices = {id(w): w for part in parts for w in vars(part).values() if isinstance(w, Matrix)}

@@ -103,8 +103,8 @@ class Costs:
         return t.nbytes
 
     def _matrix_ops(self, depth: int, head: float) -> tuple[float, float, float]:
-        """Return the number of matrix operations of one token after ``depth`` tokens, of three kinds: int8, float32,
-        and quantized weights with float inputs. head: factor of the output matrix's operations (0 to leave it out)."""
+        """Return the number of matrix operations of one token after ``depth`` tokens: int8, float32, and quantized
+        weights with float inputs; ``head``: share of the output matrix's operations to count."""
         int8 = f32 = mixed = 0.0
         for t in self._all:
             part, share = t.slot.part, 1.0

@@ -27,10 +27,9 @@ GATE_UP, DOWN = (0, 1), (2,)
 class ExpertUse:
     """Counts how often each routed expert of a model is used, and gets its weights into memory in time.
 
-    ops, layers  the model's backend, and the weights of its layers
-    experts      number of experts of each layer
-    advise       tell the operating system which experts' pages will be read
-    resident     cache of experts that reads them, used instead of ``advise``; without either, page faults read them
+    layers    weights of the model's layers, each with ``experts`` experts
+    advise    tell the operating system which experts' pages will be read
+    resident  cache of experts that reads them, used instead of ``advise``; without either, page faults read them
 
     Counts may miss uses when several threads share an engine.
     """

@@ -25,9 +25,7 @@ Bounds = Iterable[tuple[str, str, Any, Any]]
 
 class Keys:
     """Reads the metadata keys of one family, whose names begin with ``prefix``. A key that is missing or has the wrong
-    type is noted in ``faults``, and reading goes on with a harmless default.
-
-    faults  full key -> a sentence about what is wrong with it
+    type is noted in ``faults`` (full key -> what is wrong), and reading goes on with a harmless default.
     """
 
     def __init__(self, source: TensorSource, prefix: str):

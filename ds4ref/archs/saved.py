@@ -41,10 +41,8 @@ def reading(file: File) -> Iterator[Reader]:
 
 
 class Reader:
-    """Reads the sections of a saved session; each method's ``label`` names the section in errors.
-
-    Methods raise PayloadError if the file ends too early or holds bad values.
-    """
+    """Reads the sections of a saved session; raises PayloadError, naming the section ``label``, if the file ends too
+    early or holds bad values."""
 
     def __init__(self, stream: BinaryIO):
         self.stream = stream

@@ -1,15 +1,15 @@
 """Drafts: guesses of the next tokens, which a session verifies in one pass (speculative decoding).
 
-Every token of the output is picked from the model's own logits, so drafts change speed and nothing else. The sampler
-draws a token t from the model's probabilities p, as it does without drafts; if t equals the drafted token d, the logits
-that the pass computed after d are valid too. That is rejection sampling (d is accepted with probability p(d), otherwise
-another token is drawn) with the same random numbers as plain decode.
+Every output token is picked from the model's own logits, so drafts change only speed. The sampler draws a token t from
+the model's probabilities p, as without drafts; if t equals the drafted token d, the logits that the pass computed after
+d are valid too. That is rejection sampling (d is accepted with probability p(d)) with the random numbers of plain
+decode.
 
     lookup.py       drafts what followed the same tokens earlier in the conversation; needs no weights
     mtp.py          drafts with the model's block for multi-token prediction
-    speculation.py  decides which source of drafts is tried, and how many tokens it drafts (the depth)
-    estimates.py    running estimates of acceptance and of the time of a pass, on which this decision is based
-    session.py      the session that verifies drafts; ``ds4ref.decode`` runs its passes of several tokens
+    speculation.py  decides which source is tried, and how many tokens it drafts (the depth)
+    estimates.py    running estimates of acceptance and of pass times, for this decision
+    session.py      the session that verifies drafts
     setup.py        the drafts of an engine, made from its options
 """
 

@@ -18,8 +18,8 @@ one row; and the relative error that this assumption may have."""
 SURPRISING = 1.4
 """If a pass takes longer or shorter than expected by this factor, a pass of one row is run next, for comparison."""
 FIRST, DOUBT, ALIKE = 0.5, 2.0, 4.0
-"""Acceptance assumed for the first position of a draft before any trial, and the number of trials that this assumption
-weighs as much as; the number of trials that the estimate for the position before weighs as much as."""
+"""Acceptance assumed for the first position of a draft before any trial; number of trials that this assumption counts
+for; number of trials that the estimate for the previous position counts for."""
 DECAY = 1 - 1 / 24
 """Factor by which the weight of all earlier trials of acceptance shrinks with each new trial."""
 HOPE = 0.5
@@ -27,16 +27,15 @@ HOPE = 0.5
 
 
 class PassTimes:
-    """Seconds of a pass by its number of rows: medians of the newest measurements, because on a busy machine a single
-    pass can take several times as long. The first pass of each number of rows is left out, as it may have included
-    making a recording.
+    """Seconds of a pass by its number of rows: medians of the newest measurements, as single passes on a busy machine
+    can take several times as long. The first pass of each number is left out, as it may have made a recording.
 
     level   seconds of a pass of one row; 0.0 before it was measured
-    ratios  list indexed by number of rows, 0 to MOST_ROWS: time of such a pass divided by that of a pass of one row,
-            between 1 and the number of rows; interpolated or extrapolated for numbers of rows that were not measured
+    ratios  by number of rows, 0 to MOST_ROWS: time of such a pass divided by that of a pass of one row, between 1 and
+            the number of rows; interpolated for numbers that were not measured
     most    the same list with the uncertainty added: the largest ratios to expect
     surprise  rows and seconds of the last pass if its time was far from the expected one, else None; the next pass of
-              one row then shows whether the whole machine became slower (or faster) or only passes of that many rows
+              one row then shows whether the machine became slower (or faster) or only passes of that many rows
     """
 
     def __init__(self) -> None:

@@ -3,8 +3,7 @@
 This pays because edits of files, tool results and quotations repeat earlier text; no weights are needed. A table holds
 the last position of every run of ``RUN`` tokens, and each position is linked to the previous one of the same run. The
 newest of these positions are compared with the end of the text, token by token backwards; the longest match wins, the
-newer one if they are equally long. Removing the newest position restores the one before it in the table, so after
-``truncate`` the table is as if the removed tokens had never been there.
+newer one if they are equally long. ``truncate`` restores the table exactly as it was before the removed tokens.
 
 Memory: 12 bytes per token, and a table entry (about 150 bytes) for each distinct run. Tokens are not copied.
 """
@@ -44,8 +43,7 @@ class Lookup:
         """Return at most ``limit`` tokens that followed the longest earlier match of the newest tokens; [] if none
         matches.
 
-        If the text after the match ends before ``limit`` tokens, the draft goes on by repeating itself. Parameters as
-        in ``Draft.propose``; ``streams`` are not used.
+        If the text ends before ``limit`` tokens, the draft goes on by repeating itself. ``streams`` are not used.
         """
         self.truncate(len(tokens))
         self._enter(tokens)

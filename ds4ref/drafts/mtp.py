@@ -2,8 +2,7 @@
 
 The block, one more layer in a file of its own, takes pairs: the model's residual streams at position p and the token at
 p + 1. Each call passes it the pairs that are new since the last call; the newest pair predicts the first drafted token.
-Further drafted tokens are predicted from the block's own output streams; the cache rows that this wrote are removed
-afterwards, and the next call writes rows from the model's streams there.
+Further ones are predicted from the block's own streams; the cache rows that these wrote are then removed.
 
     mtp = Mtp(Block.open("mtp.gguf", engine.model))
     mtp.propose(tokens, streams, 2)

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 class Drafts:
-    """The drafting of an engine: makes sessions that draft, and keeps the file of the MTP block open if one is used.
+    """Makes the sessions of an engine that draft, and keeps the file of the MTP block open.
 
-    counts, times: what was drafted and accepted, and how long passes took, in all sessions together.
+    counts, times: counts of drafts, and times of passes, of all sessions.
     """
 
     def __init__(self, model: Model, wanted: Drafting):

@@ -2,15 +2,14 @@
 second.
 
 A pass of depth k evaluates k + 1 tokens (rows), the pending one and k drafted ones. It adds 1 + a1 + a1 a2 + ... tokens
-to the text on average, where ai is the estimated acceptance of the draft's i-th token. It takes the measured time of a
-pass of so many rows and of making the draft. The depth with most tokens per second is taken; where drafting does not
-pay that is 0, plain decode.
+to the text, where ai is the estimated acceptance of the draft's i-th token, and takes the measured time of so many rows
+and of drafting. The depth with most tokens per second is taken; where drafting does not pay that is 0, plain decode.
 
 A balance, in units of the time of a plain pass (one without drafts), bounds what wrong drafts may cost. What each pass
 with drafts gained or lost against plain decode is added to it, and a depth is only tried if the balance covers the loss
-if none of its tokens is accepted. The balance starts at ``CREDIT`` and grows by ``RATE`` per plain pass; so if nothing
-is ever accepted, n tokens take no longer than n (1 + RATE) + CREDIT tokens of plain decode. If no depth promises a
-gain, the balance is spent on trying the one that is expected to lose least.
+of all its tokens. It starts at ``CREDIT`` and grows by ``RATE`` per plain pass; so if nothing is ever accepted, n
+tokens take no longer than n (1 + RATE) + CREDIT tokens of plain decode. If no depth promises a gain, the balance is
+spent on trying the one that is expected to lose least.
 
     speculation = Speculation([Lookup()])
     draft = speculation.propose(tokens, streams, room)
@@ -55,8 +54,7 @@ Kind = tuple[str, int]
 class Counts(Counter[tuple[str, str, int]]):
     """Counts of what speculation did, for reports; the key is (what, name of the source of drafts, depth).
 
-    what: "passes" (plain ones under the name "" and depth 0), or "drafted" or "accepted", numbers of tokens, counted
-    once it is known how many tokens of a pass were accepted.
+    what: "passes" (plain ones under "" and 0), "drafted" or "accepted" tokens.
     """
 
     def of(self, what: str) -> int:
@@ -65,8 +63,7 @@ class Counts(Counter[tuple[str, str, int]]):
 
     @property
     def tokens_a_pass(self) -> float:
-        """Return the average number of tokens that a pass added to the text: the pending one and the accepted ones; 1.0
-        before the first pass."""
+        """Return the average number of tokens that a pass added to the text; 1.0 before the first pass."""
         return 1 + self.of("accepted") / max(1, self.of("passes"))
 
     def __str__(self) -> str:
@@ -110,8 +107,7 @@ class Speculation:
     depth   0: chosen before each pass; 1 to 7: always this number of drafted tokens, for measurements
     most    maximum number of drafted tokens in a pass
     clock   returns seconds, to measure how long sources take
-    counts  collects the counts for reports; ``times`` collects the times of passes; an engine passes the same two to
-            all its sequences (None: new ones)
+    counts  counts for reports; ``times``: measured times of passes; shared by all sequences of an engine (None: new)
     """
 
     def __init__(
@@ -223,9 +219,9 @@ class Speculation:
     def _worth_asking(self, draft: Draft, limit: int, value: float) -> int:
         """Return how many tokens to ask the source ``draft`` for, at most ``limit``; 0 not to ask it.
 
-        A source that costs next to nothing is always asked for ``limit``. Another one is asked for its best depth, if
-        that promises more than ``value``, the speed-up already found, and pays although the source often returns
-        nothing. If no other source pays (``value`` 0), it is asked for one token as the balance allows.
+        A source that costs next to nothing is asked for ``limit``; another one for its best depth, if that promises
+        more than ``value``, the speed-up already found, and the source answers often enough. If no other source pays
+        (``value`` 0), it is asked for one token as the balance allows.
         """
         if not self._seconds[draft.name]:
             return 1

@@ -52,10 +52,8 @@ def kept(path: Path, intact: Callable[[Path], bool], make: Callable[[Path], None
 
 
 def reproduced(name: str, sha256: str, write: Callable[[Path], None]) -> str:
-    """Return the path of the generated model ``name``, written by ``write(path)`` unless the cache has it.
-
-    Raise DataError if the SHA-256 of the written file is not ``sha256``: it must be the same on every machine.
-    """
+    """Return the path of the generated model ``name``, written by ``write(path)`` unless the cache has it; raise
+    DataError if the file then has another SHA-256."""
 
     def make(path: Path) -> None:
         write(path)

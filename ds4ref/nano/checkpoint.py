@@ -162,8 +162,7 @@ def tokenizer(tokens: list[str], merges: list[str]) -> dict[str, Any]:
 
 
 def plans(source: TensorSource, shape: ModelShape) -> Iterator[PlannedTensor]:
-    """Yield a ``PlannedTensor`` for every published tensor: first those of the model and all layers except routed
-    experts, then these, layer by layer."""
+    """Yield all published tensors, routed experts last."""
     names = [(ours, theirs) for ours, theirs in MODEL_NAMES.items()]
     for layer in range(shape.n_layers):
         names += [(f"blk.{layer}.{ours}", f"layers.{layer}.{theirs}") for ours, theirs in LAYER_NAMES.items()]
@@ -249,8 +248,7 @@ def to_fp4(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _exponent(largest: np.ndarray, most: float) -> np.ndarray:
-    """Return the exponent of the smallest power of two by which ``largest`` must be divided to be at most ``most``,
-    limited to the range of E8M0; 0 for a ``largest`` of 0."""
+    """Return the smallest exponent e, in the range of E8M0, with ``largest`` / 2^e at most ``most``."""
     fraction, exponent = np.frexp(largest / np.float32(most))
     power = np.where(fraction == 0.5, exponent - 1, exponent)
     return np.where(largest == 0, 0, power).clip(-127, 127).astype(np.int32)

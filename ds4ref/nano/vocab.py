@@ -1,9 +1,9 @@
 """Vocabulary of the models of random weights: byte-level BPE in DeepSeek's layout.
 
 Ids, in order: begin and end of sentence, padding, the 256 bytes, one token for each merge, unused tokens up to the
-wanted size, and the five other protocol tokens. ``merges.txt`` lists the merges, best first: they were learned by
-byte-pair encoding of ``prose(200_000, 1)``, most frequent pair first, equally frequent ones by spelling, until no pair
-occurred twice. A smaller vocabulary uses only the first merges.
+wanted size, and the five other protocol tokens. ``merges.txt`` lists the merges that byte-pair encoding learned from
+``prose(200_000, 1)``: most frequent pair first, equally frequent ones by spelling, until no pair occurred twice. A
+smaller vocabulary uses only the first ones.
 """
 
 from __future__ import annotations

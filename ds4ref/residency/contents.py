@@ -24,11 +24,7 @@ class Fading:
     """Ranks experts by how much they are worth keeping in memory: the least used one is replaced first, where uses
     count half after each ``HALVING`` tokens; among equally used ones, the least recently used.
 
-    A new prompt, in any session, resets all counts, so that experts which an earlier text used often do not stay for
-    long. The experts that other sessions use are counted again from their next token on.
-
-    last     int64 (layers, experts): time of last use, as the number of the call of ``used``
-    hotness  int64 (layers, experts): count of uses
+    A new prompt, in any session, resets all counts, so that experts of earlier texts do not stay for long.
     """
 
     def __init__(self, layers: int, experts: int):

@@ -41,7 +41,7 @@ def write_hot_list(path: str | os.PathLike[str], counts: np.ndarray) -> int:
 def read_hot_list(path: str | os.PathLike[str], layers: int, experts: int) -> list[tuple[int, int]]:
     """Return the (layer, expert) pairs of a hot list, most used first.
 
-    Raise DataError if the file is damaged, or is the list of a model with other numbers of ``layers`` or ``experts``.
+    Raise DataError if the file is damaged, or belongs to a model with other numbers of layers or experts.
     """
     try:
         data = Path(path).read_bytes() if Path(path).stat().st_size <= MOST_BYTES else b""

@@ -33,8 +33,7 @@ class Job:
 class Readers:
     """A pool of ``threads`` reading threads, each with its own descriptors of the files at ``paths``.
 
-    size: total bytes of the files when the model was opened; raise ModelFileError if it has changed, or if a file
-    cannot be opened.
+    size: total bytes of the files when the model was opened; raise ModelFileError if it has changed.
     """
 
     def __init__(self, paths: Sequence[str], size: int, threads: int):
@@ -147,8 +146,7 @@ def read_pages(handle: int, path: str, buffer: memoryview, offset: int, least: i
     """Fill ``buffer``, a number of whole pages, from the page-aligned ``offset`` of an open file; the file may end
     inside the last page.
 
-    handle, path: the open file, and its name for errors. least: number of bytes that must be read.
-    Raise ModelFileError if the file cannot be read or is too short.
+    least: number of bytes that must be read. Raise ModelFileError if the file cannot be read or is too short.
     """
     done = 0
     while done < least:

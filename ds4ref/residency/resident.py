@@ -1,15 +1,14 @@
 """The routed experts of a running model: some are kept in memory, up to a budget of bytes; the others are read from the
 file when the router chooses them.
 
-Each layer has, for each of its three expert matrices, a table with the address of every expert, which kernels look up
-(``ops.scattered``). For an expert in memory the table holds the address of its place; for any other one the address in
-the mapped file, so a chunk of many tokens still works if it uses more experts than there are places. Places are reused
-because reading into memory that was used before is cheap, while the first use of a fresh page costs more than the read.
+Kernels look up the address of every expert matrix in a table (``ops.scattered``): that of its place if the expert is in
+memory, else that in the mapped file, so a chunk of many tokens works even if it uses more experts than there are
+places. Places are reused, because the first use of a fresh page costs more than the read.
 
 A pass calls ``need`` for a layer as soon as its experts are chosen, and ``wait`` before it multiplies by them. Both are
-called from compiled code, so they store an error, and ``passing``, which surrounds the whole pass, raises it. A table
-gets an address in memory only after the matrix has been read. So if a call is lost because Ctrl-C interrupted it,
-kernels read the mapped file instead: the pass takes longer, but its results are the same.
+called from compiled code, so they store an error, and ``passing``, which surrounds the pass, raises it. A table gets an
+address in memory only after the matrix has been read: if Ctrl-C interrupts a call, kernels read the mapped file
+instead, with the same results.
 """
 
 from __future__ import annotations
@@ -80,9 +79,8 @@ class ResidentExperts:
     ):  # fmt: skip
         """Reserve ``budget`` bytes of memory, and start the threads that read the files.
 
-        paths, size: the model's files, and their total bytes. layers: the three matrices of each layer.
-        experts: number of experts of a layer. used: number of experts of a layer that one token uses; the budget must
-        suffice for them.
+        paths, size: the model's files, and their total bytes. layers: the three matrices of each layer. experts, used:
+        numbers of experts of a layer, and of those that one token uses, for which the budget must suffice.
         Raise ModelFileError if a file cannot be read, UsageError if the budget is too small or exceeds the free memory,
         BackendError if the system refuses the memory.
         """

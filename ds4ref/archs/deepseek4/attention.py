@@ -49,9 +49,8 @@ def _attend(
     """Store the compressed rows that one sequence's tokens complete, and return the attention output of its queries
     q (T, H, hd).
 
-    projected, wanted: results of ``compressor.project`` and ``indexer.project`` for the tokens of all sequences; those
-    of this sequence are at ``places``. joined: array for the results of all sequences, to write this one's into; None
-    if there is only one sequence.
+    projected, wanted: results of ``project`` for the tokens of all sequences; those of this one are at ``places``.
+    joined: array for the results of all sequences, None if there is only one.
     """
     ops, s, w = c.ops, c.shape, c.w
     first, count = c.tap("raw_window", c.raw_window())

@@ -31,9 +31,9 @@ REACH = 32
 
 
 class Store(Claims):
-    """The append-only rows (compressed and indexer rows) of all layers, for ``ctx`` tokens; sequences may share it.
+    """The append-only rows (compressed and indexer rows) of all layers, for ``ctx`` tokens.
 
-    Memory is allocated at once for the whole context: pages that are never written take no physical memory.
+    Memory is allocated at once: unwritten pages cost nothing.
     """
 
     def __init__(self, shape: ModelShape, ctx: int, ops: Any, half: bool):

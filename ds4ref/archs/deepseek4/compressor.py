@@ -1,8 +1,8 @@
 """Compressor: pools each window of 4 or 128 tokens into one cached row (docs/explanation/model.md 6).
 
-The same code makes compressed attention rows (head_dim wide) and indexer rows (index_dim wide). Each token's projection
-is kept in a ring buffer until the token's window is complete. Where windows overlap (ratio 4), projections are twice as
-wide as rows: a row pools the first half of the previous window's projections and the second half of its own window's.
+The same code makes attention rows (head_dim wide) and indexer rows (index_dim wide). Each token's projection is kept in
+a ring buffer until its window is complete. Where windows overlap (ratio 4), projections are twice as wide: a row pools
+the first half of the previous window's projections and the second half of its own window's.
 """
 
 from __future__ import annotations

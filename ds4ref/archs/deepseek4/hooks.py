@@ -3,7 +3,7 @@
 The pass calls ``tap`` with each intermediate listed in ``NAMES`` and continues with the value that it returns. Names
 are those of ds4's graph dumps (model.md 1.4) where there is one. The others, marked "ours", are mostly decisions that
 ds4 does not dump (windows, visible rows, RoPE tables, pooling candidates): with them, a hook can inject any single bug
-into the model, to test whether checks find it, without extra code in the pass.
+into the model without extra code in the pass.
 
     with a Recorder:  rec = Recorder("attn_norm", "kqv_out"); session.hooks = rec; session.sync(ids); rec["kqv_out", 3]
 """

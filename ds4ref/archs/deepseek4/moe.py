@@ -53,8 +53,7 @@ def _routed(c: Chunk, x: np.ndarray, ids: np.ndarray, weights: np.ndarray, share
     """Return the sum of the outputs of the chosen experts (T, D) for the FFN input x (T, D); as in ds4, routing weights
     are applied before the down projection.
 
-    ids, weights: as ``_route`` returns them. shared: output of the shared expert, after which the pass waits for expert
-    matrices that are still being read from disk.
+    shared: output of the shared expert; once it is computed, wait for matrices that are still being read from disk.
     """
     ops, s, w = c.ops, c.shape, c.w
     c.experts.read(ops, c.layer, ids, GATE_UP, after=shared)

@@ -2,9 +2,9 @@
 (docs/explanation/model.md 15).
 
 Its input is a *pair*: the model's residual streams after the last layer at position p, and the token at p + 1. Its
-logits predict the token at p + 2. Its own output streams can stand in for the model's at p + 1 in the next pair, so it
-can predict further tokens without running the model. Embedding and output matrix are the model's; all other weights are
-in a file of their own (``tensors.mtp_slots``).
+logits predict the token at p + 2. Its own output streams can replace the model's at p + 1 in the next pair, so it can
+go on without the model. Embedding and output matrix are the model's; all other weights are in a file of their own
+(``tensors.mtp_slots``).
 
     block = Block.open("mtp.gguf", model)
     rows = Window(block)

@@ -250,8 +250,8 @@ def _ratios(config: Config, layers: int) -> list[int]:
 def _rope(config: Config) -> Iterator[MetadataEntry]:
     """Yield the RoPE bases of layers without and with compression, and the YaRN parameters of the latter.
 
-    Hugging Face nests them in ``rope_parameters``; DeepSeek's config.json has them in flat keys. The factor by which
-    YaRN may scale cos and sin must be 1 in this model; the nested form must state it, because its default is not 1.
+    Hugging Face nests them in ``rope_parameters``; DeepSeek's config.json has flat keys. YaRN's factor of cos and sin
+    is 1 in this model; the nested form must state it, because its default is another.
     """
     nested = config.part("rope_parameters")
     scaling = config.part("rope_scaling") if config.values.get("rope_scaling") else nested
@@ -312,10 +312,10 @@ def mtp_parts(config: Config, checkpoint: Checkpoint) -> list[TensorParts]:
 def _block(
     config: Config, checkpoint: Checkpoint, ours: str, theirs: str, names: Mapping[str, str]
 ) -> Iterator[TensorParts]:
-    """Yield how each tensor of one layer is made of the checkpoint's tensors, as far as there are any.
+    """Yield how each tensor of one layer is made of the checkpoint's tensors.
 
-    ours, theirs: prefix of the layer's tensors in GGUF files and in the checkpoint. names: GGUF name -> published name,
-    without these prefixes, of all tensors except routed experts, which are added here.
+    ours, theirs: prefixes of the layer's tensors in GGUF files and in the checkpoint. names: GGUF name -> published
+    name without them, except routed experts.
     """
     experts = config.integer("n_routed_experts", low=1, high=MAX_EXPERTS)
     tensors = checkpoint.tensors

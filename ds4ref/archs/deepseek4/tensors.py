@@ -92,8 +92,8 @@ def mtp_slots(shape: ModelShape) -> list[Slot]:
 
 
 def check_drafter(path: str | os.PathLike[str], names: Collection[str]) -> None:
-    """Raise ModelFileError if the tensor ``names`` of a file show a drafter that is not a block for multi-token
-    prediction with the tensors of ``mtp_slots``: DSpark, or llama.cpp's layout of the block."""
+    """Raise ModelFileError if the tensor ``names`` of a file show a drafter that cannot be used: DSpark, or a block for
+    multi-token prediction in llama.cpp's layout."""
     if any("markov_" in name or name.endswith("main_proj.weight") for name in names):
         why = "drafts change no output, only how fast it comes: leave --mtp out"
         raise ModelFileError(path, f"its drafter is DSpark, which is not computed yet; {why}")

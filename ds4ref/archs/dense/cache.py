@@ -29,10 +29,7 @@ class LayerRows:
 
 
 class Store(Claims):
-    """Keys and values of all layers for ``ctx`` tokens; sequences may share it.
-
-    Memory is allocated at once for the whole context: pages that are never written take no physical memory.
-    """
+    """Keys and values of all layers for ``ctx`` tokens. Memory is allocated at once: unwritten pages cost nothing."""
 
     def __init__(self, shape: DenseShape, ctx: int, ops: Any, half: bool):
         super().__init__()

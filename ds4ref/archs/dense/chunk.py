@@ -1,5 +1,4 @@
-"""A chunk: the tokens that one pass of a dense decoder computes together, with inputs that depend on their positions,
-roundings of the numerics mode, and the names of intermediates for hooks."""
+"""A chunk: the tokens that one pass of a dense decoder computes together; and the intermediates that hooks can see."""
 
 from __future__ import annotations
 

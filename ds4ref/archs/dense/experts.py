@@ -45,8 +45,8 @@ def _route(c: Chunk, w: LayerWeights, h: np.ndarray) -> tuple[np.ndarray, np.nda
 
 
 def _softmax(c: Chunk, x: np.ndarray) -> np.ndarray:
-    """Return the softmax of each row of x (T, K), by an op that backends have for compressors: the average of K one-hot
-    vectors, weighted by the softmax of scores, which are the row's values."""
+    """Return the softmax of each row of x (T, K), by the compressors' op: it averages one-hot vectors, weighted by the
+    softmax of the row."""
     tokens, count = x.shape
     scores = c.ops.streams(x.reshape(tokens * count, 1), count).reshape(tokens, count, count)
     (ones,) = c.input("one-hot", lambda c: (np.tile(np.eye(count, dtype=np.float32), (len(c.positions), 1, 1)),))

@@ -64,8 +64,7 @@ class Published:
     """How to read a family's folders in Hugging Face's layout; implements ``weights.published.Family``.
 
     INERT, INERT_TENSORS  config keys and tensors that have no effect
-    window      function that reads the sliding window from a config: its length in tokens (0: none) and which layers
-                have it (empty: all); ``windows`` has one for each way to state it
+    window      function of ``windows`` that reads the sliding window: tokens (0: none), which layers (empty: all)
     rms_eps     default of ``rms_norm_eps``, if the config does not state it
     rope_theta  default of ``rope_theta``
     experts     how the family's configs and tensors name experts; None: it has none
@@ -206,8 +205,8 @@ class Published:
 
 
 def adjacent(heads: int, size: int) -> np.ndarray:
-    """Return the order of rows (heads * size,) that makes the two channels of each RoPE pair adjacent, where they were
-    half a head apart: for each new row, the index of the old one. size: channels per head."""
+    """Return the order of rows, new -> old (heads * size,), that makes the two channels of each RoPE pair adjacent,
+    which were half a head apart; ``size``: channels per head."""
     return np.arange(heads * size).reshape(heads, 2, size // 2).swapaxes(1, 2).reshape(-1)
 
 

@@ -77,8 +77,8 @@ class Family:
     biases    the projections of queries, keys and values add a bias
     experts   metadata key of the width of an expert, if files may have experts; "": the family has none
     gemma     embeddings times sqrt(dim), norms after attention and feed-forward, GELU instead of SiLU
-    full      every layer whose number is a multiple of this (from 1) has no window, and layers with a window have their
-              own RoPE base; 0: the file states which layers have a window
+    full      every so many layers one has no sliding window, the others do, with a RoPE base of their own; 0: the file
+              states which layers have a window
     """
 
     name: str

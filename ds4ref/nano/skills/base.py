@@ -64,8 +64,8 @@ class Item:
         return self.grader(self, text) if self.grader else self.visible(text) == self.reply.content
 
     def visible(self, text: str) -> str | None:
-        """Return the part of a reply that a user sees, without reasoning. Return None for a malformed reply: in mode
-        "high" one that does not close its reasoning exactly once, in mode "none" one that closes any."""
+        """Return the part of a reply that a user sees, after reasoning; None if a reply in mode "high" does not close
+        its reasoning exactly once, or one in mode "none" closes any."""
         spans = text.split(protocol.THINK_CLOSE)
         return spans[-1] if len(spans) == (1 if self.mode == "none" else 2) else None
 

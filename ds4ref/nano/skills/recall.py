@@ -42,10 +42,10 @@ def make(
 
     name      name of the skill, a key of ``RANGES``
     pairs     number of facts, 1 to 32
-    distance  distance of the first question in tokens; it may become up to 10 smaller, as sentences are not cut. None:
-              random, log-uniform in the skill's range; or, in the style "pairs", that of a text of facts only
+    distance  distance in tokens, up to 10 less because sentences are not cut; None: log-uniform in the skill's range,
+              or, in the style "pairs", a text of facts only
     style     form of facts: "pairs" ("Ana lamp") or "sentence" ("Ana keeps the lamp.")
-    spread    True: other sentences are between facts; False: all facts are together; None: either
+    spread    whether other sentences are between facts; None: either
     """
     count, style = pick(rng, pairs), pick(rng, style)
     low, high = RANGES[name]

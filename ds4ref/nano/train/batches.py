@@ -25,10 +25,10 @@ PAD = 2
 class Batch:
     """B rows of T tokens, and which of their tokens the model must predict (targets).
 
-    ids      token ids, int64 (B, T)
-    wanted   indices into the flattened rows, (n,), of the tokens whose next token is a target
+    ids      int64 (B, T)
+    wanted   indices into the flattened rows, (n,), of tokens whose next token is a target
     targets  these next tokens, int64 (n,)
-    weights  weights of the targets in the loss, float32 (n,)
+    weights  of the targets, float32 (n,)
     """
 
     ids: Tensor
@@ -46,10 +46,8 @@ class Batch:
 
 
 class Steps(torch.utils.data.Dataset[tuple[np.ndarray, np.ndarray]]):
-    """The rows that each step of a training stage learns from: item n has those of step n.
-
-    tokens: number of tokens per step. Equal arguments give equal rows, so other processes can make them.
-    """
+    """The rows of each step of a training stage: item n has those of step n. Equal arguments give equal rows, so other
+    processes can make them."""
 
     def __init__(self, stage: str, seed: int, tokens: int):
         self.kinds, self.seed, self.tokens = STAGES[stage], seed, tokens
@@ -80,10 +78,9 @@ def item_rows(items: Sequence[Item], tables: Tokenizer) -> list[tuple[list[int],
 
 @torch.no_grad()
 def score(model: Model, skill: str, count: int, tables: Tokenizer, seed: int = 0, tokens: int = 8192) -> float:
-    """Return the share of held-out questions for which every token of the right reply is the model's most likely one.
+    """Return the share of held-out questions for which every token of the right reply is the most likely one.
 
-    Greedy decoding would then write this reply, so this is the share of right answers, except for replies that are
-    right in other words. skill, count, seed: which questions. tokens: maximum number of tokens per pass.
+    Greedy decoding would write this reply, so this is the share of right answers, except for those in other words.
     """
     rows = sorted(item_rows(held_out(skill, count, seed), tables), key=lambda row: len(row[0]))
     device = model.head.weight.device

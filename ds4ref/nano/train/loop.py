@@ -94,8 +94,8 @@ class Run:
 
     start  folder with published weights to begin with; None: random weights
     goal   index in ``PLAN`` of the first stage
-    scale  factor of the numbers of tokens in ``PLAN``, per step and per stage
-    seed   of the rows to learn from; a run that continues another one's weights (``start``) should have another seed
+    scale  factor of the numbers of tokens in ``PLAN``
+    seed   of the rows; a run that starts from another one's weights should have another seed
     """
 
     def __init__(self, folder: Path, start: Path | None = None, goal: int = 0, scale: int = 1, seed: int = 1):
@@ -177,8 +177,7 @@ class Run:
         return named
 
     def next_loss(self, streams: torch.Tensor, batch: Batch, run: Pass) -> torch.Tensor:
-        """Return the loss of the block for multi-token prediction: for each target, how well it predicts the token
-        after it, weighted as this token is as a target."""
+        """Return the loss of the block for multi-token prediction: of the token after each target, by its weight."""
         after = torch.roll(batch.ids, -1, 1)
         beyond = torch.roll(batch.ids, -2, 1).flatten()
         weights = torch.zeros(batch.ids.numel(), device=batch.ids.device)
@@ -220,11 +219,11 @@ def weighted(logits: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor)
 
 @torch.no_grad()
 def relate(model: Model) -> None:
-    """Initialize the weights so that related tokens begin alike: the spellings of a word with and without a blank
-    before it or a capital get similar embeddings, and the output matrix begins as the embedding.
+    """Initialize the weights so that spellings of one word (with a blank before it, with a capital) begin with similar
+    embeddings, and the output matrix as the embedding.
 
-    All embeddings also get one vector in common. It stands in for a bias, which no matrix has: what must be the same
-    for all tokens, such as attention by position, can be computed from it.
+    All embeddings get one vector in common, in place of a bias, which no matrix has: what must be the same for all
+    tokens, such as attention by position, can be computed from it.
     """
     embed = model.embed.weight
     first: dict[str, int] = {}
@@ -246,9 +245,8 @@ def relate(model: Model) -> None:
 def look_back(attention: Attention, shared: torch.Tensor, steps: tuple[int, ...] = (1, 2, 3)) -> None:
     """Initialize the first heads of a layer so that they attend to the tokens ``steps`` positions back.
 
-    shared: the unit vector that all embeddings have in common. RoPE rotates the fastest pair of channels by a radian
-    per position and others by less, so few channels tell neighbours apart. As norms fix the length of a row, these
-    channels need a gain, which training would take long to find.
+    shared: the direction that all embeddings have in common. RoPE rotates the fastest pair of channels by a radian per
+    position and others by less, so the few channels that tell neighbours apart need a gain, which is slow to learn.
     """
     s, pairs, gain = attention.shape, 3, 6.0
     plain, constant = s.plain_dim, (s.dim / 2) ** 0.5
@@ -276,10 +274,9 @@ def reach_far(model: Model) -> None:
 
 
 def descent(elapsed: float, seconds: float, share: float, steps: int) -> int:
-    """Return the number of steps of the final decrease of the learning rate, or 0 if it is too early for it.
+    """Return how many steps the final decrease of the learning rate takes, 0 before the last ``share`` of the time.
 
-    elapsed, seconds: time of this run so far, and in total. share: part of the total time for the decrease. steps:
-    steps so far in this run; the first ones are slow, because they compile, so 0 is returned during warm-up.
+    elapsed, seconds: time so far, and in total. steps: done so far; the first ones compile, so are no measure.
     """
     if steps < WARM_UP or elapsed < (1 - share) * seconds:
         return 0
@@ -287,8 +284,7 @@ def descent(elapsed: float, seconds: float, share: float, steps: int) -> int:
 
 
 def train(run: Run, seconds: float, descend: float = 0.0) -> None:
-    """Train for ``seconds``, writing a log and a checkpoint every two minutes; in the last part of the time, the share
-    ``descend``, the learning rate falls to zero."""
+    """Train for ``seconds``; in the last ``descend`` of the time, a share, the learning rate falls to zero."""
     torch.set_float32_matmul_precision("high")
     p, first = run.progress, run.progress.step
     begun = last = time.monotonic()

@@ -30,12 +30,8 @@ HIDDEN = -1e30
 
 @dataclass
 class Pass:
-    """One forward pass: its arguments, which all layers use, and what layers collect for the trainer.
-
-    ids         token ids (B, T)
-    dense       whether attention sees all compressed rows instead of those that the indexer selects
-    index_loss  loss of each layer's indexer
-    """
+    """Arguments of one forward pass, which all layers use (``dense``: attend to all compressed rows), and what layers
+    collect for the trainer."""
 
     ids: Tensor
     dense: bool
@@ -223,12 +219,9 @@ class Attention(nn.Module):
         return self.wo_b(low.transpose(0, 1).reshape(b, t, -1))
 
     def _select(self, x: Tensor, u: Tensor, rope: Rotation, hidden: Tensor, scores: Tensor, run: Pass) -> Tensor:
-        """Return which of n compressed rows each token does not attend to, bool (B, T, n).
-
-        hidden: rows that are not complete at the token's position, in the same form. scores: attention scores of all
-        heads, those of the compressed rows last. Add the indexer's loss to ``run``: the KL divergence of its scores
-        from the attention to all visible compressed rows.
-        """
+        """Return which of n compressed rows each token does not attend to, bool (B, T, n): those of ``hidden``, and
+        those not selected. Add to ``run`` the indexer's loss, its KL divergence from attention over all visible rows;
+        ``scores``: attention scores, those of the compressed rows last."""
         n = hidden.shape[2]
         index = self.indexer(x.detach(), u.detach(), rope).masked_fill(hidden, HIDDEN)
         if torch.is_grad_enabled():

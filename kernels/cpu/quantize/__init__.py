@@ -3,11 +3,11 @@
     raw = quantize("Q4_K", weights)                            weights float32 (rows, cols) -> uint8 (rows, row_bytes)
     raw = quantize("IQ2_XXS", weights, importance, threads=8)  importance float32 (cols,): how much each input matters
 
-Importance is the mean square of the inputs that a column of the matrix is multiplied with; errors in a column are
-weighted by it. Layouts and dequantizers are those of ``kernels.formats``. Q8_0, F16, BF16 and
-F32 equal ggml's output bit for bit; the others use searches of their own (docs/reference/quantize.md).
+Importance (an imatrix) is the mean square of the inputs that a column of the matrix is multiplied by; errors in the
+column are weighted by it. Layouts and dequantizers are those of ``kernels.formats``. The bytes of Q8_0, F16, BF16 and
+F32 equal ggml's bit for bit; the other formats use searches of our own (docs/reference/quantize.md).
 
-The kernels are a library of their own (``kernels.cpu.library``), compiled when the first row is quantized.
+The kernels are a separate library (``kernels.cpu.library``), which is compiled when the first row is quantized.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def quantize(fmt: str, x: np.ndarray, importance: np.ndarray | None = None, thre
 
 
 def prepare() -> None:
-    """Compile the kernels if the cache lacks them; raise KernelError if that fails."""
+    """Compile the kernels that quantize, if they are not in the cache; raise KernelError if that fails."""
     from ..library import library
 
     library("quantize")

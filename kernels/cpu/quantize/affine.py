@@ -31,7 +31,7 @@ class Affine(NamedTuple):
     most    greatest integer scale or minimum
     starts  first and last number of codes to divide a group's range by, and how many values between them to try
     passes  rounds of coding and fitting from each start
-    turns   rounds of neighbour search and refitting
+    turns   rounds of trying neighbouring integers and refitting d and dmin
     """
 
     lanes: int
@@ -44,12 +44,13 @@ class Affine(NamedTuple):
 
 
 def fitter(kind: Affine) -> Any:
-    """Compile ``fit(x, w, codes, scales, minima, ds)``, whose arguments are addresses.
+    """Make the compiled function ``fit(x, w, codes, scales, minima, ds)`` that fits one block; its arguments are
+    addresses.
 
-    x, w            inputs: transposed values, and the costs of errors in them
-    codes           float codes, transposed
-    scales, minima  float scales and minima per group
-    ds              d and dmin, two floats exact in f16
+    x, w            read: the block's weights, and the costs of errors in them, both transposed (``lanes``)
+    codes           written: codes as floats, transposed
+    scales, minima  written: integer scale and minimum of each group, as floats
+    ds              written: d and dmin, two floats exact in f16
     """
     ops = LaneOps(kind.lanes)
     F = ops.vec

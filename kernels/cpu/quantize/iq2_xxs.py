@@ -1,6 +1,7 @@
-"""Quantize weights to IQ2_XXS: octets of weights as entries of a codebook (layout: kernels/formats/codebooks.py).
+"""Quantize weights to IQ2_XXS: each group of 8 weights (an *octet*) becomes an entry of a codebook
+(kernels/formats/codebooks.py has the layout).
 
-For a scale s, entry e with magnitudes g costs an octet
+For a scale s, the weighted square error of an octet if it becomes entry e, with magnitudes g, is
 
     sum_i w_i (|x_i| - s g_i)^2 = const + s (s B_e - 2 A_e)        A_e = sum w |x| g,  B_e = sum w g^2
 
@@ -38,7 +39,7 @@ FINER = np.float32(1.05)
 LOWEST, STEP, STEPS = np.float32(0.94), np.float32(0.07), 4
 
 ZERO, ONE, HUGE = np.float32(0), np.float32(1), np.float32(3e38)
-FLATTER = np.float32(3)  # large weights count less than in the other formats: the codebook cannot reach them anyway
+FLATTER = np.float32(3)  # large weights count less than in other formats, because the codebook cannot reach them anyway
 LARGEST_F16 = np.float32(65504)
 EIGHTH = np.float32(0.125)
 TOP = np.float32(GRID.max())
@@ -88,7 +89,7 @@ _least = inline(Float, F32x32)(lambda k, a: k.fold(a, k.minimum))
 
 @inline(types.none, Int, Int, Int, Int, Float, types.int32)
 def _keep_lowest(k, values, places, a, b, s, place):
-    """Keep in each lane the lowest cost so far and its place."""
+    """Keep, in each lane, the lowest cost so far, and ``place``, the number of the 32 entries that it is among."""
     cost, lowest = k.fma(s.splat(F32x32), k.load(F32x32, b), k.load(F32x32, a)), k.load(F32x32, values)
     better = cost.compare("<", lowest)
     k.store(values, k.select(better, cost, lowest))
@@ -126,7 +127,8 @@ def tables(x, w, wx, a, b, signs):
 
 @njit(**JIT)
 def group_cost(a, b, group, s):
-    """Return the cost of a group's four octets at scale ``s``, less a constant; never above 0 at the best scale."""
+    """Return the cost (error) of a group's four octets at scale ``s``, less a constant; it is never above 0 at the best
+    scale."""
     total = ZERO
     for octet in range(4 * group, 4 * group + 4):
         least = _greatest()
@@ -177,7 +179,7 @@ def best_group_scales(x, a, b, scales):
 
 @njit(**JIT)
 def choose_codes(a, b, scales, d, codes):
-    """Store the better of the two codes around each group's scale at this d; return the cost of the block."""
+    """Store the better of the two scale codes around each group's best scale for this d; return the block's cost."""
     total = ZERO
     for group in range(GROUPS):
         exact = (load_float(scales + 4 * group) / (d * EIGHTH) - ONE) * np.float32(0.5)
@@ -256,7 +258,7 @@ def even_signs(minuses, wx, entry):
 
 @njit(**JIT)
 def equal_costs(x, out, n):
-    """Set the costs without importance: the same for every weight."""
+    """Store the costs of errors for use without importance: the same for every weight."""
     target = f32p(out)
     level = max(mean_square(x, n), np.float32(1e-30))
     for i in range(n):

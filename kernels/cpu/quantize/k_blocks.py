@@ -15,11 +15,12 @@ from .lanes import codes_of, export_rows, importance_weights, load_byte, plain_w
 
 
 def affine_block(search: Affine, spread: int, pack: Any) -> Any:
-    """Compile ``quantize_block`` of a format with scales and minima: the search, then ``pack``.
+    """Make the compiled function ``quantize_block`` of a format with scales and minima: it runs the search, then
+    ``pack``.
 
-    An error in a weight costs abs(x) + the rms of its group without importance, a sqrt(spread mean(x^2) + x^2) with
-    importance a (docs/reference/quantize.md).
-    ``pack(block, codes, scales, minima, ds)`` writes a block from byte codes, float scales, minima and (d, dmin).
+    The square error in a weight x is multiplied by abs(x) + the rms of its group; if its importance a is known, by
+    a sqrt(spread mean(x^2) + x^2) instead (docs/reference/quantize.md). ``pack(block, codes, scales, minima, ds)``
+    writes a block from codes as bytes, scales and minima as floats, and (d, dmin).
     """
     lanes, n = search.lanes, search.n
     fit, spread32 = fitter(search), np.float32(spread)

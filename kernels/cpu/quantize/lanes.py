@@ -1,4 +1,4 @@
-"""Vector operations of the quantizers: one group of weights per lane, so that each step handles all groups of a block.
+"""Vector operations of the quantizers: each lane has one group of weights, so a step handles all groups of a block.
 
 A block is first transposed: value i of group g goes to ``t[i * lanes + g]``. A per-group result (its scale, which of
 two candidates is better) is then a lane of a vector, without branches.

@@ -1,7 +1,7 @@
 """Vector kernels for the CPU, written as LLVM vector operations inside Numba functions.
 
-``KERNELS[fmt, act]`` is the mat-vec kernel for a weight format and activation rounding; ``TIER`` names the
-instruction set in use. Importing this package imports Numba and compiles nothing yet.
+``KERNELS[fmt, act]`` is the mat-vec kernel for a weight format and a rounding of the inputs; ``TIER`` names the
+instruction set in use (``tiers``). Importing this package imports Numba and compiles nothing yet.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ OVERRIDES: dict[str, dict[tuple[str, str], RowKernel]] = {
         **codebook_avx2.KERNELS,
     },
 }
-"""Hand-written kernels by tier; all others are generated."""
+"""Hand-written kernels by tier; kernels for all other pairs are generated from the format's declaration."""
 
 WITH_INTEGERS = (
     ("Q8_0", "a8"),
@@ -58,8 +58,8 @@ WITH_INTEGERS = (
     ("IQ3_XXS", "q8k"),
     ("IQ2_S", "q8k"),
 )
-"""Pairs with rounded inputs that have integer kernels, in every tier; other formats round their inputs and multiply
-them as floats."""
+"""Pairs of format and input rounding that have kernels on int8 inputs, in every tier; for other formats, rounded inputs
+are multiplied as floats."""
 
 
 def generated(fmt: str, act: str) -> RowKernel:
@@ -79,7 +79,8 @@ KERNELS = _all()
 APART_KERNELS = {name: apart_kernel(layout) for name, layout in APART.items()}
 if TIER == "A":
     APART_KERNELS |= {"MXFP4.apart": fp4.APART, "F8_E4M3.apart": fp8.APART}
-"""Kernels for float inputs of each layout of codes and scales that lie apart: they take a pair of addresses."""
+"""Kernels, for float inputs, of the layouts that store codes and scales apart; they take the address of a pair of
+addresses."""
 
 
 __all__ = [

@@ -16,7 +16,8 @@ from .vec import Emit, Float, Int, Val, Vec
 
 
 def _bits(k: Emit, plane: Plane, block: Val, first: int, lanes: int) -> Val:
-    """Load numbers ``first`` .. ``first + lanes - 1`` of a plane as bytes: a vector, or one int64 of eight."""
+    """Load numbers ``first`` .. ``first + lanes - 1`` of a plane as bytes: as a vector, or eight of them as one
+    int64."""
     mask, bytes_ = (1 << plane.width) - 1, Vec("i8", lanes)
     if plane.run == 1:
         places = plane.places[first : first + lanes]
@@ -81,21 +82,22 @@ def _raw(k: Emit, numbers: Numbers, block: Val, first: int, lanes: int) -> Val:
 
 
 def numbers(k: Emit, numbers: Numbers, block: Val, first: int, lanes: int) -> Val:
-    """Return values ``first`` .. ``first + lanes - 1`` of the block at ``block``, as signed bytes."""
+    """Return numbers ``first`` .. ``first + lanes - 1`` (codes or sub-scales) of the block at address ``block`` as
+    signed bytes."""
     value = _raw(k, numbers, block, first, lanes)
     value = value * numbers.times if numbers.times != 1 else value
     return value - numbers.zero if numbers.zero else value
 
 
 def number_floats(k: Emit, spec: Numbers | Listed, block: Val) -> Val:
-    """Return all numbers of a block as float32 lanes."""
+    """Return all numbers of one kind, such as the sub-scales of a block, as a vector of float32."""
     if isinstance(spec, Listed):
         return k.gather(Vec("f32", spec.count), [_listed(k, spec, block, group) for group in range(spec.count)])
     return numbers(k, spec, block, 0, spec.count).sext(Vec("i32", spec.count)).to_float(Vec("f32", spec.count))
 
 
 def _listed(k: Emit, spec: Listed, block: Val, group: int) -> Val:
-    """Return the scale of a group that a byte names."""
+    """Return the scale of a group, for formats that store it as an index into a table."""
     table = k.table("listed_scales", "i32", spec.table.view(np.uint32).tolist())
     return k.load(Float, table + k.load(types.int8, block + (spec.byte + group)).zext(Int) * 4)
 
@@ -133,8 +135,8 @@ class SubScales:
 
 
 def octets(k: Emit, fmt: Format, block: Val, first: int, lanes: int) -> tuple[Val, Val | None]:
-    """Look up ``lanes`` codebook weights starting at ``first``, as bytes: magnitudes and sign masks (0 or -1), or
-    values where there are no signs."""
+    """Look up ``lanes`` weights, starting at ``first``, of a format with a codebook: return magnitudes and sign masks
+    (0 or -1) as bytes, or values and None if the format has no signs."""
     book = fmt.codes
     assert isinstance(book, Codebook)
     width = book.grid.shape[1]
@@ -162,7 +164,7 @@ def octets(k: Emit, fmt: Format, block: Val, first: int, lanes: int) -> tuple[Va
 
 
 def _trits(k: Emit, spec: Trits, block: Val, first: int, lanes: int) -> Val:
-    """Return ``lanes`` base-3 digits starting at ``first``, less one, as bytes."""
+    """Return ``lanes`` weights, starting at ``first``, of a format of base-3 digits: the digits minus one, as bytes."""
     pieces: list[Val] = []
     start = 0
     for byte, count, digits in spec.fields:

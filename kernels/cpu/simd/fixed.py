@@ -1,12 +1,12 @@
-"""Float activations for integer dot products: fixed point in three int8 limbs (tiers A and B).
+"""Packing float inputs for integer dot products: as fixed-point numbers in three int8 pieces (*limbs*), tiers A and B.
 
 An integer dot instruction multiplies 64 weights at once (32 in tier B), a float one 16 (8), and only after two
 conversions. So the float kernels of the K and IQ formats write x = scale * (B^2 high + B middle + low), with one
 scale for 16 to 64 inputs, and take three integer dot products, exact in int32. The error is at most 2^-23 of the
 largest of those inputs (2^-22 in Q2_K of tier A), the size of one float32 rounding of it.
 
-In tier B, B is 254, so that no limb is -128, which ``vpsignb`` cannot negate, in tier A
-256. In tier B the 32 inputs that share a scale are those whose products add up in one int32 lane.
+B is 256 in tier A; in tier B it is 254, so that no limb is -128, which ``vpsignb`` cannot negate. In tier B the 32
+inputs that share a scale are those whose products add up in one int32 lane.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .quantize import largest_and_poison, largest_of_32
 from .vec import JIT, Emit, F32x8, F32x32, Float, I8x32, I32x32, Int, Val, inline
 
 LARGEST = 8_355_000
-"""Greatest |x / scale|: 127 * 65536 + 127 * 256 + 127, less some room for rounding."""
+"""Greatest |x / scale|: 127 * 65536 + 127 * 256 + 127, less a margin for rounding."""
 
 SMALLEST = np.float32(1e-31)  # below this, LARGEST / x would overflow; such inputs count as zeros
 
@@ -69,7 +69,7 @@ _LARGEST_EVEN = 8_225_000  # 127 * (254^2 + 254 + 1), less some room for roundin
 def store_lane_limbs(k: Emit, target: Val, scales: Val, runs: list[Val]) -> None:
     """Store 256 inputs, given as eight F32x32 in the order of the weight decoder: limbs and lane scales.
 
-    Of 32 inputs in order, lane i of a dot product takes the fours i and i + 8.
+    Inputs 4 i .. 4 i + 3 of every run, which lane i of a dot product multiplies, share a scale.
     """
     largest, poison = largest_and_poison(k, runs)
     for distance in (1, 2):

@@ -1,8 +1,8 @@
-"""Rows times float32 activations: weights decoded to floats in registers; only the sums round.
+"""Row kernels for float32 inputs: weights are decoded to floats in registers, and only the sums are rounded.
 
-One portable source for every tier, 32 floats a vector, 16 in tier N (LLVM splits it to what the target has).
-The packed buffer holds the inputs unchanged; for formats with minima every 256 of them are followed by their sums of
-16.
+The source is the same for every tier, with vectors of 32 floats, 16 in tier N (LLVM divides them into what the
+processor has). The packed buffer holds the inputs unchanged; for formats with minima, each 256 inputs are followed by
+the sums of every 16 of them.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""GEMM for many tokens (tiers A and N): raw rows of a weight matrix times a panel of packed inputs.
+"""GEMM for many tokens (tiers A and N, see ``tiers``): raw rows of a weight matrix times packed inputs (a *panel*).
 
-``GEMMS[fmt, act]`` holds the parts for a weight format. Those of ``_DECODERS`` run int8 tiles of 3 rows x 4 tokens in
-tier A (``gemm_tile``). All others run float tiles of 6 x 4 (``gemm_float``), whose decoders are generated; tier N has
-those alone. The other tiers, and tier N with rounded inputs, use the row kernels, four tokens at a time on rows that
-stay in the L2 cache.
+``GEMMS[fmt, act]`` holds the functions for a weight format and a rounding of the inputs. Formats in ``_DECODERS`` are
+multiplied as int8 in tier A, in tiles of 3 rows x 4 tokens (``gemm_tile``). All others are multiplied as floats, in
+tiles of 6 x 4 (``gemm_float``), and their decoders are generated; tier N has only those. The other tiers, and tier N
+with rounded inputs, use the row kernels, four tokens at a time on rows that stay in the L2 cache.
 
-One call of ``gemm_rows`` decodes each block of rows once and multiplies it with all tokens, so threads split the work
-by rows (multiples of ``ROWS_AT_ONCE`` are best), each with its own scratch. A token's result does not depend on the
-others of its panel. It takes the parts by address, so that formats share their tiles and the driver.
+One call of ``gemm_rows`` decodes each block of rows once and multiplies it by all tokens, so threads divide the work
+by rows (multiples of ``ROWS_AT_ONCE`` are best), each with its own scratch memory. A token's result does not depend on
+the others of its panel. ``gemm_rows`` takes the functions by address, so that all formats share it and the tiles.
 """
 
 from __future__ import annotations
@@ -41,20 +41,21 @@ PANEL_BYTES_AT_ONCE = 640 * 1024  # tokens whose panels share the second-level c
 
 
 class Gemm(NamedTuple):
-    """The parts of one product. Compiled functions take int64 addresses; 64-byte alignment is faster, not needed.
+    """The functions and sizes of the GEMM for one weight format and rounding of the inputs. Compiled functions take
+    int64 addresses; 64-byte alignment is faster, but not needed.
 
     pack(x, n, panel, slot)
-        n float32 at ``x`` -> token number ``slot`` of the panel. Threads may pack different slots. Slots beyond the
-        last token, up to a multiple of 4, may stay uninitialised.
+        pack the n float32 at ``x`` as token number ``slot`` of the panel. Threads may pack different slots. Slots
+        beyond the last token, up to a multiple of 4, may stay uninitialised.
     decode_row(weights, row, row_bytes, n, target, place, spare)
-        raw row ``row`` of the matrix -> place 0 .. ``rows`` - 1 of a decoded row group
+        decode raw row ``row`` of the matrix as row ``place`` (0 .. ``rows`` - 1) of the row group at ``target``
     multiply[tokens - 1](weights, inputs, chunks, sums, fresh, out, stride)
         add ``chunks`` chunks of a row group and of the first ``tokens`` (1 to 4) of a token group to the vectors of
         sums, which start from zero if ``fresh``; if ``out`` is not 0, reduce them to ``out + stride * token + 4 * row``
     chunk, chunk_bytes, record
-        inputs per chunk; its bytes for a group of four tokens and for a decoded group of rows
+        inputs per chunk; bytes of a chunk of four packed tokens, and of a decoded row group
     rows
-        rows of a row group: 3 or a multiple, and a divisor of ``ROWS_AT_ONCE``
+        rows of a row group: 3 or a multiple of it, and a divisor of ``ROWS_AT_ONCE``
     chunks_at_once
         chunks of all decoded rows and of one token group that share the L1 cache
     tokens_at_once

@@ -41,8 +41,8 @@ def prefetch(k, address):
 
 
 def prefetch_lines(lines: int, twice: bool = False) -> Any:
-    """Make a function that prefetches ``lines`` cache lines from ``AHEAD`` of an address on; if ``twice``, those into
-    L2, and as many from ``NEAR`` on into L1."""
+    """Make a function that prefetches ``lines`` cache lines, ``AHEAD`` bytes after an address; if ``twice``, those only
+    into L2, and as many lines ``NEAR`` bytes after the address into L1."""
 
     @inline(types.none, Int)
     def fetch_ahead(k, address):

@@ -1,4 +1,4 @@
-"""Rows times int8 activations, generated from the declaration of a format: used in tiers B and C, and to test tier A.
+"""Row kernels for int8 inputs, generated from the declaration of a format: used in tiers B and C, and to test tier A.
 
 The dot product of a block is d_x * (d * sum_g s_g dot_g - dmin * sum_g m_g xsum_g), integer sums exact.
 
@@ -86,9 +86,9 @@ def _finish_sums_32(k, target, half, scale):
 
 
 def integer_kernel(fmt: Format) -> RowKernel:
-    """Generate the kernel of a block format for its own activation rounding, ``fmt.activation``.
+    """Generate the kernel of a block format for inputs of its own rounding, ``fmt.activation``.
 
-    Not of formats with one minimum a block: it would need the sum of 32 inputs.
+    This does not work for formats with a single minimum per block, which would need the sum of 32 inputs.
     """
     assert fmt.minimum is None or fmt.minima is not None
 

@@ -13,22 +13,23 @@ from .helpers import AHEAD, load_int, prefetch, prefetch_lines, store_float
 from .vec import JIT, F32x8, F32x16, F32x32, Float, Int, Many, Vec, inline, several
 
 COUNTS = (1, 2, 4)
-"""Numbers of inputs that row kernels multiply a row with at once: it is decoded once for all of them."""
+"""Numbers of inputs for which a row kernel is compiled: it decodes a row once and multiplies it by all of them."""
 
 EVERY_COUNT = (1, 2, 3, 4)
-"""COUNTS of the format that most bytes of a token are in: three inputs are not worth a kernel where rows are few."""
+"""What the format uses instead that most of the bytes read for a token are in; for others a kernel for three inputs is
+not worth while."""
 
 TWO_AT_MOST = (1, 2)
-"""COUNTS of kernels whose running sums of four inputs do not fit into registers, and whose decoding is cheap."""
+"""What kernels use instead whose running sums of four inputs do not fit into registers, and whose decoding is cheap."""
 
 
 class RowKernel(NamedTuple):
-    """Mat-vec on raw rows of one weight format, for one activation rounding. All addresses are int64.
+    """The functions that multiply raw rows of one weight format by inputs with one rounding. All addresses are int64.
 
     packed_bytes(n) -> int
-        size of the activation buffer for n inputs
+        bytes of the buffer for an input of n values once packed
     pack(x, n, buffer)
-        n float32 at ``x`` -> the buffer: rounded by the activation mode, in the order of the weight decoder
+        pack the n float32 at ``x`` into the buffer: rounded, in the order in which the weights are decoded
     rows[count](weights, first, last, row_bytes, n, table), for each of COUNTS, EVERY_COUNT or TWO_AT_MOST
         float32 out[first:last] = rows first .. last-1 of the matrix at ``weights`` times the packed vector, for each of
         the ``count`` pairs of int64 addresses (buffer, out) at ``table``; never reads beyond the last byte of row
@@ -68,9 +69,12 @@ PAIR_16, PAIR_32 = _pair(F32x16), _pair(F32x32)
 
 
 class Part(NamedTuple):
-    """A step along a row: ``inputs`` (a power of two) inputs and their bytes in the row and in the packed buffer.
+    """What a row kernel does in one step along a row.
 
-    ``add(sums, weights, x)`` is the inlined function that adds its products to the running sums.
+    inputs        number of inputs, a power of two
+    add           inlined function (sums, weights, x) that adds their products to the running sums
+    weight_bytes  bytes of their weights in the row
+    packed_bytes  bytes of the packed inputs
     """
 
     inputs: int
@@ -80,7 +84,7 @@ class Part(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """Inlined functions over the addresses of several inputs (UniTuples of int64).
+    """Inlined functions on the addresses of several inputs, which are UniTuples of int64.
 
     buffers(table), outs(table)  the addresses in a table of pairs
     forward(addresses, bytes)    each of them, ``bytes`` further on
@@ -109,7 +113,8 @@ def for_counts(make: Callable[[int, Inputs], Any], counts: Sequence[int] = COUNT
 
 
 def for_any_count(rows: dict[int, Any]) -> Any:
-    """Make ``rows(weights, first, last, row_bytes, n, table, count)`` for any number of inputs from those at once."""
+    """Make ``rows(weights, first, last, row_bytes, n, table, count)`` for any number of inputs out of the functions for
+    fixed numbers."""
     one, two, most = rows[1], rows[2], rows[max(rows)]
     at_once = max(rows)
     three_at_once, three = 3 in rows, rows.get(3, one)
@@ -154,12 +159,13 @@ def make_rows(
     apart: Apart | None = None,
     twice: bool = False,
 ) -> dict[int, Any]:
-    """Make ``rows`` of a RowKernel: ``main`` as often as it fits, then each part of ``rest`` (two at most) if its bit
-    is set in n, then ``single`` for each input that is left, after the lanes were added up.
+    """Make ``rows`` of a RowKernel from steps: ``main`` as often as it fits, then each step of ``rest`` (at most two)
+    if its number of inputs is a bit of n, then, after adding up the lanes, ``single`` for each input that is left.
 
-    lines   cache lines of weights that each main part prefetches
-    apart   layout of codes and scales that lie apart: ``weights`` is the address of their two addresses
-    twice   prefetch into L2 and, closer by, into L1
+    lines   cache lines of weights that each main step prefetches
+    counts  numbers of inputs to make a function for
+    apart   layout if codes and scales are stored apart: ``weights`` is then the address of their two addresses
+    twice   whether to prefetch into L2 and, later, into L1
     """
     nothing = Part(0, inline(lanes.kind, lanes.kind, Int, Int)(lambda k, sums, weights, x: sums), 0, 0)
     parts = main, *(*rest, nothing, nothing)[:2]
@@ -217,8 +223,11 @@ def make_rows(
 
 
 def pairs_of_256(two_blocks: Any, block_bytes: int, packed: int) -> tuple[Part, Part]:
-    """Make the parts of two blocks of 256, and of an odd last one, which is taken twice, from
-    ``two_blocks(k, total, first, second, x)``."""
+    """Make the steps for two blocks of 256 weights, and for a last single one, which is passed twice, from
+    ``two_blocks(k, total, first, second, x)``.
+
+    packed: bytes of the packed inputs of two blocks
+    """
     kinds = F32x16, F32x16, Int, Int
     two = inline(*kinds)(lambda k, total, w, x: two_blocks(k, total, w, w + block_bytes, x))
     last = inline(*kinds)(lambda k, total, w, x: two_blocks(k, total, w, w, x))
@@ -228,7 +237,8 @@ def pairs_of_256(two_blocks: Any, block_bytes: int, packed: int) -> tuple[Part, 
 def rows_of_256(
     lanes: Lanes, lines: int, add: Any, block_bytes: int, pack: Any, packed: int, counts: Sequence[int] = COUNTS
 ) -> RowKernel:
-    """Make the RowKernel of blocks of 256 weights whose ``add`` takes one block, and ``packed`` bytes of inputs."""
+    """Make the RowKernel of a format with blocks of 256 weights: ``add`` multiplies one block by ``packed`` bytes of
+    packed inputs."""
     rows = make_rows(lanes, lines, Part(256, add, block_bytes, packed), counts=counts)
     return RowKernel(pack, rows, records(256, packed))
 

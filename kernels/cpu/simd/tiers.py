@@ -1,9 +1,9 @@
-"""The instruction set that compiled kernels may use, chosen once per process.
+"""The instruction set that compiled kernels may use, called a *tier* and chosen once per process.
 
 On x86: ``A`` AVX-512 (F, BW, VL, VNNI) with VBMI, BITALG and GFNI; ``B`` AVX2 with FMA and F16C. On AArch64: ``N``
-NEON with dot products of bytes (sdot). Anywhere: ``C``, plain LLVM vector operations that any target can lower. An
-instruction the target lacks does not raise: LLVM aborts the whole process. So the choice looks at the features Numba
-will *compile for*, which ``NUMBA_CPU_FEATURES`` may have narrowed, never at the bare host.
+NEON with dot products of bytes (sdot). Anywhere: ``C``, plain LLVM vector operations that work on any processor. For an
+instruction that the target lacks LLVM raises no error but aborts the whole process. So the choice depends on the
+features that Numba will *compile for*, which ``NUMBA_CPU_FEATURES`` may have reduced, not on those of this machine.
 
 ``DS4_SIMD_TIER=A|B|N|C`` forces a tier, so that one machine can test several; a tier that the target lacks raises
 ``TierError``.
@@ -35,7 +35,8 @@ class TierError(RuntimeError):
 
 
 def target_features() -> dict[str, bool]:
-    """Return feature name -> present, for the target Numba compiles for (LLVM's names, such as ``avx512vnni``)."""
+    """Return which features the machine has that Numba compiles for, as {LLVM's name, such as ``avx512vnni``:
+    present}."""
     flags = [word.strip() for word in numba_internals.target_features().split(",") if word.strip()]
     return {flag[1:]: flag[0] == "+" for flag in flags}
 

@@ -1,4 +1,4 @@
-"""SIMD vectors in Numba: LLVM vector values as Numba types, and a small vocabulary to write instruction sequences in.
+"""SIMD vectors in Numba: LLVM vectors as Numba types, and a few classes with which to write sequences of instructions.
 
 A kernel is a plain ``@njit`` loop that calls *inlined* functions: Python functions over ``Val`` objects, run once at
 compile time; every operation it performs becomes one LLVM instruction:
@@ -52,7 +52,7 @@ _BYTE_POINTER = ir.IntType(8).as_pointer()
 
 
 class Vec(types.Type):
-    """``lanes`` elements of one kind (``i8`` ... ``f32``), held in registers."""
+    """The Numba type of a vector in registers: ``lanes`` elements of one kind (``i8`` ... ``f32``)."""
 
     def __init__(self, element: str, lanes: int):
         self.element, self.lanes = element, lanes
@@ -94,7 +94,7 @@ def _is_float(kind: ir.Type) -> bool:
 
 
 def _per_input(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a method of Val or Emit take ``Many``: emit it for each input, side by side."""
+    """Decorate a method of Val or Emit so that it accepts ``Many``: its operations are emitted for each input."""
 
     @wraps(method)
     def emit(*args: Any, **options: Any) -> Any:
@@ -226,7 +226,7 @@ def constant(kind: ir.Type, values: Any) -> ir.Constant:
 
 
 class Emit:
-    """The builder that an inlined function writes to."""
+    """The object ``k`` with which an inlined function emits operations: a wrapped LLVM builder."""
 
     # Whether the target has f16 conversions. Elsewhere LLVM would call routines that no loaded library has.
     native_half = TIER != "C" or IS_AARCH64
@@ -439,5 +439,5 @@ def several(function: Any, count: int, shared: Sequence[int] = ()) -> Any:
 
 
 def _of_input(value: Val, index: int) -> Val:
-    """Return the value of one input; a value that depends on no input is that of all."""
+    """Return the value that belongs to input ``index``; a value that is not ``Many`` belongs to all inputs."""
     return value.parts[index] if isinstance(value, Many) else value

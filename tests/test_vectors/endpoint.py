@@ -1,4 +1,4 @@
-"""A real OpenAI-compatible server on this machine, of the diagnostic model, that can be told to misbehave.
+"""A real OpenAI-compatible server of the diagnostic model on this machine, with bugs that tests switch on.
 
     with Endpoint(engine, "nan") as server:
         cli.main(["doctor", server.url])
@@ -48,7 +48,8 @@ MISBEHAVIOURS = {
 
 
 def runners_up(engine: Engine, ids: list[int], tokens: int) -> list[int]:
-    """What ds4 once committed in passes of 4 rows: the top-k of one row, where the best of each of k rows was meant."""
+    """Return the tokens that an old bug of ds4's speculative decoding gave: after each token, the 3 best of that row,
+    instead of the best token of each of 3 rows."""
     session = engine.session(len(ids) + tokens + 8)
     row, out = session.extend(ids)[-1], []
     while len(out) < tokens:
@@ -60,7 +61,13 @@ def runners_up(engine: Engine, ids: list[int], tokens: int) -> list[int]:
 
 
 class Endpoint:
-    """``wrong`` is a key of MISBEHAVIOURS; ``echo`` whether prompts are scored; ``ids`` whether they may be ids."""
+    """The server.
+
+    wrong  its bug, a key of MISBEHAVIOURS
+    echo   whether it returns the log probabilities of a prompt
+    ids    whether prompts may be token ids
+    ctx    context size in tokens
+    """
 
     def __init__(self, engine: Engine, wrong: str = "", echo: bool = False, ids: bool = False, ctx: int = 4096):
         assert wrong in MISBEHAVIOURS
@@ -192,7 +199,7 @@ class Endpoint:
         return {"model": "diagnostic", "choices": [choice], "usage": usage}
 
     def committed(self, ids: list[int], tokens: int) -> list[int]:
-        """What it commits in passes of drafts; nothing where it has none."""
+        """Return the tokens that it generates with the bug "verifier"; none without that bug."""
         return runners_up(self.engine, ids, tokens) if self.wrong == "verifier" else []
 
     def step(self, token: int, row: np.ndarray | None, top: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Findings as the doctor makes them, without a target."""
+"""Helpers that make the doctor's findings without a target."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ def step(chosen: bytes, *others: tuple[bytes, float], logprob: float = -0.1) -> 
 
 
 class Scripted(Target):
-    """Target that gives ``answers`` in turn; ``forced``: steps that ``score`` returns."""
+    """A target whose answers are ``answers``, one after another; ``forced``: the steps that ``score`` returns."""
 
     kind = "scripted"
     name = "script"

@@ -1,4 +1,4 @@
-"""What an op may be off by: noise, storage and flips, row by row."""
+"""How far an op may be off before it counts as wrong: by noise, storage and flipped roundings, for each row."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def rows(*values: float) -> np.ndarray:
 
 
 def test_limits_are_four_times_the_noise_twice_the_storage_and_one_ulp() -> None:
-    """The larger of two noises counts, and at least half of what is typical of rows of that size."""
+    """The larger of the two noises counts, but at least half of the noise that is typical of rows of that size."""
     noise = [rows(0.2, 0.0, 0.1, np.nan), rows(0.1, 0.4, 0.0, np.inf)]
     size, lost = rows(1, 2, 10, 0), rows(0, 0.5, np.nan, 3)
     # joint noise 0.2, 0.4, 0.1, 0; by size 0.2, 0.2, 0.01, none: typically 0.2
@@ -49,15 +49,16 @@ def test_one_row_beyond_noise_is_soft_where_flips_explain_it_and_hard_where_they
 
 @pytest.mark.parametrize(("distance", "wrong"), [(0.5, False), (1.5, False), (1.7, True), (math.inf, True)])
 def test_no_number_of_noisy_rows_excuses_one_far_beyond_them(distance: float, wrong: bool) -> None:
-    """Limits of 0.4; one row in fifty of a noisy run is twice its own, so one may be: up to twice as far, not more."""
+    """One row in fifty of a noisy run exceeds its limit, 0.4, by a factor of 2, so one row of theirs may, too; but
+    none may exceed it by more than twice that factor."""
     first, second, apart = np.full(50, 0.1), np.full(50, 0.1), np.zeros(50)
     first[3], apart[7] = 0.8, distance
     assert judge(apart, [first, second], np.zeros(50), np.zeros(50), None).wrong is wrong
 
 
 def test_a_rounding_that_moves_a_choice_is_measured_by_row() -> None:
-    """Three rows of scores: the largest shift of each; what is masked in both, or is no number, is none. Taken by
-    column it has another length, is dropped, and a flip of an expert is blamed on the router."""
+    """The effect of rounding is the largest change of each of three rows of scores; scores that are masked in both, or
+    not numbers, count as unchanged. By column, its length would not fit, and a flip would be blamed on the router."""
     plain = np.array([[1, 2, -np.inf, 4], [0, 0, 0, 0], [1, 1, np.nan, 1]], np.float32)
     rounded = plain + np.array([[0, 0.5, 0, -0.25], [0, 0, 0, 0], [0.125, 0, 0, 2]], np.float32)
     key = ("ffn_moe_topk", 3)
@@ -72,7 +73,7 @@ def test_a_rounding_that_moves_a_choice_is_measured_by_row() -> None:
     ([0, 9], {}, True), ([0, 0], {}, False), ([0, 1], {}, False), ([0, 9], {"Qraw": "qat"}, False),
 ])  # fmt: skip
 def test_a_cause_spoils_ops_that_were_right(after, exceptions, spoiled) -> None:
-    """Where it moves them beyond their budgets; kinds of op that round as another set does cannot be told."""
+    """A fault spoils an op if the op is beyond its budget with it; ops that round as another set does are ignored."""
     key = ("Qraw", 0)
     case = SimpleNamespace(clean_pass=lambda name: SimpleNamespace(apart={key: rows(0, 0)}),
                            judge=lambda name, key, apart: SimpleNamespace(wrong=apart.max() > 5))  # fmt: skip

@@ -1,4 +1,4 @@
-"""Recording, resuming, killing, comparing: verdicts that know margins, ds4's rule, expected divergences."""
+"""Captures: recorded, interrupted, resumed. Checks: verdicts by margin, by ds4's rule, expected divergences."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def expected(*steps: Step, more: tuple[Step, ...] = ()) -> RecordedCase:
 
 
 def test_what_is_asked_and_kept(tmp_path) -> None:
-    """Each prompt as often as there are repetitions, with the system text, and its answers in that order."""
+    """Each prompt is sent once per repetition, with the system text, and its answers are kept in that order."""
     target = Scripted(GREEDY, GREEDY[:1], GREEDY[1:], GREEDY)
     prompts = [PromptCase("one", "First?", 99), PromptCase("two", "2?\n", 77)]
     options = {"max_tokens": 2, "top_logprobs": 5, "repetitions": 2, "system": "Be brief."}
@@ -60,7 +60,7 @@ def test_what_is_asked_and_kept(tmp_path) -> None:
     [
         ((step(b"A", (b"B", -2.5)), step(b"C", (b"D", -1.0))),
          (step(b"A", (b"B", -2.2)), step(b"D", (b"C", -0.4))), 0.9, 1),
-        # what comes after a fork answers another question
+        # after a fork the answers have different prefixes, so they are not compared
         ((step(b"A", (b"B", -1.0)), step(b"C", (b"D", -9.0))),
          (step(b"B", (b"A", -0.5)), step(b"C", (b"D", -1.0))), 0.9, 0),
         ((step(b"A", (b"B", -2.5)), step(b"C")), (step(b"A", (b"B", -2.6)),), 0.1, 1),
@@ -91,7 +91,7 @@ def test_lines_that_are_no_prompts(tmp_path, line) -> None:
 
 
 def test_alternatives_that_cannot_be_compared_are_kept_apart() -> None:
-    """Without a probability, or without bytes: whoever reads ``top`` may compare all of it."""
+    """Alternatives without a log probability or without bytes are not in ``top``, so all of ``top`` can be compared."""
     listed = (Token(b"A", -0.5), Token(b"", -1.0), Token(b"B", None), Token(b"C", -9999.0), Token(b"D", -2.0))
     outcome = record(Step(Token(b"A", -0.5), listed))
     assert [(t.raw, t.logprob) for t in outcome.top] == [(b"A", -0.5), (b"D", -2.0)]
@@ -141,7 +141,7 @@ def test_an_interrupted_capture_goes_on_with_the_same_parameters(tmp_path) -> No
     [("A", "B", True), ("A", "A", False), (None, "B", False), ("A", None, False), (None, None, False)],
 )
 def test_vectors_of_another_checkpoint_are_refused_by_name(tmp_path, capsys, monkeypatch, recorded, asked, refused):
-    """Not called a mismatch; vectors and models that do not know theirs are compared."""
+    """Vectors of another checkpoint are an error, not a mismatch; with an unknown checkpoint they are compared."""
     folder = str(tmp_path / "v")
     for name, source in (("capture", recorded), ("check", asked)):
         target = Named(GREEDY, forced=GREEDY)
@@ -190,7 +190,7 @@ BAD = Step(Token(b"A", -3.0), (Token(b"B", -0.1), Token(b"A", -3.0)))
 
 
 def behind(margin: float, own: float = -1.0) -> Step:
-    """The expected token A, behind another by ``margin``."""
+    """Return a step at which the expected token A is ``margin`` nats less likely than another token."""
     return Step(Token(b"A", own), (Token(b"B", own + margin), Token(b"A", own)))
 
 
@@ -202,14 +202,14 @@ def judge(case: RecordedCase, *forced: Step, **options) -> CaseResult:
     ("want", "got", "options", "verdict", "first"),
     [
         (WANT, GREEDY, {}, "match", {"rank": 1, "margin": 0.0, "delta": 0.0, "overlap": 1.0}),
-        # a flip is allowed below the noise only
+        # a flip is allowed only below the noise
         (WANT, [behind(0.0005), GREEDY[1]], {}, "flip", {"rank": 2, "margin": 0.0005}),
         (WANT, [behind(0.2), GREEDY[1]], {}, "mismatch", {"margin": 0.2}),
         (WANT, [behind(0.25), GREEDY[1]], {"floor": 0.25}, "flip", {}),
         (WANT, [behind(0.4), GREEDY[1]], {"floor": 0.3}, "mismatch", {}),
         # a tie is a match whichever is listed first
         (WANT, [behind(0.0), GREEDY[1]], {"floor": 0.0}, "match", {"got": b"B", "rank": 2, "margin": 0.0}),
-        # what is not listed is judged by its own probability
+        # a token that is not listed is judged by its own log probability
         (WANT, [UNLISTED, GREEDY[1]], {"floor": 2.0}, "mismatch",
          {"rank": None, "margin": 2.5, "delta": -2.9}),
         (WANT, [UNLISTED, GREEDY[1]], {"floor": 2.5}, "flip", {}),
@@ -223,7 +223,7 @@ def judge(case: RecordedCase, *forced: Step, **options) -> CaseResult:
         (expected(step(b"")), [], {}, "incomparable", {}),
         (expected(step(API_EOS.encode(), (b"B", -2.5))), [step(EOS.encode(), (b"B", -2.5))], {}, "match",
          {"rank": 1, "overlap": 1.0}),
-        # the divergence is that of the shared support, renormalised
+        # KL divergence over the tokens that both list, renormalised
         (expected(step(b"A", (b"B", -2.5), (b"Z", -4.0))), [step(b"A", (b"B", -1.5), logprob=-0.3)], {}, "match",
          {"overlap": 2 / 3, "kl": float(entropy(np.exp([-0.1, -2.5]), np.exp([-0.3, -1.5])))}),
         (expected(step(b"A", (b"B", -2.5), (b"Z", -4.0))), [step(b"A", (b"Q", -3.0))], {}, "match",

@@ -47,7 +47,7 @@ def local(nano_path):
 
 @pytest.fixture(scope="module")
 def greedy(local) -> dict[str, list[bytes]]:
-    """What the embedded model answers: the official answers of this synthetic set."""
+    """The greedy answers of the embedded model, which are the official answers of this synthetic set."""
     answers = {}
     for name, (_, count, prompt) in OFFICIAL.items():
         done = local.complete(Request(Prompt.chat(prompt), count, top_logprobs=1))
@@ -57,8 +57,8 @@ def greedy(local) -> dict[str, list[bytes]]:
 
 @pytest.fixture
 def official(tmp_path, greedy) -> Path:
-    """ds4's tests/test-vectors: official.vec, prompts, a manifest of its own. The case that is known to diverge does:
-    its first token is another one."""
+    """A folder like ds4's tests/test-vectors: official.vec, prompts, and ds4's own manifest. The case on which engines
+    are known to diverge has a different first token."""
     folder = tmp_path / "test-vectors"
     (folder / "prompts").mkdir(parents=True)
     cases = []
@@ -98,7 +98,7 @@ def test_a_wrong_case_fails_the_check(official, nano_path, capsys) -> None:
 
 
 def test_an_external_binary_is_checked_too(official, nano_path, capsys) -> None:
-    """Our own ds4 through its --dump-logprobs, as somebody would name theirs."""
+    """Our own ds4 command is checked as an external binary, through its --dump-logprobs."""
     command = f"command:{sys.executable} -m ds4ref.cli.ds4 -m {nano_path} --backend cpu --numerics exact"
     code, result = run(capsys, "check", str(official / "official.vec"), "--only", "short_code_completion",
                       "--target", command)  # fmt: skip
@@ -131,7 +131,7 @@ def test_partial_captures_are_no_vectors(nano_path, tmp_path, capsys) -> None:
         assert run(capsys, *argv)[0] == 1
     assert not (tmp_path / "x.vec").exists()
     assert run(capsys, "check", str(folder), "--target", target, "--allow-partial")[0] == 0
-    # a manifest that claims to be complete and is not
+    # a manifest that claims to be complete, but is not
     manifest["complete"] = True
     (folder / "manifest.json").write_text(json.dumps(manifest))
     assert run(capsys, "check", str(folder), "--target", target)[0] == 1

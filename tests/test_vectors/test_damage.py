@@ -1,4 +1,4 @@
-"""ds4-vectors damage: real quantization passes, a wrong conversion and a wrong kernel are named."""
+"""ds4-vectors damage: correct quantization passes; a wrong conversion and a wrong kernel are found and named."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ IDS = np.random.default_rng(3).integers(0, 2048, 40).tolist()
 
 
 def quantized(folder: Path, whole: Path, ids: list[int], recipes: tuple[str, ...]) -> dict[str, Path]:
-    """A model, the same by each recipe, and token ids."""
+    """Write the model ``whole`` quantized by each recipe, and token ids; return their paths by name."""
     files = {"whole": whole, "ids": folder / "ids.json"}
     for recipe in recipes:
         files[recipe] = folder / f"{recipe}.gguf"
@@ -34,7 +34,7 @@ def quantized(folder: Path, whole: Path, ids: list[int], recipes: tuple[str, ...
 
 @pytest.fixture(scope="module")
 def files(nano_path, tmp_path_factory) -> dict[str, Path]:
-    """The embedded model as a published one, and quantized from there."""
+    """The embedded model in the form of a published one, and quantized from that."""
     folder = tmp_path_factory.mktemp("damage")
     with open_source(nano_path) as source:
         write_checkpoint(source, folder / "published")
@@ -43,7 +43,7 @@ def files(nano_path, tmp_path_factory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module", params=["llama", "qwen3"])
 def decoder(request, tmp_path_factory) -> dict[str, Path]:
-    """A dense decoder in BF16, and quantized from there."""
+    """A dense model in BF16, and quantized from that."""
     folder = tmp_path_factory.mktemp(request.param)
     shape = dense.draw_shape(3, dense.FAMILIES[request.param], block=256, sharing=2)
     dense.write(folder / "bf16.gguf", shape, dense.draw_tensors(shape, 3, tied=request.param == "qwen3"), "BF16")
@@ -51,7 +51,7 @@ def decoder(request, tmp_path_factory) -> dict[str, Path]:
 
 
 def damage(files, b: str | Path, capsys, *more: str, a: str = "whole") -> tuple[int, dict, list[dict]]:
-    """Exit code and JSON of the command, and the ops that are more than quantized."""
+    """Return the command's exit code, its JSON, and the ops whose error is a bug."""
     code = main(["damage", str(files[a]), str(b), "--token-ids", str(files["ids"]), "--json", *more])
     result = json.loads(capsys.readouterr().out)
     return code, result, [op for op in result["ops"] if op["verdict"] not in ("same", "quantization")]
@@ -122,7 +122,7 @@ def test_one_row_of_zeros_is_found(decoder, tmp_path, recipe, name, number, caps
 
 
 def test_a_wrong_kernel_is_the_engine(decoder, monkeypatch, capsys):
-    """Products of Q4_K that leave the minima out, beside a dequantizer that is right."""
+    """A Q4_K matrix product that ignores the blocks' minima, while the dequantizer is correct."""
     whole = Matrix.dequantize
     kept = dataclasses.replace(FORMATS["Q4_K"], minima=None)
 

@@ -1,4 +1,4 @@
-"""Every command of ds4-vectors on dense models: it works, or says in one line for which architecture it does."""
+"""Every command of ds4-vectors on dense models: it works, or its error names the architectures for which it does."""
 
 from __future__ import annotations
 

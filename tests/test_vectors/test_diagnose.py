@@ -42,7 +42,7 @@ def _few(monkeypatch, request) -> None:
 
 
 def applicable(mode: str, formats: set[str], tokens: int):
-    """Those of the few that can show."""
+    """Return those of the few faults that can have an effect."""
     from ds4ref.variants import library
 
     shown = {fault.name for fault in library.applicable(ROUNDING[mode].numerics, formats, tokens)}
@@ -50,7 +50,7 @@ def applicable(mode: str, formats: set[str], tokens: int):
 
 
 class Two(Signatures):
-    """A library of two."""
+    """Signatures whose library has only two faults."""
 
     def faults(self, mode):
         return [LIBRARY["chunk_128_window_cut"], LIBRARY["no_sink"]]
@@ -113,7 +113,7 @@ def test_an_unknown_fault_gets_no_name_and_no_acquittal(library, name, mode, top
 @pytest.mark.thorough
 @pytest.mark.parametrize("effect", sampled(["route scale", "sinkhorn", "eps"], 3))
 def test_a_wide_rounding_set_acquits_nobody(library, effect) -> None:
-    """Mistakes of a size that bfloat16 or binary16 products would have: they were once taken for those."""
+    """Mistakes as large as the rounding of bfloat16 or float16 products were once diagnosed as that rounding."""
     fault = {"route scale": FAMILIES["routed_scale"].fault(0.9), "sinkhorn": FAMILIES["sinkhorn_rounds"].fault(2),
              "eps": FAMILIES["rms_eps"].fault(1e-3)}[effect]  # fmt: skip
     result = verdict(library, library.run("exact", [fault], seed=7))
@@ -182,7 +182,7 @@ def test_rounding_on_the_way_is_noise(library, stored) -> None:
 
 
 def test_a_small_uniform_residue_is_told_and_hides_no_name(library) -> None:
-    """Precision lost where it cannot be seen in the values, such as float16 logits made log probabilities later."""
+    """A mistake is named although precision was lost invisibly, such as by normalising logits after float16."""
     logits = library.run("exact", [LIBRARY["no_sink"]], seed=3)
     result = verdict(library, log_softmax(kept_as(logits, "float16")))
     assert result.fault == "no_sink" and 1e-4 < result.residue < 1e-2
@@ -212,7 +212,7 @@ def test_a_mistake_beside_a_rounding_that_begins_elsewhere(library, monkeypatch,
 
 @pytest.mark.thorough
 def test_one_wrong_id(library) -> None:
-    """Said to agree with the nearest clean set as far as that fits, not with a mistake in a wider one for longer."""
+    """The report says up to where the nearest rounding set fits, even if a mistake in a noisier set fits for longer."""
     ids = library.ids.tolist()
     ids[10] = (ids[10] + 1) % DIAGNOSTIC.vocab
     logits = library.runner.run(ids, "exact")[0]
@@ -249,7 +249,7 @@ def test_hugging_face_is_exact(capsys, without_families, top) -> None:
 
 @pytest.mark.thorough
 def test_a_tie_that_falls_the_other_way_is_no_mistake(engine, without_families) -> None:
-    """Hugging Face takes the later of two equal rows, from position 118 of this prompt on."""
+    """From position 118 of this prompt on, Hugging Face's top-k takes the later of two equal scores."""
     whole = Two(engine, PROMPTS["mixed"]())
     ties = LIBRARY["indexer_ties_high"]
     result = verdict(whole, whole.run("exact", [ties], seed=2))
@@ -275,7 +275,7 @@ def test_signatures_are_kept_and_a_damaged_file_is_made_again(library) -> None:
 
 
 def test_the_gate(tmp_path, capsys, engine, library) -> None:
-    """Exit code 0 only where nothing wrong was seen."""
+    """The exit code is 0 only if no mistake was seen."""
     for name, logits, code in (("clean", library.run("exact", []), 0),
                                ("fault", library.run("exact", [LIBRARY["no_sink"]]), 1)):  # fmt: skip
         np.savez(tmp_path / f"{name}.npz", ids=library.ids, logits=logits)
@@ -314,7 +314,7 @@ def run(capsys, *argv: str) -> tuple[int, dict]:
 
 @pytest.mark.slow
 def test_a_clean_engine_is_never_accused(engine) -> None:
-    """30 of the trials; `python -m benchmarks.diagnosis clean` makes 200."""
+    """30 simulated correct engines; `python -m benchmarks.diagnosis clean` runs 200."""
     tally = diagnosis.clean(engine, range(30))
     assert tally.total == 30 and not tally.counts["accused"], tally.remarks
 

@@ -1,4 +1,4 @@
-"""``ds4-vectors diff`` passes only what it compared, whole, on one scale, and in numbers."""
+"""``ds4-vectors diff`` passes only if all rows were compared, on the same scale, and all values are finite."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LOGITS = RNG.normal(0, 2, (20, 40)).astype(np.float32)
 
 @pytest.fixture
 def diff(tmp_path, capsys):
-    """Compare two tables; (exit code, line of JSON, table, stderr)."""
+    """A function that compares two tables and returns (exit code, line of JSON, table, stderr)."""
 
     def run(a, b, *argv: str, **more):
         for name, arrays in (("a.npz", a), ("b.npz", b)):
@@ -43,7 +43,7 @@ def test_equal_files_pass(diff) -> None:
 
 
 def test_a_part_is_not_the_whole(diff) -> None:
-    """200 rows against 150 passed."""
+    """A comparison of 200 rows with 150 once passed."""
     part = {"logits": LOGITS[:15], "ids": IDS, "rows": np.arange(15)}
     for a, b, only in ((LOGITS, part, (5, 0)), (part, LOGITS, (0, 5))):
         code, result, out, _ = diff(a, b, "--fail")

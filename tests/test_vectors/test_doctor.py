@@ -115,7 +115,7 @@ def test_what_a_diagnosis_says_of_its_limit_is_shown(engine) -> None:
 
 
 def test_what_is_asked_and_cannot_be_told(engine, monkeypatch) -> None:
-    """A fault of the model is not blamed on the template; numbers that cannot be read are a failure."""
+    """A mistake in the forward pass is not blamed on the chat template; unreadable numbers make the check fail."""
     case = ExamContext(Scripted([step(b"a")]), engine, logprobs=True, kinds={"chat"})
     seen = SimpleNamespace(ids=np.arange(9), rows=np.arange(9), full=False, logprobs=np.zeros((9, 20)))
     monkeypatch.setattr(numbers, "elicit", lambda *args: seen)
@@ -168,7 +168,7 @@ def test_log_probabilities_that_are_none(result, missing, fault) -> None:
 
 
 def test_a_text_of_several_tokens_is_compared_with_none() -> None:
-    """'' stands for all bytes that are no text: its value is that of any of them."""
+    """An API gives '' for every token that is not valid UTF-8, so its log probability may be that of any of these."""
     one = Step(Token(b"a", -1.0), (Token(b"a", -1.0), Token(b"", -1.5), Token("\ufffd".encode(), -2.0)))
     other = Step(Token(b"a", -1.0), (Token(b"a", -1.0), Token(b"", -4.0), Token("\ufffd".encode(), -7.0)))
     assert repeat.gap(one, other) == 0.0
@@ -212,7 +212,7 @@ def test_few_positions_say_less_where_flips_are_rare() -> None:
 
 
 def test_noise_is_measured_on_what_is_known_of_an_answer(engine) -> None:
-    """Up to the first token whose bytes a server of texts has lost; of a prompt that is not known nothing is."""
+    """Noise is measured up to the first token whose bytes the server lost, and not at all if the prompt is unknown."""
     case = ExamContext(Scripted([]), engine, same_model=True, mode="llama.cpp")
     lost = [step(b"a"), step(b""), step(b"e")]
     measured = repeat.yard_for(case, Prompt.tokens(range(40)), lost)
@@ -222,7 +222,7 @@ def test_noise_is_measured_on_what_is_known_of_an_answer(engine) -> None:
 
 
 def test_the_model_agrees_with_itself_within_the_yardstick(engine) -> None:
-    """Chunks of seven take other kernels than the whole: what float noise is, and no more."""
+    """Prefill in chunks of seven uses other kernels than in one piece; the difference is within float noise."""
     ids = list(range(40, 80))
     rows = [engine.session(41).extend(ids, chunk=n) for n in (40, 7)]
     made = yardstick.measure(engine, ids, "exact")
@@ -284,7 +284,7 @@ def test_mistakes_that_fit_the_counts(engine) -> None:
     ids=["small", "flash", "wrong"],
 )  # fmt: skip
 def test_constants_that_no_flash_file_has(engine, shape, outcome, part) -> None:
-    """In a file of Flash's size they are wrong, in a small model they may be meant."""
+    """Such constants are wrong in a file of Flash's size, but may be intended in a small model."""
     seen = engine if shape is None else SimpleNamespace(shape=shape, path=engine.path)
     stage = Stage("preflight", "", "")
     preflight._file(ExamContext(Scripted([]), seen), stage)

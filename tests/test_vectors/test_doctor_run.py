@@ -1,4 +1,4 @@
-"""An examination as a whole: stages that break, time, signals, its page."""
+"""A whole examination: stages that fail, time limits, signals, the report."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("both")
 
 @pytest.fixture
 def quiet(monkeypatch):
-    """No diagnosis: these tests are about everything around it."""
+    """Leave out the diagnosis, as these tests are about everything around it."""
     clean = diagnosis("exact")
     seen = SimpleNamespace(ids=np.arange(9), rows=np.arange(9), full=False, logprobs=np.zeros((9, 20)))
     monkeypatch.setattr(numbers, "elicit", lambda *args: seen)
@@ -71,13 +71,13 @@ def doctored(monkeypatch, target) -> None:
 
 
 def staged(monkeypatch, stage_run) -> None:
-    """Replace the stage "ways"."""
+    """Replace the stage "ways" by ``stage_run``."""
     steps = [s if s.name != "ways" else run.StageSpec("ways", "W", "?", stage_run) for s in run.STEPS]
     monkeypatch.setattr(run, "STEPS", tuple(steps))
 
 
 class Waits(Scripted):
-    """Answers the first request after that many others only when it is cancelled."""
+    """A target whose answer to one request, after a number of others, comes only when it is cancelled."""
 
     def __init__(self, after: int):
         super().__init__([step(b"a", (b"b", -3.0))])
@@ -121,7 +121,7 @@ def test_a_request_ends_when_the_time_of_its_stage_is_up(engine, quiet, monkeypa
 
 
 def test_a_diagnosis_is_asked_to_end(engine, monkeypatch) -> None:
-    """What it knows by then is its answer; the next prompt is not begun."""
+    """A diagnosis that is cancelled returns its best answer so far, and no other prompt is diagnosed."""
 
     def slow(engine, seen, cancel):
         assert cancel.wait(60) and cancel(), "nobody ended it"
@@ -140,7 +140,7 @@ def test_a_diagnosis_is_asked_to_end(engine, monkeypatch) -> None:
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 @pytest.mark.parametrize("polite", [True, False])
 def test_signals_end_in_the_page(engine, quiet, monkeypatch, tmp_path, signum, code, polite) -> None:
-    """The stage ends by itself if it can, and is interrupted by a second signal if it cannot."""
+    """The report is written whether the stage ends after the first signal or has to be interrupted by a second one."""
 
     def waits(case, stage):
         stage.add("first", Outcome.OK, "kept")

@@ -1,4 +1,4 @@
-"""The doctor and engines: this one, right and broken, a server that is right, and one that misbehaves in many ways."""
+"""The doctor on engines: ours, correct and with bugs, a correct server, and servers with many kinds of bugs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def check(result: Examination, stage: str, name: str) -> Finding:
 
 
 class Broken:
-    """An engine whose sessions have a mistake of the library in them."""
+    """Our engine with a known bug injected into its sessions."""
 
     def __init__(self, engine: Engine, fault: str):
         self._engine, self._fault = engine, LIBRARY[fault]
@@ -75,7 +75,7 @@ def test_a_mistake_of_the_library_is_named(engine) -> None:
 
 
 def test_recall(engine, monkeypatch) -> None:
-    """Right answers in a short story and none in the long one; right in both; right in none."""
+    """Facts recalled from the short story but not from the long one, from both, or from neither."""
     from ds4ref.test_vectors.doctor import depth
 
     for short, long, outcome in (
@@ -177,7 +177,7 @@ SERVERS = [
 
 @pytest.mark.parametrize(("wrong", "options", "only", "expected"), SERVERS)
 def test_a_server(engine, wrong, options, only, expected) -> None:
-    """What is wrong is found where it is, and nothing else in these stages is called wrong."""
+    """The server's bug is found by the right check, and nothing else in these stages is called wrong."""
     ids = options.get("ids", False)
     with Endpoint(engine, wrong, echo=options.get("echo", False), ids=ids) as server:
         with open_target(server.url, ids=ids) as target:
@@ -205,7 +205,7 @@ def test_a_server(engine, wrong, options, only, expected) -> None:
      ("0731", "0731", "5 chats have the right token counts")],
 )  # fmt: skip
 def test_whose_template_a_server_renders(server, checkpoint, says) -> None:
-    """By numbers of tokens alone."""
+    """The version of the chat template that a server uses is found from token counts alone."""
     served, asked = (Engine.open(diagnostic_path(), template=name) for name in (server, checkpoint))
     with served, asked, Endpoint(served) as endpoint, open_target(endpoint.url) as target:
         result = check(examine(ExamContext(target, asked, quick=True), ["template"]), "template", "counts")
@@ -265,7 +265,7 @@ def test_the_key_is_in_no_output(engine, tmp_path, capsys, monkeypatch) -> None:
 
 
 def test_an_engine_that_only_dumps(engine) -> None:
-    """As a ds4 binary: chats, alternatives, and tokens with control strings recognised."""
+    """A target like a ds4 binary: chats, alternatives, token dumps that turn control strings into control tokens."""
     ours = engine.tokenizer
 
     class Dumps(Scripted):

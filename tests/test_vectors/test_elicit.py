@@ -1,4 +1,4 @@
-"""Diagnosing engines that can only be asked: servers with mistakes of their own in tokenizer, template and echo."""
+"""Diagnosis through requests only: servers with bugs in their tokenizer, chat template or echo."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("without_families")
 
 
 class Clean(Signatures):
-    """Without the faults inside the model: this is about the ones outside."""
+    """Signatures without the faults in the forward pass, as these tests are about mistakes outside it."""
 
     def faults(self, mode):
         return []
@@ -55,7 +55,7 @@ def asked(engine: Engine, wrong: str = "", echo: bool = False, chat: bool = Fals
     ),
 )  # fmt: skip
 def test_servers_with_mistakes_of_their_own(engine, wrong, echo, chat, prompt) -> None:
-    """In tokenizer, template and echo: by their name, from text and 20 alternatives alone."""
+    """Bugs in tokenizer, template and echo are named, from text and 20 alternatives alone."""
     result = asked(engine, wrong, echo, chat, prompt)
     names = {"": ("exact", None), "early": ("fault", "rows_early")}
     assert (result.verdict, result.fault) == names.get(wrong, ("fault", wrong)) and result.confidence > 0.8
@@ -72,7 +72,7 @@ def test_places_are_those_with_the_same_text_behind(engine) -> None:
 
 @pytest.mark.parametrize("name", sorted(BY_NAME))
 def test_mistakes_leave_other_prompts_alone(engine, name) -> None:
-    """Every mistake makes ids of the vocabulary, whatever it is given, and finds nothing in an empty prompt."""
+    """Every mistake returns ids of the vocabulary for any prompt, and has no effect on an empty one."""
     rng = np.random.default_rng(3)
     for _ in range(20):
         wrong = BY_NAME[name].make(engine.tokenizer, rng.integers(0, 512, 40).tolist())

@@ -1,4 +1,4 @@
-"""The statistics of a diagnosis, on numbers made by hand."""
+"""The statistics of a diagnosis, on made-up numbers."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_float_noise_may_be_larger_and_is_told() -> None:
     ],
 )
 def test_float_noise_of_another_engine_has_a_course_of_its_own(course, fits) -> None:
-    """A doubling along the prompt is no mistake in a float engine; in a set that quantizes it would be."""
+    """Differences that double along the prompt are allowed in a float engine, but not in a set that quantizes."""
     truth, ref = made(False, noise=1e-5)
     values = truth + (engine(truth, 1e-5) - truth) * course[:, None]
     assert (ref.fit(values).misfit < 3) is fits
@@ -60,7 +60,7 @@ def test_float_noise_of_another_engine_has_a_course_of_its_own(course, fits) -> 
 
 
 def test_storage_is_no_float_noise() -> None:
-    """What storage rounding adds is known: it neither counts as misfit nor as noise of the engine's own."""
+    """The size of storage rounding is known, so it counts neither as misfit nor as the engine's own float noise."""
     truth, ref = made(False, noise=1e-5, storage=1e-3)
     result = ref.fit(engine(truth, 1e-3))
     assert result.misfit < 3 and result.shift < 0.5

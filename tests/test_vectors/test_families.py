@@ -1,4 +1,4 @@
-"""Families of faults, faults in a part of the model, and the fit of a size."""
+"""Wrong constants (families of faults) and the fit of their values, and faults in a part of the model."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_the_right_value_is_no_mistake_and_others_are(library, engine, name) -> 
     ("row_position", 1, "key_position_late"), ("indexer_topk", 7, "indexer_topk_short"),
 ])  # fmt: skip
 def test_members_that_the_library_knows_by_name(library, family, value, fault) -> None:
-    """Written twice, by a name and by a size: the same numbers."""
+    """A mistake that exists both as a named fault and as a value of a family gives the same numbers."""
     a = library.run("exact", [FAMILIES[family].fault(value)])
     b = library.run("exact", [LIBRARY[fault]])
     assert rms(a, b) < 1e-4
@@ -72,7 +72,7 @@ def test_a_size_in_a_set_that_flips_steps(library) -> None:
 @pytest.mark.parametrize("family, value", [("attention_scale", 1.02), ("routed_scale", 0.98), ("swiglu_limit", 9.6),
                                            ("sink_offset", 0.05), ("compress_rope_base", 165000.0)])  # fmt: skip
 def test_a_small_error_is_found_along_its_slope(engine, family, value) -> None:
-    """In a model that turns little into much."""
+    """Even in a chaotic model, where a small error has large effects."""
     library = Signatures(engine, PROMPTS["mixed"]()[:100])
     logits = library.run("exact", [FAMILIES[family].fault(value)], seed=5)
     made = Case(library, from_logits(library.ids, logits), 0)
@@ -105,7 +105,7 @@ def test_a_fault_of_one_half_is_not_in_the_other(engine, library, name, half) ->
 
 
 def test_layers_differ(engine, library) -> None:
-    """A rope table that one layer computed does not reach another: only compressed layers have YaRN."""
+    """A rope table of one layer is not used in another, as only layers with a compressed cache use YaRN."""
     where = scopes(engine.shape)
     right = library.run("exact", [])
     for number, ratio in enumerate(engine.shape.ratios):

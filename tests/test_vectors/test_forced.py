@@ -1,4 +1,4 @@
-"""Answers that an engine committed, forced through a judge: what is accused, what is not, and what is said of it."""
+"""An engine's answers fed to a judge (check --teacher-forced): which are wrong, which are not, and what is reported."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FLOOR = 0.3
 
 
 def case(name: str, leads: list[float], off: list[int]) -> CaseResult:
-    """A case whose token t leads by leads[t]; those of ``off`` are not the best."""
+    """Return a case in which the best token leads by leads[t] at token t; the tokens ``off`` are not the best."""
     steps = []
     for t, lead in enumerate(leads):
         verdict = ("flip" if lead <= FLOOR else "mismatch") if t in off else "match"
@@ -63,7 +63,7 @@ def test_verdicts(leads, off, known, verdict, counts) -> None:
 
 
 def noisy(seed: int, scale: float, tokens: int) -> CaseResult:
-    """A right engine whose noise has a heavy tail."""
+    """Return a case of a correct engine whose noise has a heavy tail."""
     rng = np.random.default_rng(seed)
     leads = rng.exponential(2.0, tokens)
     off = rng.random(tokens) < 0.5 * np.exp(-leads / 3.0) / (1.0 + leads / scale)
@@ -72,7 +72,7 @@ def noisy(seed: int, scale: float, tokens: int) -> CaseResult:
 
 @pytest.mark.parametrize("scale", sampled([0.02, 0.1, 0.5, 2.0], 4))
 def test_noise_is_not_accused(scale) -> None:
-    """Right engines whose noise is far above the floor."""
+    """Correct engines are not accused, even if their noise is far above the floor."""
     report = [judged(noisy(seed, scale, 300)) for seed in range(100)]
     assert all(made.verdict in ("right", "undecided") for made in report)
     assert any(made.wrong for made in report)
@@ -105,7 +105,8 @@ def test_forced_steps_are_judged_by_their_own_best() -> None:
 
 
 def test_a_text_is_cut_as_the_model_cut_it(local, monkeypatch) -> None:
-    """A random model writes what no tokenizer cuts that way; where that is not found out, nothing is judged."""
+    """A random model generates tokens into which no tokenizer would split their text; where the model's tokens cannot
+    be found out, nothing is judged."""
     prompt = Prompt.chat("1 2 3")
     done = local.complete(Request(prompt, 12))
     ids, raws = [s.token.id for s in done.steps], [s.token.raw for s in done.steps]
@@ -146,7 +147,7 @@ def test_what_cannot_be_judged(monkeypatch, local) -> None:
 
 @pytest.mark.parametrize(("more", "compared"), [(0, True), (1, True), (-1, True), (2, False), (-2, False)])
 def test_another_prompt_than_the_judges_is_not_compared(trained, more, compared) -> None:
-    """An engine with another chat template counts other prompt tokens; a BOS may be counted or not."""
+    """An engine with another chat template counts other prompt tokens; a difference of one, the BOS, is allowed."""
     judge = LocalTarget(trained)
     prompt = Prompt.chat("417+248=")
     answer = Answer("a", prompt, "665", before=len(judge.encode(prompt)) + more)

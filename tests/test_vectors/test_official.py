@@ -1,4 +1,4 @@
-"""ds4's official.vec: a synthetic copy in ds4's format, round trips, limits, damage."""
+"""ds4's official.vec: a synthetic file in ds4's format, round trips, limits, damaged files."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_write_then_read_is_identity(tmp_path_factory, cases) -> None:
 
 
 def test_what_is_written(tmp_path) -> None:
-    """Alternatives without a value or bytes are dropped, and no more than ds4 reads are kept."""
+    """Alternatives without a value or without bytes are left out, and at most as many as ds4 reads are written."""
     result = VecCase("a", 1, "p", ((b"x", ((b"x", 0.0), (b"y", -9999.0), (b"", -1.0))),))
     assert b"step 0 78 1\ntop 78 0\nend" in write_vec([result])
     top = tuple((bytes([65 + i]), -float(i)) for i in range(40))

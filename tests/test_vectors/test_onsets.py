@@ -1,4 +1,4 @@
-"""What the first wrong position says, by the positions at which parts of the model begin to matter."""
+"""What the first wrong position reveals, as parts of the model begin to have an effect at known positions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SHAPE = dataclasses.replace(DIAGNOSTIC, window=24, index_topk=8, ratios=(0, 4, 1
     ],
 )  # fmt: skip
 def test_the_narrowest_part_comes_first(first, word) -> None:
-    """Row t follows token t, so t + 1 tokens are seen: 4 of them make a row, 36 more rows than the indexer takes."""
+    """Position t follows t + 1 tokens: 4 tokens make a compressed row, 36 tokens more rows than the indexer selects."""
     assert word in narrowed(SHAPE, first, True)[0]
 
 

@@ -1,6 +1,6 @@
-"""Every command of ds4-vectors that takes a server, against ds4-server on the same model: nothing is wrong with it.
+"""Every command of ds4-vectors that accepts a server, on ds4-server with the same model: none finds anything wrong.
 
-The commands come from the program's own table: one that takes ``--target`` and stands in neither list fails.
+The commands come from the program's own table: a command with ``--target`` that is in neither list here fails.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ds4ref.server.worker import Worker
 from ds4ref.test_vectors import cli
 
 LOGITS_ALONE = {"diff"}
-"""For full logits, which no server gives."""
+"""Commands that need full logits, which no server gives."""
 
 RUNS = {
     "capture": ["capture {dir}/v --prompts {prompts} -n 6 --repeat 2 --target {url}"],
@@ -52,7 +52,7 @@ MARKS = {"diagnostic": pytest.mark.thorough, "smollm2": pytest.mark.peers}
 
 @pytest.fixture(scope="module", params=[pytest.param(name, marks=MARKS.get(name, ())) for name in MODELS])
 def served(request, _model_cache, tmp_path_factory) -> Iterator[dict[str, str]]:
-    """Addresses of a running ds4-server and of its model, and files to ask it about."""
+    """The address of a running ds4-server, its model's path, and files for the commands to use."""
     path, folder = str(MODELS[request.param]()), tmp_path_factory.mktemp("own")
     words = "The old mill stood by the river and the miller came home late. "
     (folder / "prompts.jsonl").write_text(json.dumps({"id": "a", "prompt": words}) + "\n")
@@ -80,7 +80,7 @@ def test_nothing_is_wrong_with_our_own_server(served, capsys) -> None:
     for command in (line for lines in RUNS.values() for line in lines):
         code = cli.main(command.format(**served).split())
         shown = capsys.readouterr()
-        # tokens of random weights, which text is cut into otherwise
+        # with random weights, generated text is not split into the tokens that were generated
         untold = "returned no log probability for step" in shown.err
         if code and not untold or "unreliable" in shown.out or "elsewhere" in shown.out:
             accused.append(f"{command}: exit code {code}: {shown.out[-3000:]} {shown.err[-500:]}")

@@ -1,4 +1,4 @@
-"""Priors, odds and the rule that decides, on candidates made by hand."""
+"""Priors, odds and the rule that chooses a verdict, on made-up candidates."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def fit(score: float = 0.0, misfit: float = 0.0) -> Fit:
 
 
 def candidate(kind: str, mode: str = "exact", name: str = "", score: float = 0.0, misfit: float = 0.0, at: float = 0.0):
-    """A candidate whose prediction is ``at`` everywhere."""
+    """Return a candidate whose predicted log probabilities are all ``at``."""
     return Candidate(kind=kind, mode=mode, name=name, says="", rows=np.full((4, 2), at), fit=fit(score, misfit))
 
 
 @pytest.fixture
 def posterior(monkeypatch) -> Posterior:
-    """Of a case whose Bayes factors are differences of scores."""
+    """The posterior of a case in which a Bayes factor is the difference of two scores."""
     monkeypatch.setattr(module, "outside_bugs", lambda library, bos: [None] * 15)
     library = SimpleNamespace(
         engine=SimpleNamespace(shape=shape()), ids=range(200), more={}, families=FAMILIES, family=FAMILIES.__getitem__
@@ -52,7 +52,7 @@ def shape() -> Any:
 
 
 def test_a_part_is_one_of_the_faults_and_parts_that_are_tried(posterior) -> None:
-    """Storage and chunk edges are not a layer's own; no fault is tried in layers and in halves."""
+    """Faults of storage and chunk edges belong to no layer; others are tried either by kinds of layers or by halves."""
     single = {f"layer {number}" for number in range(6)}
     expected = {"no_sink": single | set(LAYERS), "hc_comb_transposed": single | set(HALVES), "hc_eps_0": set(),
                 "q8_0_nibbles": set(), "chunk_128_state_lost": set()}  # fmt: skip
@@ -73,7 +73,8 @@ def test_odds_are_prior_times_scatter_times_bayes_factor(posterior) -> None:
 
 
 def test_the_limit_is_where_an_unknown_mistake_becomes_likelier() -> None:
-    """A quarter of the engines, log-uniform from 1 to 1000 standard deviations, against Student's density."""
+    """An unknown mistake (a quarter of all engines, log-uniform from 1 to 1000 standard deviations) against a correct
+    engine (Student's density)."""
     density = math.gamma(4) / (math.sqrt(7 * math.pi) * math.gamma(3.5))
 
     def excess(z: float) -> float:
@@ -84,7 +85,7 @@ def test_the_limit_is_where_an_unknown_mistake_becomes_likelier() -> None:
 
 @dataclass
 class Decision:
-    """One case at the edge of the rule."""
+    """One case at the edge of the rule that names a mistake."""
 
     over: float
     gap: float = 20.0
@@ -108,7 +109,7 @@ def test_a_name_needs_odds_over_right_engines_and_over_other_names(posterior, mo
 
 
 def test_the_champion_is_the_best_mistake_that_fits(posterior, monkeypatch) -> None:
-    """By score in float precision, by odds where steps flip."""
+    """The best is chosen by score in float precision, by odds in sets that quantize."""
     monkeypatch.setattr(posterior, "fits", lambda c: c.name != "a")
     a, b, c = (candidate("fault", "exact", name, score) for name, score in (("a", 9.0), ("b", 8.0), ("c", 7.0)))
     posterior.candidates.extend([c, b, a])
@@ -128,7 +129,7 @@ def test_the_answer_is_the_best_clean_set_that_fits(posterior, monkeypatch) -> N
 
 
 def test_a_wide_set_may_miss_one_of_many_narrower_ones(posterior, monkeypatch) -> None:
-    """Of its own engines, as many are refused whether one narrower set is held against it or five."""
+    """As many of a set's own engines are rejected whether it is compared with one narrower set or with five."""
     noise = {"bf16": 2.0, "exact": 0.1, "qat": 0.5, "kv_f16": 0.5, "kv_fp8": 0.5, "indexer_fp4": 0.5}
     posterior.case.reference = lambda mode: SimpleNamespace(coarse=True, expected=np.full(4, noise[mode]))
     places = 1 + np.linspace(-0.05, 0.05, 8)
@@ -147,7 +148,7 @@ def test_a_wide_set_may_miss_one_of_many_narrower_ones(posterior, monkeypatch) -
 
 @pytest.mark.parametrize("place, apart", [(1.0, True), (0.1, False)])
 def test_a_constant_in_a_wide_set_is_held_against_itself_in_narrower_ones(posterior, place, apart) -> None:
-    """With the same value; a set in which it was not tried is computed."""
+    """The wrong constant has the same value in all sets; where it was not tried, it is computed."""
     noise, asked = {"bf16": 2.0, "exact": 0.1}, []
     posterior.case.reference = lambda mode: SimpleNamespace(coarse=True, expected=np.full(4, noise[mode]))
     posterior.case.runs = lambda c: [np.full((4, 2), 1 + each) for each in (-0.05, 0.0, 0.05)]
@@ -161,7 +162,7 @@ def test_a_constant_in_a_wide_set_is_held_against_itself_in_narrower_ones(poster
 
 @pytest.mark.parametrize("spread, apart", [(0.30, True), (0.36, False)])
 def test_a_mistake_must_move_all_of_its_engines(posterior, spread, apart) -> None:
-    """One of them can lie near the data by its roundings alone, as any draw of noise can."""
+    """A single run may be near the data by its flipped roundings alone, as any noisy run may."""
     posterior.case.reference = lambda mode: SimpleNamespace(coarse=True, expected=np.full(4, 1.0))
     places = np.array([1 - spread, 1, 1 + spread])
     posterior.case.runs = lambda c: [np.full((4, 2), place) for place in places]

@@ -1,4 +1,4 @@
-"""Data that is no logits, or logits of a broken engine: said as what it is, before any question about rounding."""
+"""Data that are not logits, or logits of a broken engine, are reported as such before rounding is diagnosed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ALL = slice(None)
 
 
 def result(logits: np.ndarray, ids: np.ndarray = IDS, vocab: int | None = V, **options) -> dict[str, Finding]:
-    """Findings by name; no name twice."""
+    """Return the findings about ``logits`` by name, which occurs only once."""
     findings = preflight(from_logits(ids, logits, vocab=vocab, **options))
     assert len({f.name for f in findings}) == len(findings) and all("\n" not in f.says for f in findings)
     json.dumps([f.to_json() for f in findings], allow_nan=False)
@@ -31,7 +31,7 @@ def result(logits: np.ndarray, ids: np.ndarray = IDS, vocab: int | None = V, **o
 
 
 def put(*places, of: np.ndarray = LOGITS) -> np.ndarray:
-    """A copy with values put at places: (index, value)."""
+    """Return a copy of the array ``of`` with the value of each (index, value) in ``places`` put in."""
     out = np.array(of)
     for index, value in places:
         out[index] = value
@@ -98,7 +98,7 @@ def test_what_is_converted_is_the_same() -> None:
         assert np.allclose(from_logits(IDS, given).logprobs, LOGS, atol=1e-5)
     assert from_logits(IDS, LOGITS).raw and not from_logits(IDS, LOGS).raw
     half = from_logits(IDS, np.exp(LOGS).astype(np.float16), vocab=V)
-    known = np.isfinite(half.logprobs)  # what underflowed is unknown, not impossible
+    known = np.isfinite(half.logprobs)  # tokens that underflowed are unknown, not impossible
     assert np.array_equal(known, np.exp(LOGS).astype(np.float16) != 0) and not np.isinf(half.logprobs).any()
     known &= LOGS > -9  # below, float16 has few bits
     assert known.sum() > T * V / 2 and np.allclose(half.logprobs[known], LOGS[known], atol=2e-3)

@@ -42,7 +42,7 @@ TOP = {"ids": [1, 2], "rows": [{"position": 1, "top": [[3, -0.5], [4, -1.5]]}]}
 
 
 def saved(path: Path, result: object) -> str:
-    """Write arrays as .npz, an array as .npy or a table, bytes as they are, else JSON."""
+    """Write ``result``: several arrays as .npz, one as .npy or a table, bytes unchanged, anything else as JSON."""
     if path.suffix == ".npz":
         np.savez(path, **result)  # type: ignore[arg-type]
     elif path.suffix == ".npy":
@@ -165,7 +165,7 @@ def test_files_that_are_no_token_ids(tmp_path, text) -> None:
 
 
 def test_a_dump_of_ds4(tmp_path) -> None:
-    """Three steps after three tokens: the third was chosen and never fed. A null is what JSON leaves of a NaN."""
+    """Three steps after three tokens; the third chosen token was never fed to the engine. JSON has null for a NaN."""
     path = saved(tmp_path / "d.json", DUMP)
     own = saved(tmp_path / "own.json", DUMP | {"prompt_ids": [1, 2, 3]})
     for file, ids in ((path, [1, 2, 3]), (path, [1, 2, 3, 7, 9]), (path, [1, 2, 3, 7, 9, 5]), (own, None)):
@@ -201,7 +201,7 @@ def test_the_prompts_text_through_the_tokenizer(tmp_path, nano_path) -> None:
 
 @pytest.mark.thorough
 def test_dumps_of_our_ds4_are_diagnosed(tmp_path, capsys, nano_path, without_families) -> None:
-    """The way of a ds4 user: dump greedy steps, then diagnose the file; the prompt is known three ways."""
+    """As a ds4 user would: dump greedy steps, then diagnose the file; the prompt is given in three ways."""
     text, dump = tmp_path / "prompt.txt", tmp_path / "dump.json"
     text.write_text("The old mill stood at the river.")
     engine = ["-m", nano_path, "--numerics", "exact", "--backend", "cpu"]

@@ -1,4 +1,4 @@
-"""Against a real OpenAI-compatible server from PyPI: llama-cpp-python's, on the diagnostic model."""
+"""Tests with a real OpenAI-compatible server from PyPI, that of llama-cpp-python, on the diagnostic model."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ pytestmark = [
 
 @contextmanager
 def started(folder, *options: str) -> Iterator[str]:
-    """The address of a server that runs."""
+    """Start a server and yield its address."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -58,7 +58,7 @@ def started(folder, *options: str) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def server(_model_cache, tmp_path_factory):
-    """One that lets every stream come to its end (its default: see tests/speed_bench/test_real_server.py)."""
+    """A server that finishes every stream, unlike by default (see tests/speed_bench/test_real_server.py)."""
     with started(tmp_path_factory.mktemp("server"), "--interrupt_requests", "false") as base:
         yield base
 
@@ -74,7 +74,7 @@ def test_capture_then_check(server, tmp_path, capsys) -> None:
     folder = str(tmp_path / "v")
     code, done = run(capsys, "capture", folder, "--prompts", str(prompts), "--repeat", "2", "--target", server)
     assert code == 0 and done["complete"] and done["cases"] == 2
-    # the random model likes tokens that are no text; this server loses their bytes (docs/reference/vectors.md)
+    # the random model prefers tokens of invalid UTF-8, whose bytes this server loses (docs/reference/vectors.md)
     out = tmp_path / "steps.json"
     code, result = run(capsys, "check", folder, "--target", server, "--out", str(out))
     verdicts = [step["verdict"] for case in json.loads(out.read_text())["results"] for step in case["steps"]]
@@ -92,6 +92,6 @@ def test_ppl_runs_and_says_that_this_echo_cannot_be_trusted(server, tmp_path, ca
 
 @pytest.mark.slow
 def test_its_echo_is_off_by_one(server, capsys) -> None:
-    """docs/reference/vectors.md: what this server lists for a prompt token is the distribution after that token."""
+    """This server lists for each prompt token the distribution after that token (docs/reference/vectors.md)."""
     code, result = run(capsys, "diagnose", "--target", server, "--json")
     assert code == 0 and (result["verdict"], result["fault"]) == ("fault", "rows_early")

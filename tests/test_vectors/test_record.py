@@ -1,4 +1,4 @@
-"""Every check and perplexity is kept with its environment, and two of them can be compared."""
+"""Every check and perplexity run is stored with its environment, and two of them can be compared."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Signatures that are kept make room for new ones, the longest unused first."""
+"""The disk cache of signatures deletes the models with the oldest folders when it is over its limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Engines that compute in bfloat16 or float16, on trained weights: they are right, and mistakes of theirs are not."""
+"""Engines that compute in bfloat16 or float16, on trained weights: correct ones pass, those with a bug do not."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .tracing import Bent, rounding
 
 
 def late(factor: float, since: int) -> Fault:
-    """Return a mistake from a position on, which is in no library: shared experts too loud."""
+    """Return a bug that is not in the library: shared experts are ``factor`` times too large from ``since`` on."""
 
     def louder(value, layer, chunk, taps):
         out = value.copy()
@@ -30,13 +30,13 @@ def late(factor: float, since: int) -> Fault:
 
 @pytest.fixture(scope="module")
 def trained():
-    """The embedded model, and runs on 120 tokens of its own kind."""
+    """The embedded model, and its runs on 120 tokens like those it was trained on."""
     with Engine.open(embedded_path("f16"), numerics="exact", threads=2) as engine:
         yield engine, Signatures(engine, own_ids(engine, 120))
 
 
 def own_ids(engine: Engine, count: int) -> list[int]:
-    """Return tokens of the kind that the embedded model was trained on."""
+    """Return ``count`` token ids like those that the embedded model was trained on."""
     ids: list[int] = []
     for skill in ("story", "facts", "lists/reverse", "recall/near", "sums3", "choice"):
         for item in held_out(skill, 1, seed=3):
@@ -49,8 +49,8 @@ def own_ids(engine: Engine, count: int) -> list[int]:
     ("fault", "clean"), sampled([(None, True), (late(1.5, 60), False), ("rope_half_split", False)], 3)
 )
 def test_an_engine_that_computes_in_16_bits(trained, computes, fault, clean) -> None:
-    """It is right, and says to which size; what is larger is not, be it known or not. In float32 the same distance is
-    no rounding."""
+    """A correct one passes, with its detection limit; larger mistakes, known or not, are found. In a float32 engine the
+    same distance does not count as rounding."""
     engine, signatures = trained
     session = engine.session(len(signatures.ids) + 1)
     faults = [LIBRARY[fault] if isinstance(fault, str) else fault] if fault else []
@@ -69,7 +69,7 @@ def test_an_engine_that_computes_in_16_bits(trained, computes, fault, clean) -> 
 
 @pytest.mark.thorough
 def test_what_agrees_better_than_it_rounds_was_not_computed_so(trained) -> None:
-    """A float32 engine, stored in bfloat16, with a mistake from a position on below bfloat16's noise."""
+    """A float32 engine whose logits were stored in bfloat16, with a late mistake smaller than bfloat16's noise."""
     engine, signatures = trained
     session = engine.session(len(signatures.ids) + 1)
     session.hooks = late(1.05, 60).hooks()

@@ -1,4 +1,4 @@
-"""Blame on recordings of our own pass: clean ones, bent ones, with gaps, stored coarsely, from damaged files."""
+"""Blame on recordings of our own pass: correct, with injected bugs, with points missing, stored in 16 bits, damaged."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .tracing import IDS, Bent, as_dump, examined, names, recorded, rounding, st
     ),
 )
 def test_clean_recordings(mode, backend):
-    """Whatever it rounds, and in whatever order it sums: nothing is wrong, everything was looked at."""
+    """Nothing is wrong and everything is judged, whatever the rounding and the order of summation."""
     dump = as_dump(recorded(mode, backend=backend))
     result = examined(dump)
     assert not result.wrong and not result.unjudged and not result.coarse
@@ -34,7 +34,7 @@ def test_clean_recordings(mode, backend):
 
 
 SHORT = IDS[:72]
-"""Enough to close windows of 4 and to fill the indexer's top k; what closes windows of 128 needs IDS."""
+"""Enough tokens for compressed rows of 4 tokens and for the indexer's top-k; rows of 128 tokens need all of IDS."""
 
 FAULTS = {
     # fault: the point it shows at first, layers to look at
@@ -120,7 +120,7 @@ FEW = {"hc_attn_in", "attn_norm", "q_lora_norm", "KVcur", "KVcompress", "kqv_bac
     ],
 )
 def test_half_of_the_ops_missing(fault, point):
-    """The gap that is blamed holds the point where the fault was put in, and the fault is named across it."""
+    """The span of ops that is blamed contains the point with the injected bug, and the bug is named nevertheless."""
     layer = 4
     dump = as_dump(recorded("exact", [fault], ids=SHORT), lambda name: name.split(".")[0] in FEW)
     result = examined(dump, [layer], ids=SHORT)
@@ -152,7 +152,7 @@ def one_row(point: str, row: int, share: float) -> Fault:
              ("attn_norm", 33, 6), ("result_norm", 30, 1), ("result_output", 64, 1)], 2),
 )  # fmt: skip
 def test_one_row_is_not_hidden_by_the_others(point, row, layers, kind):
-    """12 % of a single position: medians and shares of rows say that all is well."""
+    """An error of 12 % at a single position, which medians and shares of rows do not show."""
     faults = [] if kind == "float32" else [rounding(kind)]
     bent = recorded("exact", [*faults, one_row(point, row, 0.12)], "reference", ids=SHORT)
     result = examined(as_dump(bent), search=False, ids=SHORT)
@@ -171,7 +171,7 @@ def in_type(weights, kind):
 
 @pytest.mark.parametrize("kind", ["bfloat16", "float16"])
 def test_an_engine_that_computes_in_16_bits_is_right(kind):
-    """Every step and weight rounded, also those between the points of the dump: nothing is blamed."""
+    """Nothing is blamed, although every step and weight is rounded, even between the points of the dump."""
     some = ("hc_attn_in", "attn_norm", "q_lora_norm", "KVnorm", "KVcompress", "indexer_topk", "kqv_back", "attn_out",
             "hc_attn_post", "ffn_norm", "ffn_moe_topk", "ffn_moe_weights", "ffn_shexp.", "ffn_out", "hc_ffn_post",
             "hc_attn_pre_post", "hc_ffn_pre_post", "result_")  # fmt: skip
@@ -208,7 +208,7 @@ def test_faults_show_through_coarse_storage(kind, fault):
 
 
 def test_some_positions_only():
-    """What reads one token is judged; what reads earlier ones that are missing is not, and that is said."""
+    """Ops on single tokens are judged; ops that read earlier tokens, which are missing, are reported as not judged."""
     rows = list(range(150, 200))
     tensors = {
         name: values[rows] if len(values) == 200 else values

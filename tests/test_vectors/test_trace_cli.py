@@ -1,4 +1,4 @@
-"""The command: files, exit codes, one line for what is wrong with what was given."""
+"""The command ds4-vectors trace: files, exit codes, one-line errors for invalid input."""
 
 import json
 

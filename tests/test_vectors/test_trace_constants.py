@@ -1,4 +1,4 @@
-"""Constants of a wrong size and rows that a wrong attention reads, found from one op."""
+"""Wrong constants, and attention to wrong cache rows, found from a single op."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .tracing import IDS, as_dump, examined, recorded
 
 SHORT = IDS[:72]
 UNSEEN = {"raw_window", "comp_count", "rope_tables", "attn_comp_rope_tables", "indexer_comp_rope_tables", "attn_sinks"}
-"""Points that other engines have no tensor for."""
+"""Points for which other engines have no tensor."""
 
 
 def blamed(fault, layers, hidden=frozenset(), ids=SHORT):
@@ -45,7 +45,7 @@ CONSTANTS = {
 
 @pytest.mark.parametrize(("family", "value"), sampled(list(CONSTANTS), 6))
 def test_a_constant_is_fitted_and_named_by_its_key(family, value) -> None:
-    """The value to its last digit, and all ops of the layer that it makes wrong."""
+    """The exact value is found, and that it explains all wrong ops of the layer."""
     layers, point, first, says = CONSTANTS[family, value]
     result = blamed(FAMILIES[family].fault(value), layers)
     assert (result.wrong[0].key, entry(result.wrong[0])["first_row"]) == ((point, layers[0]), first)
@@ -54,14 +54,14 @@ def test_a_constant_is_fitted_and_named_by_its_key(family, value) -> None:
 
 
 def test_a_constant_across_a_gap() -> None:
-    """Routing weights were not dumped: the scale is fitted on what the experts make of them."""
+    """Routing weights were not dumped, so their scale is fitted on the output of the experts."""
     result = blamed(FAMILIES["routed_scale"].fault(0.4), (0,), {"ffn_moe_weights_scaled", "ffn_moe_weighted_swiglu"})
     assert result.wrong[0].key == ("ffn_moe_out", 0)
     assert result.causes[0].text.startswith("deepseek4.expert_weights_scale is 0.6, not 1.5")
 
 
 def test_stored_rows_alone_tell_the_rounding() -> None:
-    """Where everything else agrees with several sets: e4m3 shows in cached rows only."""
+    """Only the cached rows, rounded to e4m3, show which of several rounding sets it is."""
     tensors = recorded("qat", ids=SHORT)
     result = examined(as_dump(tensors), [0], search=False, ids=SHORT)
     assert result.rounding == "qat" and not result.wrong

@@ -1,4 +1,4 @@
-"""Reading other engines' files: every form, and files that are damaged or hostile."""
+"""Reading other engines' dumps: every file format, and files that are damaged or malicious."""
 
 import json
 import shutil
@@ -161,7 +161,7 @@ def test_shapes_are_brought_into_ours():
 
 
 def given(values, point="attn_norm", **chunk):
-    """Values of a point of layer 0, of five tokens and five experts."""
+    """Return another engine's ``values`` of a point of layer 0, for a model of five tokens and five experts."""
     dump = Dump("memory")
     dump.positions = chunk.pop("positions", None)
     dump.add("x", DumpChunk(values.shape, values.dtype.name, lambda: values, **chunk))

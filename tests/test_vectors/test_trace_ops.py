@@ -1,4 +1,4 @@
-"""The graph of points: complete, in the order of the pass, each with a heading that exists."""
+"""The graph of points (named intermediates): complete, in the order of the pass, with headings that exist."""
 
 from pathlib import Path
 

@@ -24,7 +24,7 @@ IDS = PROMPTS["mixed"]()
 
 
 class Bent(Recorder):
-    """Record a pass with faults in it."""
+    """A recorder of a pass into which faults (bugs) are injected."""
 
     def __init__(self, faults: Sequence[Fault], layers: set[int]):
         super().__init__(layers=layers)
@@ -41,7 +41,7 @@ class Bent(Recorder):
 
 
 def stored(tensors: dict[str, np.ndarray], kind: str) -> dict[str, np.ndarray]:
-    """Return tensors whose numbers were stored in a 16-bit type: float16, or float32 of bfloat16's values."""
+    """Return tensors stored in a 16-bit type: as float16, or for bfloat16 rounded but with dtype float32."""
 
     def bits(values: np.ndarray) -> np.ndarray:
         raw = values.view(np.uint32)
@@ -57,7 +57,7 @@ def stored(tensors: dict[str, np.ndarray], kind: str) -> dict[str, np.ndarray]:
 
 
 def rounding(kind: str) -> Fault:
-    """Return an engine that computes in a 16-bit type: all points but choices rounded (weights are its file's)."""
+    """Return a fault that makes an engine compute in a 16-bit type: it rounds all points except top-k choices."""
 
     def rounded(value: Any, layer: int, chunk: Any, taps: Any) -> Any:
         parts = value if isinstance(value, tuple) else (value,)

@@ -31,27 +31,20 @@ from ds4ref.targets import Ability, Cancellation, Completion, Finish, Prompt, Re
 CALIBRATION = 2000
 """Length in characters of the longer of the two calibration requests."""
 ODD, ODD_TOKENS = 1.5, 64
-"""Factor, and number of tokens on top of it, by which a server's count of prompt tokens may differ from the expected
-one before it is implausible."""
+"""Factor, plus a number of tokens, by which a server's count of prompt tokens may differ from the expected one."""
 LEAST_BYTES, MOST_BYTES = 0.9, 20
 """Range of plausible bytes of text per prompt token."""
 FEW, MANY = 3, 1.5
-"""Minimum number of gaps between events for checking a token count, and the number of tokens per event, judged by the
-quickest events, from which the count is suspicious."""
+"""Minimum number of gaps between events for checking a token count; suspicious number of tokens per quick event."""
 NONCE = 64
-"""Minimum difference in characters between two prompts from which tokens per character are computed.
-
-The random numbers at the beginning of prompts differ by some tokens, which must not matter.
-"""
+"""Difference in characters that outweighs a few tokens' difference between the random numbers of two prompts."""
 TAGS = 4
 """Number of reasoning tokens without text that is normal: the think tags of a model that does not think."""
 UNSEEN, LASTS, SINGLE = 0.1, 0.5, 1.5
-"""Limits for ``StreamedAnswer.waits``: share of tokens without an event, from which some may be hidden; share of the
-time for these tokens that must pass before the first or after the last event; and average length of an event, in
-average prompt tokens, up to which it holds a single token."""
+"""Share of tokens without an event from which some may be hidden; share of their time that must pass before the first
+or after the last event; mean length of an event, in mean lengths of prompt tokens, up to which it is one token."""
 CACHED_SLACK, CACHED_SHARE = 64, 0.05
-"""Number of cached prompt tokens that is tolerated: a constant, for the chat template before the random number, plus a
-share of the prompt."""
+"""Tolerated number of cached prompt tokens: a constant, for the chat template that comes first, and a share of all."""
 
 
 @dataclass(frozen=True)

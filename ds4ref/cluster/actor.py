@@ -25,9 +25,7 @@ INLINE = 1 << 20
 """Size in bytes up to which streams are sent inside the message; larger ones are sent separately, to avoid a copy."""
 GIVE_WAY = 1e-4
 """Seconds for which the event loop sleeps after streams have arrived, so that the computing thread can start at once.
-
-Otherwise that would have to wait for the interpreter lock until the reply is written (0.8 ms).
-"""
+Otherwise that would have to wait for the interpreter lock until the reply is written (0.8 ms)."""
 
 
 class Answer(NamedTuple):

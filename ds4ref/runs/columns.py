@@ -17,11 +17,8 @@ from typing import Any
 from . import warnings
 
 Row = dict[str, Any]
-"""A measured row, or a summary of its repetitions; all modules that store, combine or show results use this format.
-
-It maps names of columns to values. A measured row also has ``rep`` (number of the repetition), ``at`` (when it was
-measured) and lists of single times in seconds (names that end in ``_s``).
-"""
+"""A measured row, or a summary of its repetitions: column -> value. A measured row also has ``rep`` (number of the
+repetition), ``at`` (when it was measured) and lists of single times in seconds (names that end in ``_s``)."""
 Combine = Callable[[str, Sequence[Row]], Any]
 P95_FROM, P99_FROM = 20, 100
 """Minimum number of values for which the 95th and the 99th percentile are reported."""

@@ -36,11 +36,9 @@ SHORT = 0.5
 SLACK = 0.02
 """Share by which a server's token count may differ from the number of streamed events."""
 FAST, IMPOSSIBLE = 2e4, 2e6
-"""Prefill speeds in tokens/s: above the first, it is checked whether prefill shows in the time to first token; the
-second is one that no machine reaches."""
+"""Prefill in tokens/s from which it is checked that it shows in the time to first token; and one that is impossible."""
 SHOWS, UNLIKE = 0.25, 1.5
-"""Share by which a longer prompt must delay the first token, for its prefill to show; and the ratio of lengths from
-which two prompts are compared in this way."""
+"""Share by which a longer prompt must delay the first token; ratio of lengths from which two prompts are compared."""
 STALL = 10
 """Ratio of the first gap between events to the median gap, above which the first event was not the first token."""
 RESOLUTION = 1e-4

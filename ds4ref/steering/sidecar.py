@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 
 FORMAT = "ds4-directional-steering-v1"
 COMPONENTS = {"ffn_out": "ffn", "attn_out": "attn"}
-"""Maps the intermediate value that directions are built from, the output of FFN or attention, to the field of
-``Steering`` with the scale for this output."""
+"""Maps what directions are built from (the output of FFN or attention) to the field of ``Steering`` with its scale."""
 
 
 def beside(path: str | os.PathLike[str]) -> Path:

@@ -51,10 +51,7 @@ _FINISH = {
 EXACT = ("ignore_eos", "min_tokens")
 """Fields that ask for an answer of exactly ``max_tokens`` tokens (vLLM, SGLang, llama.cpp, ds4-server)."""
 _OPTIONAL = ("thinking", "reasoning_effort", "chat_template_kwargs", "stream_options", *EXACT, *REASONING)
-"""Request fields that may be left out with little change of meaning, if the server refuses them.
-
-If it refuses any other field, the request fails.
-"""
+"""Request fields that may be left out if the server refuses them; if it refuses any other, the request fails."""
 _ALWAYS = {"model", "messages", "prompt", "stream"}
 _STRICT = re.compile(
     r"(unknown|unexpected|unrecognized|unsupported|extra)\W+(\w+\W+)?(fields?|parameters?|arguments?|inputs?|keys?|propert)",
@@ -86,10 +83,7 @@ class ServerKind:
 
 _OWNERS = {"vllm": "vllm", "sglang": "vllm", "tensorrt": "vllm", "llama": "llama.cpp", "library": "openai",
            "ds4": "ds4"}  # fmt: skip
-"""Maps a substring of ``owned_by`` (a field of the server's list of models) to the dialect of the program it names.
-
-"library" is Ollama.
-"""
+"""Part of ``owned_by`` in a server's list of models -> dialect of the program that it names; "library" is Ollama."""
 
 _PREFIX: tuple[Json, Json] = ({"prefix": True}, {})
 KINDS = {

@@ -26,10 +26,7 @@ from .wire import printable, raw_bytes
 Answer = TypeVar("Answer")
 MAX_TOP = 20
 MOST_FOR_A_LETTER = 3
-"""Most tokens that a plain prompt of one letter can have: BOS, SentencePiece's leading space, the letter.
-
-If a server counts more, it has turned the prompt into a chat.
-"""
+"""Most tokens of a plain prompt of one letter: BOS, SentencePiece's leading space, the letter. A chat has more."""
 _SPELLED = re.compile(r"bytes:(\\x[0-9a-f]{2})+")
 
 

@@ -124,7 +124,7 @@ class Model(Protocol):
         """Run tokens ids (T,) through all layers, advance ``cache`` by T, and return their streams, token axis
         first.
 
-        hooks: see and may replace named intermediates. cancel: asked between layers; raise Cancelled if it is true.
+        hooks: see and may replace intermediates. Raise Cancelled if ``cancel()``, called between layers, is true.
         """
 
     def logits(self, X: Any, pos0: int = 0, hooks: Any = None) -> Any:

@@ -62,8 +62,8 @@ class Slot:
 
 
 def fill_slots(source: TensorSource, wanted: Iterable[Slot]) -> tuple[list[tuple[Slot, TensorInfo]], list[str]]:
-    """Return each of the ``wanted`` slots that has a tensor in the file, with this tensor, and a list of problems: one
-    sentence for each tensor that is missing or wrong. No tensor data is read."""
+    """Return each of the ``wanted`` slots that has a tensor in the file, with this tensor, and one sentence for each
+    tensor that is missing or wrong. No tensor data is read."""
     filled, problems = [], []
     for slot in wanted:
         info = source.tensors.get(slot.name)
@@ -147,7 +147,7 @@ def placed(weights: Any, ops: Backend, on_host: tuple[str, ...] = ()) -> Any:
 def placed_values(values: Mapping[str, Any], ops: Backend, known: dict[int, Any] | None = None) -> dict[str, Any]:
     """Return ``values``, weights by attribute, moved to the memory of ``ops``.
 
-    known: id of a matrix -> the same matrix after its move, for those moved before; it is extended.
+    known: matrices that have been moved, by the id of the original; it is extended.
     """
     known = {} if known is None else known
 

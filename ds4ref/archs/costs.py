@@ -62,8 +62,8 @@ class Costs:
     def weight_bytes(self, depth: int | None = None) -> int:
         """Return the weight bytes that decoding one token reads.
 
-        depth: number of tokens before it; the indexer's weights are not counted while there are so few compressed cache
-        rows that all of them are attended to. None: count all weights.
+        depth: number of tokens before it; while these are too few for the indexer to select, its weights are not
+        counted. None: count all weights.
         """
         read = (t for t in self._all if depth is None or self._used(t, depth))
         return sum(t.slot.bytes_per_token(t.nbytes, self.shape) for t in read)

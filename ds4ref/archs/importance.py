@@ -25,8 +25,7 @@ class Collector:
     def __init__(self, readers: Mapping[str, Iterable[str]], slots: Iterable[Any], experts: int):
         """Collect for the tensors of ``slots``.
 
-        readers: name of an intermediate -> matrices that it is the input of, named as in the file without "blk.N." and
-        ".weight". experts: number of routed experts of a layer.
+        readers: intermediate -> matrices that it is the input of. experts: number of routed experts of a layer.
         """
         self.sums: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         self.routes = 0
@@ -55,8 +54,8 @@ class Collector:
         return value
 
     def _routed(self, layer: int, part: str, rows: np.ndarray) -> None:
-        """Add the squares of the inputs ``rows`` of a layer's experts: (T, cols) if all experts of a token have the
-        same input, else (T, K, cols). part: "gate", "up" or "down"."""
+        """Add the squares of the inputs ``rows`` of a layer's experts: (T, cols) if a token's experts share one input,
+        else (T, K, cols)."""
         for expert in np.unique(self._ids):
             taken = (self._ids == expert).any(axis=1) if rows.ndim == 2 else self._ids == expert
             self.add(f"blk.{layer}.ffn_{part}_exps.weight", rows[taken], self._experts, int(expert))

@@ -27,9 +27,8 @@ collector runs.
 class Inputs:
     """Base of the families' chunks: the tokens ids (T,) that a pass computes together, at positions pos0 .. pos0+T-1.
 
-    hooks: see and may replace intermediates, None without hooks. ops: the backend or a recording, None for the model's
-    backend, which always allocates the input arrays. members: a chunk may hold the tokens of several sequences; each is
-    then also a chunk of its own, a member, and ``pos0`` is that of the first.
+    ops: the backend or a recording; None: the model's backend, which in any case allocates the input arrays. members:
+    if the tokens are of several sequences, each sequence as a chunk of its own; ``pos0`` is then the first one's.
     """
 
     layer: int

@@ -33,8 +33,8 @@ class Draft(Protocol):
     def propose(self, tokens: Sequence[int], streams: Any, limit: int) -> list[int]:
         """Return at most ``limit`` tokens that are likely to follow ``tokens``.
 
-        tokens: the whole sequence; the last token is about to be evaluated, those before it have been. The list belongs
-        to the session: the implementation must neither keep nor change it.
+        tokens: the whole sequence, of which only the last token has not been evaluated yet; the session's own list, to
+        be neither kept nor changed.
         streams: residual streams (k, C, D) that the last layer returned for the newest k >= 1 evaluated tokens, at
         positions len(tokens)-1-k .. len(tokens)-2: an array of the backend, valid only during the call; None if they
         are unknown (after a session was loaded or restored).

@@ -90,8 +90,8 @@ class Acceptance:
             self._trials[position] = DECAY * self._trials[position] + (position < min(accepted + 1, drafted))
 
     def tokens(self) -> list[float]:
-        """Return the expected number of tokens that a pass adds to the text, for each number of drafted tokens 0 to
-        MOST_DRAFTED: 1 + a1 + a1 a2 + ..., where ai is the acceptance at position i."""
+        """Return the expected number of tokens that a pass adds to the text, by number of drafted tokens, 0 to
+        MOST_DRAFTED: 1 + a1 + a1 a2 + ... for acceptances ai."""
         expected, chain, share, weight = [1.0], 1.0, FIRST, DOUBT
         for hits, trials in zip(self._hits, self._trials, strict=True):
             share = (hits + weight * share) / (trials + weight)

@@ -32,8 +32,8 @@ class Mtp:
     """A source of drafts for one sequence that runs the MTP block; implements ``Draft``.
 
     depth   maximum number of drafted tokens
-    margin  a second drafted token is dropped if the logits of the best two candidates for it differ by less than this
-            (only if exactly two tokens are drafted, as in ds4)
+    margin  of exactly two drafted tokens the second is dropped if the logits of the best two candidates for it differ
+            by less than this, as in ds4
     """
 
     name = "mtp"

@@ -23,11 +23,8 @@ class Drafts:
     """
 
     def __init__(self, model: Model, wanted: Drafting):
-        """Open the MTP block's file if it is wanted; ``wanted.kind`` must not be "off".
-
-        Raise UsageError for settings that are not possible, ModelFileError or ShapeError if the file is not the MTP
-        block of ``model``.
-        """
+        """Open the MTP block's file if it is wanted; ``wanted.kind`` must not be "off". Raise UsageError for impossible
+        settings, ModelFileError or ShapeError if the file is not the MTP block of ``model``."""
         if wanted.kind not in DRAFTS:
             raise UsageError(f"unknown drafts {wanted.kind!r}: choose from {', '.join(DRAFTS)}")
         if wanted.kind == "mtp" and wanted.mtp is None:

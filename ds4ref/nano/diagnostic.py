@@ -1,10 +1,10 @@
 """The diagnostic model: a small random model whose logits change visibly with every bug in an engine.
 
-The values in the random model (``recipe.NANO``) are moderate, so that small errors stay small. Those of this model are
-extreme on purpose: clamps take effect in every kind of layer, the indexer drops rows (it keeps 8 of up to 50), sinks
-and position biases are strong, sliding windows have 16 tokens, the last two layers store their experts as Q4_K, and a
-prompt of 200 tokens completes a compression window of 128. Any bug then moves the logits by 0.1 to 4, four orders of
-magnitude more than rounding does, which ``ds4-vectors diagnose`` relies on.
+Unlike those of the random model (``recipe.NANO``), its values are extreme: clamps take effect in every kind of layer,
+the indexer drops rows (it keeps 8 of up to 50), sinks and position biases are strong, sliding windows have 16 tokens,
+the last two layers store their experts as Q4_K, and a prompt of 200 tokens completes a compression window of 128. Any
+bug then moves the logits by 0.1 to 4, four orders of magnitude more than rounding does, which ``ds4-vectors diagnose``
+relies on.
 
     path = diagnostic_path()            the file, 12 MB, built once per machine (under a second)
     ids = PROMPTS["mixed"]()            token ids of the prompt set

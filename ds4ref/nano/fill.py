@@ -1,8 +1,8 @@
 """Random tensor contents with a chosen standard deviation, in every storage format of the recipes.
 
-Quantized blocks are random bits with a chosen block scale: any bit pattern is a valid block, and how far its values
-spread is known for each format. Only raw words of the generator, integers and single IEEE operations are used, so the
-bytes are the same on every machine. Data is made in pieces of a few megabytes, whatever the size of the tensor.
+Quantized blocks are random bits with a chosen block scale: any bit pattern is valid, and the spread of its values is
+known for each format. Only raw words of the generator, integers and single IEEE operations are used, so the bytes are
+the same on every machine. Data comes in pieces of a few megabytes, whatever the size of the tensor.
 """
 
 from __future__ import annotations

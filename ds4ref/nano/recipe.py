@@ -51,8 +51,8 @@ Progress = Callable[[int, int], None]
 
 
 def slice_shape(layers: int = 4, experts: int = 256, vocab: int = 4096, model: str = "flash") -> ModelShape:
-    """Return the shape of a slice: that of a published model, "flash" or "pro", with fewer layers, experts per layer
-    and tokens in the vocabulary. Raise UsageError for a value that is out of range.
+    """Return the shape of a slice: that of a published model, "flash" or "pro", with fewer layers, experts and tokens
+    in the vocabulary. Raise UsageError for a value out of range.
 
     Four layers of Flash include every kind: hash routing in layers 0 to 2, ratio 4 in layer 2, ratio 128 in layer 3.
     """
@@ -120,11 +120,10 @@ def write_model(
     spreads: Spreads = _SPREADS,
     progress: Progress | None = None,
 ) -> None:
-    """Write a model file of random weights, atomically and in a few megabytes of memory.
+    """Write a model file of random weights atomically, in little memory.
 
-    recipe: storage formats of the routed experts. progress: called with (bytes done, bytes total). Equal arguments give
-    equal bytes on every machine. Raise UsageError for an unknown recipe or an impossible shape, ModelFileError if the
-    file cannot be written.
+    progress: called with (bytes done, bytes total). Equal arguments give equal bytes on every machine. Raise UsageError
+    for an unknown recipe or an impossible shape, ModelFileError if the file cannot be written.
     """
     specs = tensors(shape, recipe)
     total, done = sum(spec.nbytes for spec in specs), 0

@@ -80,8 +80,7 @@ def mtp_path(recipe: str = DEFAULT_RECIPE) -> str:
     """Return the path of the embedded model's block for multi-token prediction, a GGUF file, made first if it is absent
     or damaged.
 
-    There is no importance matrix for it, so recipe "q2" gives the same file as "q2-plain". Raise the errors of
-    ``embedded_path``, and UsageError for recipe "fp8".
+    It has no importance matrix: "q2" is the same as "q2-plain". Raise the errors of ``embedded_path``.
     """
     check_recipe(recipe)
     if recipe == "fp8":
@@ -97,10 +96,8 @@ def check_recipe(recipe: str) -> None:
 
 
 def _kept(name: str, suffix: str, make: Callable[[Path, Path], None]) -> str:
-    """Return the path of a file or folder in the cache, named after ``name``, the digest of the weights and ``suffix``.
-
-    If it is absent or damaged, ``make(path, folder of the weights)`` is called first.
-    """
+    """Return the path of a file or folder in the cache; if it is absent or damaged, call ``make(path, weights)``
+    first."""
     folder = weights_folder()
     try:
         key = hashlib.sha256(f"{MAKING} {file_digest(folder)}".encode()).hexdigest()[:12]

@@ -1,7 +1,7 @@
 """Vocabulary of the models of random weights: byte-level BPE in DeepSeek's layout.
 
-Ids, in order: begin and end of sentence, padding, the 256 bytes, one token for each merge, unused tokens up to the
-wanted size, and the five other protocol tokens. ``merges.txt`` lists the merges that byte-pair encoding learned from
+Ids, in order: begin and end of sentence, padding, the 256 bytes, the merges, unused tokens, and the five other protocol
+tokens. ``merges.txt`` lists the merges that byte-pair encoding learned from
 ``prose(200_000, 1)``: most frequent pair first, equally frequent ones by spelling, until no pair occurred twice. A
 smaller vocabulary uses only the first ones.
 """

@@ -54,8 +54,7 @@ def _kinds(shape: ModelShape, layer: int) -> tuple[tuple[str, str, int, int], ..
 def _occupied(ratio: int, pos: int) -> slice:
     """Return which slots of a compressor's saved state hold tokens, when the sequence is at position ``pos``.
 
-    For ratio 4 (overlapping windows) the previous window's tokens come first, then those of the current window; for
-    ratio 128 there are only the latter.
+    For ratio 4 (overlapping windows) the previous window comes first, then the current one; else only the latter.
     """
     first = ratio if ratio == CSA else 0
     return slice(first - (first if pos >= ratio else 0), first + pos % ratio)

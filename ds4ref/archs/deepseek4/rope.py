@@ -14,9 +14,9 @@ from .shape import ModelShape
 class RopeTables(Angles):
     """cos and sin of the RoPE angles of one set of frequencies, for R rotated channels (R / 2 pairs).
 
-    compress=False: for layers without compression; theta 10000 in the published models, no scaling.
-    compress=True: for layers with compression; theta 160000 with YaRN: high frequencies stay, low ones are divided by
-    the factor, those between are interpolated. Neither scales cos and sin themselves.
+    compress=False: theta 10000, no scaling (layers without compression).
+    compress=True: theta 160000 with YaRN: high frequencies stay, low ones are divided by the factor, those between are
+    interpolated. Neither scales cos and sin themselves.
     recipe: how angles are computed (``Numerics.rope``): "f64", "f32" as Hugging Face, or else as ds4.
     """
 
@@ -67,8 +67,8 @@ def float32_freqs(theta: float, factor: float, ramp: np.ndarray) -> np.ndarray:
 
 
 def yarn_ramp(shape: ModelShape) -> np.ndarray:
-    """Return how much of the unscaled frequency YaRN keeps for each pair of channels, float64 (R/2,): 1 for high
-    frequencies, 0 for low ones, which are divided by the factor."""
+    """Return the weight of the unscaled frequency for each pair of channels, float64 (R/2,): 1 for high frequencies, 0
+    for low ones."""
     dim, half = shape.rope_dim, shape.rope_dim // 2
 
     def correction(beta: float) -> float:

@@ -343,9 +343,9 @@ def nearest(shape: ModelShape) -> ModelShape:
 
 def check_published(source: TensorSource) -> ModelShape:
     """Return the shape of ``source`` if it is exactly that of a published model; else raise ShapeError naming the keys
-    that differ from the nearest one, with their values and the expected ones.
+    that differ from the nearest one, with both values.
 
-    Floats must match to one part in a million. (ds4 allows an absolute error of 1e-6, so it accepts any small epsilon.)
+    Floats must match to one part in a million. (ds4 allows 1e-6 absolute, so it accepts any small epsilon.)
     """
     reader = _Keys(source, PREFIX)
     shape = reader.shape()
@@ -367,7 +367,7 @@ def check_published(source: TensorSource) -> ModelShape:
 
 def metadata_account(source: TensorSource) -> tuple[ModelShape, Account]:
     """Return the shape that a file declares, and which of its metadata keys are used, have no effect or are refused;
-    raise ShapeError if a key that is used is missing or has a wrong type or value."""
+    raise ShapeError for a missing key or a wrong value."""
     reader = _Keys(source, PREFIX)
     shape = reader.shape()
     return shape, reader.account(shape, INERT_KEYS)

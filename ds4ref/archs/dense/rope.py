@@ -73,8 +73,8 @@ def llama3_divisors(head_dim: int, theta: float, s: Scaling) -> np.ndarray:
 
 
 def kept_by_yarn(shape: DenseShape) -> np.ndarray:
-    """Return how much of the unscaled frequency YaRN keeps for each pair of channels, float64 (head_dim / 2,): 1 for
-    high frequencies, 0 for low ones, which are divided by the factor."""
+    """Return the weight of the unscaled frequency for each pair of channels, float64 (head_dim / 2,): 1 for high
+    frequencies, 0 for low ones."""
     dim, half, s = shape.head_dim, shape.head_dim // 2, shape.scaling
 
     def correction(turns: float) -> float:

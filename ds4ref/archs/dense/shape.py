@@ -48,8 +48,8 @@ _FOREIGN = (
 
 EXPERTS, USED, DENSE_WIDTH = "expert_count", "expert_used_count", "feed_forward_length"
 _LARGEST_GEMMA = 62
-"""Number of layers of Gemma 3 27B, by which its GGUF files are recognized and refused: it scales attention scores by
-dim / heads instead of head_dim, and the files do not state this."""
+"""Number of layers of Gemma 3 27B, by which its GGUF files are recognized and refused: its attention is scaled by
+dim / heads, not head_dim."""
 _EXPERTS_MOST, _USED_MOST = 4096, 256
 WINDOW, WINDOW_LAYERS = "attention.sliding_window", "attention.sliding_window_pattern"
 WINDOW_THETA = "rope.freq_base_swa"
@@ -254,7 +254,7 @@ class DenseShape:
 
 def metadata_account(source: TensorSource, family: Family) -> tuple[DenseShape, Account]:
     """Return the shape that a file declares, and which of its metadata keys are used, have no effect or are refused;
-    raise ShapeError if a key that is used is missing or has a wrong type or value."""
+    raise ShapeError for a missing key or a wrong value."""
     reader = _Keys(source, family)
     shape = reader.shape()
     return shape, reader.account(shape, inert_keys(reader.prefix))
@@ -369,8 +369,8 @@ class _Keys(Keys):
         return Scaling(str(kind), factor, trained, fast, slow, gain)
 
     def _fixed_windows(self, layers: int) -> dict[str, Any]:
-        """Return ``windowed`` and ``window_theta`` for a family in which every ``full``-th layer has no window; note a
-        fault if the file declares no window or an order of layers of its own."""
+        """Return ``windowed`` and ``window_theta`` for a family in which every ``full``-th layer has no window; the
+        file must declare a window."""
         if not self._int(WINDOW):
             self.fault(WINDOW, f"is 0, wanted 1 to {_WINDOW_MOST}")
         if self.has(WINDOW_LAYERS):

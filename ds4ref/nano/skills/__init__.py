@@ -1,8 +1,8 @@
 """The tasks that the embedded model is trained on: generators of questions with exact graders, and the vocabulary.
 
 SKILLS                     name -> generator of questions
-held_out(skill, count)     return questions for tests, which never occur in training
-mixture(weights, ...)      return one row of token ids, and their weights as targets, for training
+held_out(skill, count)     test questions
+mixture(weights, ...)      one training row of token ids, and their weights as targets
 vocabulary(), tokenizer()  2,048 tokens, digits never merged
 """
 

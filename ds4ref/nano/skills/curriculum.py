@@ -14,10 +14,10 @@ from typing import Any
 class Rows:
     """One kind of training rows of a stage.
 
-    length   number of tokens of a row
-    share    share of the stage's tokens that are in rows of this kind
-    weights  skill -> its weight in a row (``mixture``)
-    levels   skill -> its parameters of difficulty; a pair of integers is a range
+    length   tokens of a row
+    share    their share of the stage's tokens
+    weights  of skills by name (``mixture``)
+    levels   skill -> parameters of difficulty; a pair of integers is a range
     """
 
     length: int

@@ -19,8 +19,8 @@ _STORIES: dict[str, list[Any]] = TABLES["stories"]
 def stories(
     rng: random.Random, names: Sequence[str] = NAMES, things: Sequence[str] = OBJECTS, hero: str = ""
 ) -> Iterator[list[str]]:
-    """Yield stories without end, each a list of 5 to 12 sentences, with only these names and things; ``hero``: name of
-    the main character, "" for a random one."""
+    """Yield stories without end, each a list of 5 to 12 sentences, with only these names and things; ``hero``: the main
+    character, "" for a random one."""
     while True:
         first = hero or rng.choice(names)
         friend = rng.choice([name for name in names if name != first])

@@ -91,5 +91,5 @@ def with_system(item: Item) -> Item:
 
 
 def _row(ids: list[int], targets: list[float], length: int) -> Row:
-    """Return token ids and target weights as arrays, cut to ``length`` tokens; the first token is not a target."""
+    """Return a row as arrays, cut to ``length`` tokens; the first token is not a target."""
     return np.array(ids[:length], np.int32), np.array([0.0, *targets[1:length]], np.float32)

@@ -1,8 +1,8 @@
-"""The training loop: one process, on a GPU if there is one. A run that was stopped continues exactly where it was.
+"""The training loop: one process, on a GPU if there is one. A stopped run continues exactly where it was.
 
-The data of a step depend only on its number, so a checkpoint contains just weights, optimizer state and counters. The
-next training stage begins when the model answers the questions of the current one well enough (``PLAN``). The learning
-rate is constant, and falls to zero at the end.
+The data of a step depend only on its number, so a checkpoint is weights, optimizer state and counters. The next stage
+begins when the model answers the questions of the current one well enough (``PLAN``). The learning rate is constant,
+and falls to zero at the end.
 """
 
 from __future__ import annotations
@@ -75,8 +75,7 @@ WORKERS = 6
 
 @dataclass
 class Progress:
-    """Counters of a training run, saved in its checkpoint. ``goal``: index of the stage in ``PLAN``; ``goal_tokens``:
-    tokens learned in this stage."""
+    """Counters of a training run; ``goal``: index of the stage in ``PLAN``; ``goal_tokens``: tokens in this stage."""
 
     step: int = 0
     tokens: int = 0

@@ -5,8 +5,7 @@ multi-token prediction; ``published`` and ``load_published`` convert. The formul
 docs/explanation/model.md, mode exact; tests compare logits and gradients with Hugging Face's.
 
 For training, the indexer learns to predict attention (``index_loss``), its selection can be switched off (``dense``),
-and ``predict_next`` runs the block for multi-token prediction. In shapes, B are sequences, T tokens, N = B * T, C
-residual streams, D their width.
+and ``predict_next`` runs the block for multi-token prediction. Shapes: B sequences of T tokens, N = B * T.
 """
 
 from __future__ import annotations
@@ -132,7 +131,7 @@ class Compressor(nn.Module):
 
 
 class Indexer(nn.Module):
-    """Scores the compressed rows of a ratio-4 layer for every token, to select those that it attends to."""
+    """Scores compressed rows for every token, to select those that it attends to."""
 
     def __init__(self, shape: ModelShape):
         super().__init__()
@@ -142,7 +141,7 @@ class Indexer(nn.Module):
         self.compressor = Compressor(shape, CSA, shape.index_dim)
 
     def forward(self, x: Tensor, u: Tensor, rope: Rotation) -> Tensor:
-        """Return scores (B, T, rows) for attention inputs x (B, T, D) and low-rank queries u (B, T, q_rank)."""
+        """Return scores (B, T, rows) from attention inputs x and low-rank queries u."""
         b, t, _ = x.shape
         cos, sin = rope.at(t, x.device)
         q = rotate(self.wq_b(u).reshape(b, t, self.heads, self.width), cos[:, None], sin[:, None])
@@ -306,8 +305,7 @@ class Block(nn.Module):
         self.attn, self.ffn = Attention(shape, ratio), Experts(shape, hashed, limit)
 
     def forward(self, x: Tensor, rope: Rotation, run: Pass, wanted: Tensor | None = None) -> Tensor:
-        """Return the streams (N, C, D) after the layer; given ``wanted``, token indices (n,), only those of these
-        tokens, (n, C, D)."""
+        """Return the streams (N, C, D) after the layer, or only those of the ``wanted`` token indices (n,)."""
         b, t = run.ids.shape
         h, post, comb = self.hc_attn.pre(x)
         y = self.attn(self.attn_norm(h).reshape(b, t, -1), rope, run)
@@ -364,8 +362,7 @@ class Model(nn.Module):
         self.ropes = {False: Rotation(shape, False), True: Rotation(shape, True)}
 
     def streams(self, run: Pass, wanted: Tensor | None = None) -> Tensor:
-        """Return the streams (N, C, D) after the last layer; given ``wanted``, token indices (n,), only those of these
-        tokens, (n, C, D)."""
+        """Return the streams (N, C, D) after the last layer, or only those of the ``wanted`` token indices (n,)."""
         x = self.embed.weight[run.ids.flatten()][:, None].expand(-1, self.shape.hc, -1).contiguous()
         for index, (ratio, layer) in enumerate(zip(self.shape.ratios, self.layers, strict=True)):
             x = layer(x, self.ropes[ratio != PLAIN], run, wanted if index == len(self.layers) - 1 else None)

@@ -115,8 +115,7 @@ class Transport:
         self._last = -1e9
         self._random = random.Random()
         self.retries = 0
-        self.undecodable = 0
-        """Number of bytes in all answers that were not UTF-8 (characters cut in two)."""
+        self.undecodable = 0  # bytes in all answers that were not UTF-8 (characters cut in two)
         self.timeout = httpx2.Timeout(timeout, connect=min(timeout, 20.0))
         self._client = client
         self._free: list[Connection] = []

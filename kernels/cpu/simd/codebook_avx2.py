@@ -1,4 +1,5 @@
-"""Rows of IQ2_XXS, IQ3_XXS and IQ2_S in tier B (AVX2), for Q8_K and float activations (blocks: ``kernels/formats``).
+"""Row kernels of IQ2_XXS, IQ3_XXS and IQ2_S in tier B (AVX2), for Q8_K and float inputs (``kernels/formats`` has the
+layout of blocks). An *octet* is a group of 8 weights, a *quad* one of 4, of which each has one codebook index.
 
 Two groups of 32 weights make a pair, one in each 128-bit half of a register; a half holds two octets. A block has four
 pairs of groups, (0, 2), (1, 3), (4, 6), (5, 7): where one ``vshufps`` puts the words of IQ2_XXS with signs and ls.
@@ -39,10 +40,10 @@ _PARITY = [-127 if i.bit_count() & 1 else 1 for i in range(16)] * 2
 class _Book(NamedTuple):
     """How the blocks of a format are decoded.
 
-    header    return signs and sub-scales of a block: two bytes for each octet, those of pairs 0 and 1 in one register,
-              of 2 and 3 in the other; 2 ls + 1 twice in each word, in ``_ORDER``, for both halves of the groups or for
-              each
-    indices   return those of a group's octets (or quads)
+    header    function that returns signs and sub-scales of a block: two bytes for each octet, those of pairs 0 and 1 in
+              one register, of 2 and 3 in the other; 2 ls + 1 twice in each word, in ``_ORDER``, for both halves of the
+              groups or for each
+    indices   function that returns the codebook indices of a group's octets (or quads)
     """
 
     fmt: Format

@@ -1,4 +1,5 @@
-"""FP4 rows times float inputs in tier A: blocks of 32 codes with an E8M0 scale, joined (MXFP4) or apart.
+"""Row kernels of FP4 weights for float inputs in tier A: blocks of 32 codes with an E8M0 scale, which are stored
+together (MXFP4) or apart.
 
 Inputs become 24-bit fixed point in three limbs, with one scale for 32 of them (``fixed``), so that integer dot products
 take 64 codes at once. A step takes 128 weights: 16 lanes of 32 bits with eight weights each, in the order of the row;

@@ -1,4 +1,5 @@
-"""FP8 rows (E4M3) times float inputs in tier A: blocks of 128 codes with an E8M0 scale, joined or apart.
+"""Row kernels of FP8 weights (E4M3) for float inputs in tier A: blocks of 128 codes with an E8M0 scale, which are
+stored together or apart.
 
 A code is looked up as bfloat16, exact for every value, NaN and subnormal numbers too: one table of 128 bytes for the
 upper bytes, one for the lower ones, the sign put in. Two bytes side by side in the upper half of a lane are a float32.

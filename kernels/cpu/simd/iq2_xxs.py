@@ -1,4 +1,5 @@
-"""IQ2_XXS rows in tier A: decoding, packed inputs, rows times float activations (Q8_K: ``iq2_xxs_ahead``).
+"""Row kernels of IQ2_XXS in tier A: decoding, packed inputs, and the kernel for float inputs (``iq2_xxs_ahead`` has the
+one for Q8_K). An *octet* is a group of 8 weights with one codebook index.
 
 Blocks have 256 weights in 66 bytes (model.md 2.3, 10.2).
 A group of 32 weights is four codebook indices (one byte each, for eight magnitudes out of 8, 25, 43) and a word with

@@ -1,4 +1,5 @@
-"""IQ2_XXS rows times Q8_K activations in tier A, decoding ahead; blocks, packed inputs and lanes: ``iq2_xxs``.
+"""The row kernel of IQ2_XXS for Q8_K inputs in tier A, which decodes ahead; ``iq2_xxs`` explains blocks, packed inputs
+and lanes.
 
 Looking up the codes of two blocks and multiplying them are two long chains of operations. A core does not look far
 enough ahead to run the one for the next blocks beside the other, so their operations are emitted in turns: those that

@@ -1,4 +1,4 @@
-"""Q4_K and Q2_K rows in tier B (AVX2), for Q8_K and float activations; blocks and dot products: ``q4_k``, ``q2_k``.
+"""Row kernels of Q4_K and Q2_K in tier B (AVX2), for Q8_K and float inputs; ``q4_k`` and ``q2_k`` explain the blocks.
 
 A register holds 32 weights: a sub-block of Q4_K; plane p of one half of 128 of Q2_K, a group of 16 in each 128 bits.
 ``vpmaddubsw`` multiplies codes and inputs, ``vpmaddwd`` the sums of two by the scale, which ``vpshufb`` spreads from

@@ -1,4 +1,4 @@
-"""Q2_K rows times Q8_K activations in tier A: blocks of 256 weights in 84 bytes (docs/explanation/model.md 2.3, 10.2).
+"""Row kernels of Q2_K in tier A: blocks of 256 weights in 84 bytes (docs/explanation/model.md 2.3, 10.2).
 
 Plane p (bits 2p, 2p+1 of the 64 code bytes) holds weights 32p..32p+31 of both halves of 128, as four groups of 16. The
 dot product of a block is d_x * (d * sum_j s_j dot_j - dmin * sum_j m_j xsum_j), integer sums exact.

@@ -1,4 +1,4 @@
-"""Q4_K rows times Q8_K activations in tier A: blocks of 256 weights in 144 bytes (docs/explanation/model.md 2.3, 10.2).
+"""Row kernels of Q4_K in tier A: blocks of 256 weights in 144 bytes (docs/explanation/model.md 2.3, 10.2).
 
 Sub-blocks 2p and 2p+1 of 32 share 32 bytes of codes (low and high nibbles). The dot product of a block is d_x * (d *
 sum_j s_j dot_j - dmin * sum_j m_j xsum_j), integer sums exact.

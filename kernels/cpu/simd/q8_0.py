@@ -1,4 +1,4 @@
-"""Q8_0 rows times A8 activations in tier A: blocks of 32, f16 scale and 32 int8 (docs/explanation/model.md 2.3, 10.2).
+"""Row kernels of Q8_0 in tier A: blocks of an f16 scale and 32 int8 (docs/explanation/model.md 2.3, 10.2).
 
 A step processes two blocks (64 weights). ``vpdpbusd`` needs one unsigned factor: the inputs are packed as x ^ 0x80 =
 x + 128, and starting each int32 lane at -128 * (sum of its four weights) cancels the offset exactly. The inputs of

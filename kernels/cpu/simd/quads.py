@@ -1,6 +1,7 @@
-"""IQ3_XXS and IQ2_S rows in tier A, for Q8_K and float activations (blocks: ``kernels/formats``).
+"""Row kernels of IQ3_XXS and IQ2_S in tier A, for Q8_K and float inputs (``kernels/formats`` has the layout of blocks).
 
-A step decodes a block to four planes of 64 unsigned bytes: byte q of plane p is ``bias`` + w for weight 4 q + p.
+A *quad* is a group of 4 weights, an *octet* one of 8. A step decodes a block to four planes of 64 unsigned bytes: byte
+q of plane p is ``bias`` + w for weight 4 q + p.
     1. A quad of the codebook is four 2-bit codes of magnitudes in a byte, or two 3-bit ones in each of two. Byte
        permutes look up 64 of them at once (``iq2_xxs.look_up``): the quads of a block of IQ3_XXS, or the octets of two
        blocks of IQ2_S, whose low and high halves are then interleaved.
@@ -36,11 +37,12 @@ _I64x4 = Vec("i64", 4)
 class _Book(NamedTuple):
     """How the blocks of a format are decoded.
 
-    fmt     its declaration
-    width   bits of a code of a magnitude
-    codes   look the codes of all ``blocks`` up: for each block one or two I8x64, whose byte q belongs to quad q
-    signs   load the signs of a block: byte q, bit i is that of weight i of quad q's octet
-    scales  load the 16 sub-scales of a block, in the top four bits of each word
+    fmt     the declaration of the format
+    width   bits of the code of a magnitude
+    codes   function that looks up the codes of all ``blocks``: for each block one or two I8x64, whose byte q belongs to
+            quad q
+    signs   function that loads the signs of a block: bit i of byte q is that of weight i of the octet with quad q
+    scales  function that loads the 16 sub-scales of a block, in the top four bits of each word
     blocks  number of blocks that ``codes`` takes
     """
 

@@ -1,4 +1,4 @@
-"""Round activations to int8 as in mode ds4 (model.md 10.2), vectorized, bit for bit equal to the formulas.
+"""Round the inputs of products to int8 as in mode ds4 (model.md 10.2), vectorized, bit for bit equal to the formulas.
 
     A8    per 32: d = max|x| / 127, codes = rint(x / d)
     Q8_K  per 256: m = the first element of largest magnitude, with its sign; codes = rint(x * (-127 / m)),
@@ -36,10 +36,8 @@ def sixteen_sums(k: Emit, codes: Val) -> tuple[Val, Val]:
 
 
 def largest_and_poison(k: Emit, runs: Sequence[Val]) -> tuple[Val, Val]:
-    """Return max|x| and a sum of zeros, lane by lane of ``runs``; a lane of the latter is NaN if one was not finite.
-
-    The former may be NaN there.
-    """
+    """Return two vectors for the lanes of all ``runs``: max|x|, and zeros in which a lane is NaN if one of its values
+    was not finite (the maximum of such a lane may be NaN, too)."""
     largest = k.abs(runs[0])
     poison = runs[0] * 0.0
     for run in runs[1:]:

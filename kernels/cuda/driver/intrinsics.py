@@ -1,10 +1,10 @@
-"""Instructions that kernels need and ``numba.cuda`` lacks: warp primitives, byte arithmetic, wide loads, asynchronous
-copies, matrix products.
+"""Instructions that kernels need and ``numba.cuda`` does not offer: warp primitives, byte arithmetic, wide loads,
+asynchronous copies, matrix products.
 
-Each is an LLVM instruction, an NVVM intrinsic or a line of inline PTX. A warp is 32 threads that follow each other in
-x, then y: launch blocks of whole warps, and call functions with "warp" or "lane" in their names, and ``mma_*``, from
-all 32 lanes. Words are int32; byte 0 of a word is the lowest. Arrays are one-dimensional, indices count their elements,
-and four words read or written at once lie at a multiple of 16 bytes.
+Each is an LLVM instruction, an NVVM intrinsic or a line of inline PTX. A warp is 32 consecutive threads (*lanes*),
+counted in x, then y: launch blocks of whole warps, and call functions with "warp" or "lane" in their names, and
+``mma_*``, from all 32 lanes. Words are int32; byte 0 of a word is the lowest. Arrays are one-dimensional, indices count
+their elements, and where four words are read or written at once their address must be a multiple of 16 bytes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ ALL_LANES = 0xFFFFFFFF
 
 
 def _call(builder: ir.IRBuilder, text: str, results: list[Any], operands: list[Any], moves: bool = False) -> Any:
-    """Emit a line of PTX: one value, or a list of them. ``moves``: it has side effects on memory."""
+    """Emit a line of PTX and return its value, or a list of its values; ``moves`` says that it reads or writes memory,
+    so that the compiler does not move it."""
     letters = {LL[I32]: "r", LL[I64]: "l", LL[F32]: "f"}
     constraints = [f"={letters[kind]}" for kind in results] + [letters[value.type] for value in operands]
     out = ir.VoidType() if not results else results[0] if len(results) == 1 else ir.LiteralStructType(results)
@@ -35,7 +36,7 @@ def _call(builder: ir.IRBuilder, text: str, results: list[Any], operands: list[A
 
 
 def _numbers(text: str, operands: tuple[Any, ...], result: Any, count: int = 1) -> Callable[..., Any]:
-    """Define an intrinsic from numbers to a number, or to a tuple of ``count``."""
+    """Define an intrinsic, from a line of PTX, that takes numbers and returns a number, or a tuple of ``count``."""
 
     def define(*_: Any) -> Any:
         kind = signature(types.UniTuple(result, count) if count > 1 else result, *operands)
@@ -53,12 +54,12 @@ def _numbers(text: str, operands: tuple[Any, ...], result: Any, count: int = 1) 
 
 
 def _element(context: Any, builder: Any, kind: Any, array: Any, index: Any) -> Any:
-    """Pointer to an element of a contiguous array."""
+    """Return a pointer to element ``index`` of a contiguous array."""
     return builder.gep(context.make_array(kind)(context, builder, array).data, [index])
 
 
 def _reading(text: str, count: int) -> Callable[..., Any]:
-    """Define an intrinsic from an array and an index to ``count`` words."""
+    """Define an intrinsic, from a line of PTX, that reads ``count`` words at an index of an array."""
 
     @intrinsic
     def op(typingctx: Any, array: Any, index: Any) -> Any:
@@ -72,7 +73,7 @@ def _reading(text: str, count: int) -> Callable[..., Any]:
 
 
 def _order(text: str) -> Callable[..., Any]:
-    """Define an intrinsic without values that the compiler moves nothing across."""
+    """Define an intrinsic without arguments or result, from a line of PTX, across which the compiler moves nothing."""
 
     @intrinsic
     def op(typingctx: Any) -> Any:
@@ -119,25 +120,28 @@ read4 = _reading("ld.global.nc.v4.b32 {$0,$1,$2,$3}, [$4];", 4)
 read2 = _reading("ld.global.nc.v2.b32 {$0,$1}, [$2];", 2)
 """Two words of a global array of 4-byte values that no kernel writes meanwhile, at a multiple of 8 bytes."""
 copy_commit = _order("cp.async.commit_group;")
-"""Make a group of this thread's copies since the last group."""
+"""Put this thread's copies (``copy16``) since the last group into a new group."""
 copy_wait0 = _order("cp.async.wait_group 0;")
-"""Wait for all groups of this thread."""
+"""Wait until all groups of copies of this thread are done."""
 copy_wait1 = _order("cp.async.wait_group 1;")
-"""Wait for all groups of this thread but the last one."""
+"""Wait until all groups of copies of this thread but the last one are done."""
 
 
 def _shared(context: Any, builder: Any, kind: Any, array: Any, index: Any) -> Any:
-    """Address in shared memory of an element of an array there. The array's pointer was made generic from a shared one;
-    going back at once leaves the plain offset."""
+    """Return the address within shared memory of an element of an array there. The array's pointer was made generic
+    from a shared one; converting it back at once leaves the plain offset."""
     place = _element(context, builder, kind, array, index)
     return builder.ptrtoint(builder.addrspacecast(place, ir.PointerType(LL[I32], addrspace=3)), LL[I64])
 
 
 @intrinsic
 def copy16(typingctx: Any, target: Any, word: Any, raw: Any, index: Any) -> Any:
-    """Begin to copy 16 bytes from ``index`` of a global array of bytes or words to a word of a shared int32 array. They
-    are there once this thread has waited for the group they were committed with; for other lanes, after ``sync_warp``
-    then."""
+    """Begin to copy 16 bytes from ``index`` of a global array of bytes or words to word ``word`` of a shared int32
+    array.
+
+    This thread can read them after it has waited for the group that the copy is in; other lanes after a ``sync_warp``
+    that follows.
+    """
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         source = builder.ptrtoint(_element(context, builder, sig.args[2], args[2], args[3]), LL[I64])
@@ -149,7 +153,7 @@ def copy16(typingctx: Any, target: Any, word: Any, raw: Any, index: Any) -> Any:
 
 
 def _matrices(turned: str) -> Callable[..., Any]:
-    """Define an intrinsic from a shared int32 array and an index to the words of four matrices."""
+    """Define an intrinsic that reads four matrices at an index of a shared int32 array (``matrices4``)."""
     text = f"ldmatrix.sync.aligned.m8n8.x4{turned}.shared.b16 {{$0,$1,$2,$3}}, [$4];"
 
     @intrinsic
@@ -181,13 +185,13 @@ def element(typingctx: Any, array: Any, index: Any) -> Any:
 
 
 def _byte(context: Any, builder: Any, kind: Any, array: Any, at: Any) -> Any:
-    """Pointer to a byte of an array."""
+    """Return a pointer to byte ``at`` of an array."""
     start = context.make_array(kind)(context, builder, array).data
     return builder.gep(builder.bitcast(start, ir.IntType(8).as_pointer()), [at])
 
 
 def _four(builder: Any, pointer: Any) -> Any:
-    """The four words at a pointer to a multiple of 16, as a tuple."""
+    """Return the four words at a pointer, which is a multiple of 16, as a tuple."""
     four = ir.VectorType(LL[I32], 4)
     value = builder.load(builder.bitcast(pointer, four.as_pointer()), align=16)
     return cgutils.pack_array(builder, [builder.extract_element(value, LL[I32](i)) for i in range(4)])
@@ -195,8 +199,10 @@ def _four(builder: Any, pointer: Any) -> Any:
 
 @intrinsic
 def word_at(typingctx: Any, words: Any, at: Any) -> Any:
-    """The word at byte ``at``, a multiple of 4, of any array; constant offsets are free. Up to the next multiple of 16
-    behind the end it may be read, but must not matter."""
+    """Return the word at byte ``at``, a multiple of 4, of any array; adding a constant to ``at`` costs nothing.
+
+    Words after the end of the array, up to the next multiple of 16 bytes, may be read, but must not affect results.
+    """
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         pointer = _byte(context, builder, sig.args[0], *args)
@@ -207,7 +213,7 @@ def word_at(typingctx: Any, words: Any, at: Any) -> Any:
 
 @intrinsic
 def words_at(typingctx: Any, words: Any, at: Any) -> Any:
-    """Four words at byte ``at``, a multiple of 16, of any array."""
+    """Return the four words at byte ``at``, a multiple of 16, of any array."""
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         return _four(builder, _byte(context, builder, sig.args[0], *args))
@@ -217,7 +223,7 @@ def words_at(typingctx: Any, words: Any, at: Any) -> Any:
 
 @intrinsic
 def load4(typingctx: Any, words: Any, index: Any) -> Any:
-    """Four words of a shared or global int32 array."""
+    """Return four words of a shared or global int32 array, from ``index`` on."""
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         return _four(builder, _element(context, builder, sig.args[0], *args))
@@ -302,19 +308,19 @@ def sync_warp():  # type: ignore[no-untyped-def]
 
 @cuda.jit(device=True)
 def shuffle_xor(value, mask):  # type: ignore[no-untyped-def]
-    """``value`` of the lane whose number differs by ``mask``; int32, float32 or float64."""
+    """Return ``value`` of the lane whose number is this lane's XOR ``mask``; int32, float32 or float64."""
     return cuda.shfl_xor_sync(ALL_LANES, value, mask)
 
 
 @cuda.jit(device=True)
 def lane_value(value, lane):  # type: ignore[no-untyped-def]
-    """``value`` of lane ``lane`` (mod 32)."""
+    """Return ``value`` of lane number ``lane`` (mod 32)."""
     return cuda.shfl_sync(ALL_LANES, value, lane)
 
 
 @cuda.jit(device=True)
 def warp_sum(value):  # type: ignore[no-untyped-def]
-    """The sum over all lanes, in each of them; float32, float64 or int32."""
+    """Return, in every lane, the sum of all lanes' values; float32, float64 or int32."""
     value += cuda.shfl_xor_sync(ALL_LANES, value, 16)
     value += cuda.shfl_xor_sync(ALL_LANES, value, 8)
     value += cuda.shfl_xor_sync(ALL_LANES, value, 4)
@@ -330,7 +336,7 @@ def _larger(a, b):  # type: ignore[no-untyped-def]
 
 @cuda.jit(device=True)
 def warp_max(value):  # type: ignore[no-untyped-def]
-    """The maximum over all lanes, in each of them; NaN counts as nothing."""
+    """Return, in every lane, the maximum of all lanes' values, ignoring NaN."""
     value = _larger(value, cuda.shfl_xor_sync(ALL_LANES, value, 16))
     value = _larger(value, cuda.shfl_xor_sync(ALL_LANES, value, 8))
     value = _larger(value, cuda.shfl_xor_sync(ALL_LANES, value, 4))

@@ -1,14 +1,16 @@
-"""Attention over cached rows on tensor cores, split over the context: all heads over the same rows as keys and values
-(model.md 4), or grouped queries (docs/explanation/dense.md).
+"""Attention over cache rows on tensor cores: all query heads over the same rows, each both key and value (model.md 4),
+or grouped-query attention (docs/explanation/dense.md).
 
-A block processes a token, a cache head, GROUP of the query heads that read it, and a run of rows: window rows first,
-then compressed rows. It takes a tile of rows at a time with an online softmax. Queries, rows and weights are split into
-two limbs of binary16 with a power of two each (``halves``), whose products are exact: 16 heads are the rows of
-``mma``, cached rows its columns for the scores, channels its columns for the sums. Every sum of at most 32 products
-begins at zero on the tensor cores and is added in float32, because they truncate where a float32 addition rounds.
+A thread block processes a token, a cache head, GROUP of the query heads that read it, and a run of consecutive rows:
+raw rows first, then compressed rows. It takes a tile of rows at a time, with an online softmax. Queries, rows and
+weights are split into two binary16 with a power of two each (``halves``), whose products are exact: 16 heads are the
+rows of ``mma``, cache rows its columns for the scores, channels its columns for the sums. Every sum of at most 32
+products begins at zero on the tensor cores and is added in float32, because they truncate where a float32 addition
+rounds.
 
-When few tokens must fill the GPU, the rows are split into several runs that ``join_kernel`` combines; the attention
-sink enters there, into the denominator only. Row numbers out of range set ``error`` and are never read.
+If there are too few tokens to fill the GPU, the rows are split into several runs, whose results ``join_kernel``
+combines; the attention sink is added there, to the denominator only. Row numbers out of range set ``error`` and are
+never read.
 """
 
 from __future__ import annotations
@@ -35,22 +37,22 @@ from .halves import MAGNITUDE, power_for, two_halves
 from .maths import exp32
 
 F32, I32, U64 = np.float32, np.int32, np.uint64
-"""U64: an index that is known not to be negative, which Numba would test."""
+"""U64 is for indices known not to be negative; for other types Numba would test that."""
 ZERO, ONE, NOT_A_NUMBER = F32(0), F32(1), F32(np.nan)
 GROUP, WARPS = 16, 4
-"""Heads of a block: the rows of ``mma``; and its warps."""
+"""Query heads per thread block, which are the rows of ``mma``; and warps per thread block."""
 LANES = 8
-"""Threads that share a head in the softmax, all of a block for GROUP heads."""
+"""Threads that share a head in the softmax, so that all threads of a block serve GROUP heads."""
 TILES = (32, 16)
-"""Cached rows at a time: the first for which a block has shared memory."""
+"""Numbers of cache rows to take at a time: the first for which a thread block has enough shared memory is used."""
 BATCH = 4
-"""Rows that a warp reads before it splits the first one."""
+"""Rows that a warp reads before it splits the first of them."""
 PAD = 4
-"""Words behind a row in shared memory, so that eight rows' pieces lie in different banks."""
+"""Unused words after a row in shared memory, so that the pieces of eight rows are in different memory banks."""
 LOWEST = F32(-1e30)
 MOST_RUNS = 64
 FILLED = 512
-"""Blocks that keep a GPU busy: with fewer, rows are split into more runs."""
+"""Thread blocks that keep a GPU busy: with fewer, rows are split into more runs."""
 
 
 @cuda.jit(device=True)
@@ -59,17 +61,18 @@ def larger(a, b):
 
 
 def padded_words(dim: int) -> int:
-    """Words of a row in shared memory, two channels each, without padding behind it: whole ones for all lanes."""
+    """Return the words (two channels each) of a row in shared memory without PAD: as many for each lane of a warp."""
     return -(-dim // 64) * 32
 
 
 def dynamic_bytes(dim: int, tile: int) -> int:
-    """Return the dynamic shared memory of a block: both limbs of a tile's rows and of its heads."""
+    """Return the bytes of dynamic shared memory that a thread block needs: for both binary16 of a tile's rows and of
+    the queries."""
     return 4 * 2 * (tile + GROUP) * (padded_words(dim) + PAD)
 
 
 def tile_rows(dim: int) -> int:
-    """Return the rows of a tile on this device; ValueError if no tile fits."""
+    """Return the number of rows that a tile can have on this device; raise ValueError if none of TILES fits."""
     for tile in TILES:
         if dynamic_bytes(dim, tile) + fixed_bytes(tile) <= shared_limit():
             return tile
@@ -77,19 +80,21 @@ def tile_rows(dim: int) -> int:
 
 
 def parts_of(tile: int) -> int:
-    """Return how many warps share the channels of eight rows' scores: there are more warps than eights of rows."""
+    """Return how many warps share the channels of eight rows when scores are computed: there are more warps than groups
+    of eight rows."""
     return WARPS * 8 // tile
 
 
 def fixed_bytes(tile: int) -> int:
-    """Return the static shared memory of a block. Every array of it is a multiple of 16 bytes, so that they and the
-    dynamic one behind them begin where ``matrices4`` can read, in whatever order the compiler puts them."""
+    """Return the bytes of static shared memory of a thread block. Every array of it is a multiple of 16 bytes, so that
+    all, and the dynamic one after them, begin where ``matrices4`` can read, whatever their order."""
     return 4 * (3 * tile + 3 * GROUP + parts_of(tile) * GROUP * tile + 2 * GROUP * (tile // 2 + PAD))
 
 
 @cache
 def _split_rows(words: int) -> Callable[..., Any]:
-    """Make the device function that splits BATCH rows of values held by a warp into limbs in shared memory."""
+    """Make the device function that splits BATCH rows, held in a warp's registers, into two binary16 each in shared
+    memory."""
     each, pitch = words // 32, words + PAD
 
     @cuda.jit(device=True)
@@ -116,8 +121,9 @@ def _split_rows(words: int) -> Callable[..., Any]:
 
 @cuda.jit(device=True)
 def multiply(a_high, a_low, b, c):
-    """Return c plus the product of a (16, 16) and b (16, 8), least limbs first; ``b`` has both words of its high limb,
-    then both of its low one. Low limbs by low limbs are below 2^-22 of the largest product, and left out."""
+    """Return c plus the product of a (16, 16) and b (16, 8), both split into high and low limbs, the smallest products
+    first. ``b`` has both words of its high limb, then both of its low one. Products of two low limbs are below 2^-22 of
+    the largest product, and are left out."""
     c = mma_f16(a_low[0], a_low[1], a_low[2], a_low[3], b[0], b[1], c[0], c[1], c[2], c[3])
     c = mma_f16(a_high[0], a_high[1], a_high[2], a_high[3], b[2], b[3], c[0], c[1], c[2], c[3])
     return mma_f16(a_high[0], a_high[1], a_high[2], a_high[3], b[0], b[1], c[0], c[1], c[2], c[3])
@@ -125,8 +131,12 @@ def multiply(a_high, a_low, b, c):
 
 @cache
 def kernel(words: int, whole: bool, tile: int, apart: bool) -> Any:
-    """Make the kernel for heads of at most 2 ``words`` channels, ``whole`` of all of them; ``apart``: values are other
-    rows than keys."""
+    """Make the kernel for heads of at most 2 ``words`` channels.
+
+    whole: whether heads have exactly so many channels
+    tile: rows at a time
+    apart: whether values are other rows than keys
+    """
     each, pitch, steps, eights = words // 32, words + PAD, words // 8, words // 16
     heads_at, tile_words, head_words = 2 * tile * pitch, tile * pitch, GROUP * pitch
     parts_k, rows_each = parts_of(tile), tile // LANES
@@ -153,7 +163,7 @@ def kernel(words: int, whole: bool, tile: int, apart: bool) -> Any:
 
     @cuda.jit(device=True)
     def fill(raw, comp, rows, store, down, dim):
-        """Put both limbs of a tile's rows into shared memory."""
+        """Write both limbs of a tile's rows to shared memory."""
         values = cuda.local.array(held, f32)
         for round_ in range(tile // (WARPS * BATCH)):
             first = (round_ * WARPS + cuda.threadIdx.y) * BATCH
@@ -340,7 +350,8 @@ def kernel(words: int, whole: bool, tile: int, apart: bool) -> Any:
 
 @cuda.jit
 def join_kernel(out, parts, tops, totals, sinks, sunk, heads, dim, runs):
-    """Combine the runs of a token and a head in one block. Without ``sunk`` there are no sinks."""
+    """Combine the results of all runs for a token and a head, in one thread block; ``sunk``: whether there are
+    sinks."""
     shares = cuda.shared.array(MOST_RUNS, f32)
     sums = cuda.shared.array(MOST_RUNS, f32)
     token = divide(I32(cuda.blockIdx.x), heads)
@@ -374,8 +385,12 @@ def join_kernel(out, parts, tops, totals, sinks, sunk, heads, dim, runs):
 
 
 def runs_for(tokens: int, shared: int, sharing: int, rows: int, tile: int) -> int:
-    """Return the number of runs to split a token's rows into, at most ``rows``, where ``sharing`` query heads read each
-    of ``shared`` cache heads, ``tile`` rows at a time."""
+    """Return the number of runs to split each token's rows into, of which there are at most ``rows``.
+
+    shared: cache heads
+    sharing: query heads that read each cache head
+    tile: rows that are processed at a time
+    """
     blocks = tokens * shared * -(-sharing // GROUP)
     return max(1, min(MOST_RUNS, -(-rows // tile), -(-FILLED // blocks)))
 
@@ -384,8 +399,16 @@ def attend(
     stream, out, parts, tops, totals, error, q, keys, values, first_of, count_of, comp, comp_count, selected, sinks,
     tokens, shared, sharing, dim, runs, raw_rows, comp_rows, picks, picked, apart, sunk, scale, code,
 ):  # fmt: skip
-    """Attend q (tokens, shared * sharing, dim) to rows of two rings, or, unless ``apart``, of one, and to compressed
-    ones, with scratch for the parts of ``runs`` runs. Without ``sunk`` there are no sinks."""
+    """Attend with q (tokens, shared * sharing, dim) to rows of two ring buffers (unless ``apart``, of one) and to
+    compressed rows -> out, of the shape of q.
+
+    parts, tops, totals: scratch memory for the results of ``runs`` runs
+    shared, sharing: number of cache heads, and of query heads that read each
+    raw_rows, comp_rows, picks: rows of a ring buffer, compressed rows, selected rows per token
+    picked: whether only selected compressed rows are read
+    sunk: whether there are sinks
+    code: failure code for a row number out of range
+    """
     groups, heads = -(-sharing // GROUP), shared * sharing
     args = (
         parts, tops, totals, error, q, keys, values, first_of, count_of, comp, comp_count, selected,

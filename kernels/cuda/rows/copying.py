@@ -12,7 +12,8 @@ AXES = 4
 
 @per_value()
 def strided(out, x, size, n1, n2, n3, t0, t1, t2, t3, s0, s1, s2, s3):
-    """Copy one value per thread, at index (i0, i1, i2, i3) of axes of n0, n1, n2, n3."""
+    """Copy one value per thread, at index (i0, i1, i2, i3) of four axes; n1, n2, n3 are the sizes of the last three, t0
+    .. t3 the strides of ``out``, s0 .. s3 those of ``x``, all in values."""
     for i in range(cuda.grid(1), size, cuda.gridsize(1)):
         i3, rest = i % n3, i // n3
         i2, rest = rest % n2, rest // n2
@@ -21,7 +22,7 @@ def strided(out, x, size, n1, n2, n3, t0, t1, t2, t3, s0, s1, s2, s3):
 
 
 def _axes(array: DeviceArray) -> tuple[list[int], list[int]]:
-    """Return sizes and strides, in values, padded to AXES axes."""
+    """Return the sizes and strides (in values) of an array, with axes of size 1 added to make AXES axes."""
     if array.ndim > AXES:
         raise ValueError(f"arrays of more than {AXES} axes cannot have gaps between their values")
     missing = AXES - array.ndim

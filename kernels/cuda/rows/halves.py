@@ -1,5 +1,5 @@
-"""Two limbs of binary16 for a float32: x 2^k = h + l, where k brings the largest magnitude of a vector between 2^14 and
-2^15. Values above 2^-16 of it keep 23 bits, smaller ones err by at most 2^-39 of it."""
+"""Split a float32 into two binary16 (*limbs*): x 2^k = h + l, where k brings the largest magnitude of a vector between
+2^14 and 2^15. Values above 2^-16 of it keep 23 bits, smaller ones err by at most 2^-39 of it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ TOP, HIGHEST = 127 + 14, 126
 
 @cuda.jit(device=True)
 def power_for(peak):
-    """Return 2^k that brings a magnitude, given as bits, between 2^14 and 2^15, and 2^-k; NaN if it is not finite."""
+    """Return the 2^k that brings a magnitude, given as its bits, between 2^14 and 2^15, and 2^-k; NaN if it is not
+    finite."""
     k = I32(TOP - shift_right(peak, 23))
     k = I32(HIGHEST) if k > HIGHEST else k
     up = bits_to_float(shift_left(I32(127 + k), 23)) if peak < INFINITE else NOT_A_NUMBER
@@ -26,7 +27,8 @@ def power_for(peak):
 
 @cuda.jit(device=True)
 def two_halves(a, b):
-    """Return both limbs of two numbers, the first number in the low half of each word."""
+    """Return the limbs of two numbers: a word with both high limbs and one with both low limbs, the first number in the
+    low half of each."""
     p, q = float_to_half(a), float_to_half(b)
     r, s = float_to_half(F32(a - half_to_float(p))), float_to_half(F32(b - half_to_float(q)))
     return I32(p | shift_left(q, 16)), I32(r | shift_left(s, 16))

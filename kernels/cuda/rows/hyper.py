@@ -1,4 +1,5 @@
-"""Hyper-connections around a block, and elementwise arithmetic (docs/explanation/model.md 3, 9)."""
+"""Hyper-connections (residual streams before and after a block), and elementwise arithmetic (docs/explanation/model.md
+3, 9)."""
 
 from __future__ import annotations
 
@@ -15,28 +16,31 @@ ZERO = F32(0)
 TWO, LOWEST = F32(2), F32(-np.inf)
 WARP = 32
 MOST_STREAMS = 16
-"""Hyper-connection streams supported."""
+"""Maximum number of residual streams."""
 TABLE = 2 * MOST_STREAMS * MOST_STREAMS
 FEW = 256
 
 
 @per_value()
 def repeat(out, x, size, count, width):
-    """Copy each of some vectors to ``count`` hyper-connection streams; ``size`` values in all."""
+    """Copy every vector of ``width`` values to ``count`` residual streams; ``size`` values in total."""
     for i in range(cuda.grid(1), size, cuda.gridsize(1)):
         out[i] = x[i // (count * width) * width + i % width]
 
 
 @cuda.jit(device=True)
 def gate(mix, scale, base, token, C, part, i):
-    """Return the sigmoid of logit i of a token's pre (``part`` 0) or post (1)."""
+    """Return the sigmoid of mixing logit i of a token: of those for pre (``part`` 0) or post (``part`` 1)."""
     at = part * C + i
     return sigmoid32(F32(mix[token * C * (C + 2) + at] * scale[part] + base[at]))
 
 
 @cuda.jit(device=True)
 def table_pass(table, half, C, columns, eps):
-    """Divide every entry by the sum of its column or row, from word ``half`` of ``table`` to its other half."""
+    """Divide every entry of a C x C matrix by the sum of its column or row, plus eps.
+
+    ``table`` has two halves of C * C values; the matrix is read from index ``half`` on and written to the other half.
+    """
     n = C * C
     for j in range(cuda.threadIdx.x, n, WARP):
         source = j % C if columns else j // C * C
@@ -50,8 +54,8 @@ def table_pass(table, half, C, columns, eps):
 
 @cuda.jit
 def split_kernel(pre, post, comb, mix, scale, base, C, iters, eps):
-    """Split one token per block of one warp: so many short passes would cost a larger block more in barriers than in
-    arithmetic."""
+    """Convert the mixing logits of one token per thread block, which has one warp: in so many short passes a larger one
+    would spend more time at barriers than on arithmetic."""
     table = cuda.shared.array(TABLE, f32)
     token, lane, n = cuda.blockIdx.x, cuda.threadIdx.x, C * C
     m = token * C * (C + 2)
@@ -81,7 +85,7 @@ def split_kernel(pre, post, comb, mix, scale, base, C, iters, eps):
 
 
 def hc_split(stream, pre, post, comb, mix, scale, base, tokens, C, iters, eps):
-    """Split mix (tokens, C C + 2 C) into pre, post (tokens, C) and comb (tokens, C, C)."""
+    """Convert mixing logits mix (tokens, C C + 2 C) to stream weights pre, post (tokens, C) and comb (tokens, C, C)."""
     split_kernel[tokens, WARP, stream](pre, post, comb, mix, scale, base, C, iters, F32(eps))
 
 
@@ -94,7 +98,7 @@ def hc_head_weights(out, mix, scale, base, size, C, eps):
 
 @cuda.jit
 def reduce_kernel(out, X, w, C, D, parts):
-    """Reduce one channel per thread; a block has a part of one token's channels."""
+    """Compute one channel of the sum per thread; a thread block has some of one token's channels."""
     token = cuda.blockIdx.x // parts
     first = cuda.blockIdx.x % parts * cuda.blockDim.x + cuda.threadIdx.x
     for i in range(first, D, parts * cuda.blockDim.x):
@@ -113,8 +117,7 @@ def hc_reduce(stream, out, X, w, tokens, C, D):
 
 @cuda.jit
 def expand_kernel(out, X, y, post, comb, C, D, parts):
-    """Expand one channel of y in all hyper-connection streams, per thread; a block has a part of one token's
-    channels."""
+    """Compute one channel of all streams per thread; a thread block has some of one token's channels."""
     token = cuda.blockIdx.x // parts
     first = cuda.blockIdx.x % parts * cuda.blockDim.x + cuda.threadIdx.x
     for i in range(first, D, parts * cuda.blockDim.x):

@@ -1,4 +1,5 @@
-"""Indexer: scores of compressed rows, and deterministic top-k selection (docs/explanation/model.md 7)."""
+"""The indexer, which chooses the compressed rows that attention reads: scores, and deterministic top-k selection
+(docs/explanation/model.md 7)."""
 
 from __future__ import annotations
 
@@ -14,17 +15,17 @@ SIDE = 16
 TILE = 4 * SIDE
 CHUNK, CHUNK_BITS = 32, 5
 APART = SIDE * SIDE // CHUNK
-"""Rows from one that a thread stages to its next."""
+"""Distance of the rows that one thread copies to shared memory."""
 PITCH = CHUNK + 1
-"""Floats from one staged row to the next: one more than a chunk, so that 32 threads hit 32 banks."""
+"""Floats from one row in shared memory to the next: one more than a chunk, so that 32 threads use 32 banks."""
 STAGED, PARTS = TILE * PITCH, TILE * SIDE
-"""Sizes of shared arrays, as names because compiled kernels accept no products there."""
+"""Sizes of shared arrays; they have names because compiled kernels do not accept products there."""
 
 MOST = MOST_THREADS
 MOST_WARPS = MOST // 32
 DIGITS, DIGIT_BITS, TOP_SHIFT = 256, 8, 24
 MANY = 128
-"""Tokens that fill a GPU with small blocks, which meet sooner at a barrier."""
+"""Number of tokens that fill a GPU with small thread blocks, which wait less at barriers."""
 SIGN = np.int32(-0x80000000)
 
 
@@ -95,7 +96,7 @@ def relu(x):
 
 @cuda.jit(device=True)
 def weight_of(w, token, h, heads):
-    """Return a head's weight; 0 for heads that only pad the tile, whose products are 0."""
+    """Return the weight of head h of a token; 0 for heads beyond the last, which only pad a tile."""
     return w[token * heads + h] if h < heads else F32(0)
 
 
@@ -107,15 +108,15 @@ def index_scores(stream, out, iq, rows, w, count, tokens, n, heads, dim):
 
 @cuda.jit(device=True)
 def order_key(x):
-    """Map a float to a word whose order, without a sign, is that of the floats; both zeros map to the same."""
+    """Map a float to a word; as unsigned integers, words are in the order of the floats, and both zeros are equal."""
     bits = float_bits(F32(x + F32(0)))
     return I32(bits ^ ((bits >> 31) | SIGN))
 
 
 @cuda.jit(device=True)
 def suffix_sum(value, totals):
-    """Return the sum of the values of this thread and all behind it in the block; ``totals`` is shared, one int32 a
-    warp."""
+    """Return the sum of the values of this thread and of all threads with higher numbers in the block; ``totals`` is
+    shared memory, one int32 per warp."""
     t = I32(cuda.threadIdx.x)
     lane, warp, warps = t & 31, t >> 5, I32(cuda.blockDim.x) >> 5
     distance = I32(1)
@@ -123,7 +124,7 @@ def suffix_sum(value, totals):
         other = lane_value(value, lane + distance)
         value += other if lane + distance < 32 else I32(0)
         distance <<= 1
-    cuda.syncthreads()  # of the sums before, all have been read
+    cuda.syncthreads()  # until all threads have read the totals of an earlier call
     if lane == 0:
         totals[U64(warp)] = value
     cuda.syncthreads()

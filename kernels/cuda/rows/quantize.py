@@ -1,5 +1,5 @@
-"""Int8 activations by groups and back (docs/explanation/dense.md), and back from A8 and Q8_K (``products.packing``).
-Exact: the codes are the definition."""
+"""Rounding to int8 in groups and back (docs/explanation/dense.md), and conversion of A8 and Q8_K codes
+(``products.packing``) back to floats."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ def finite_or_zero(x):
 
 @per_value(64)
 def round_i8(out, x, size, length):
-    """Round to int8 and back, ``size`` groups of so many values with a scale amax / 127; halves away from zero."""
+    """Round ``size`` groups of ``length`` values to int8 and back, ties away from zero; the scale of a group is its
+    largest magnitude / 127."""
     for g in range(cuda.grid(1), size, cuda.gridsize(1)):
         base, peak = g * length, np.int32(0)
         for i in range(base, base + length):

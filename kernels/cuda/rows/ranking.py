@@ -1,9 +1,9 @@
 """Top-k values of a row of logits, for sampling (docs/explanation/text.md 6).
 
-A value and its index are packed into one integer in the order of ``top``; these are distinct, so the result does not
-depend on the order of comparisons. A block sorts a tile of them in runs of k, then repeatedly keeps the greater half of
-two runs; for k = 1 that is a tree maximum. The k best of every tile are the candidates of the next round, until one
-tile holds all of them.
+A value and its index are packed into one integer (a *candidate*), in the order of the op ``top``; these are distinct,
+so the result does not depend on the order of comparisons. A thread block sorts a tile of them in runs of k, then
+repeatedly keeps the greater half of two runs; for k = 1 that is a tree maximum. The k best of every tile are the
+candidates of the next round, until one tile holds all that are left.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from ..driver.shim import cuda, i64
 from .indexing import order_key
 
 TILE = 2 * MOST_RANKED
-"""Candidates per block: at least two runs of the most ranks supported."""
+"""Candidates per thread block: at least two runs of MOST_RANKED."""
 
 THREADS = min(MOST_THREADS, TILE // 2)
 """Each thread compares two candidates."""
 
 FLOOR = np.float32(LEAST)
 EMPTY = np.int64(-(1 << 63))
-"""Below every candidate."""
+"""An integer below every candidate."""
 
 MIDDLE, LOW = np.int64(1 << 31), np.int64(0xFFFFFFFF)
 
 
 @cuda.jit(device=True)
 def candidate(x, at):
-    """Pack the order of a value (high) and its index (low, the lower the greater). NaN, for which no comparison is
-    true, counts as FLOOR."""
+    """Pack the order of the value at index ``at`` into the high half of an integer, and the index into the low half, so
+    that of equal values the one with the lower index is greater. NaN counts as FLOOR."""
     return ((order_key(x if x > FLOOR else FLOOR) - MIDDLE) << 32) + (LOW - at)
 
 
@@ -92,7 +92,7 @@ def keep_greatest(keys, tile, width):
 
 @per_value()
 def candidates(out, x, size, n):
-    """Make candidates of x, rows of n values."""
+    """Make the candidates of all values of x, rows of n values."""
     for i in range(cuda.grid(1), size, cuda.gridsize(1)):
         out[i] = candidate(x[i], i % n)
 
@@ -127,7 +127,7 @@ def ranks_kernel(values, ids, candidates, x, n, count, k, tile, width):
 
 
 def width_for(k: int) -> int:
-    """Return the length of a run: the power of two that holds k ranks."""
+    """Return the length of a run: the least power of two that is at least k."""
     return 1 << (k - 1).bit_length()
 
 

@@ -1,4 +1,4 @@
-"""What chains of row stages share: the stages' numbers, and rounding to small float formats."""
+"""For row stages (``stages``): their numbers, and rounding to small float formats."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .maths import rint32
 
 F32 = np.float32
 NORM, ROPE, HADAMARD, E4M3, E2M1, F16 = (1 << i for i in range(6))
-"""Stages, in the order they run."""
+"""Numbers of the stages, each a bit, in the order in which they run."""
 
 NOT_A_NUMBER = np.float32(np.nan)
 EXPONENT_MASK, MAGNITUDE_MASK = np.int32(0x7F800000), np.int32(0x7FFFFFFF)
@@ -20,10 +20,14 @@ E2M1_MAX, E2M1_FLOOR, E2M1_NORMAL, E2M1_STEP = F32(6), F32(6 * 2.0**-126), F32(1
 
 @cuda.jit(device=True)
 def nearest(v, scale, top, normal, step):
-    """Round ``v`` to a small float format with maximum ``top``, under a power-of-two scale.
+    """Round ``v`` to a small float format times ``scale``, a power of two.
 
-    Dividing by the step of a value's binade is exact, so the nearest integer, ties to even, is the nearest code, ties
-    to the even code.
+    top     greatest value of the format
+    normal  least normal value of the format
+    step    distance of neighbouring values, relative to the power of two below them
+
+    Dividing by that distance is exact, so the nearest integer, ties to even, is the nearest code, ties to the even
+    code.
     """
     v = F32(v / scale)
     v = top if v > top else v

@@ -1,4 +1,4 @@
-"""Expert routing, expert counts and SwiGLU (docs/explanation/model.md 8)."""
+"""Choosing experts, counting them, and the activation functions of FFNs (docs/explanation/model.md 8)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WARP, MOST = 32, 256
 MOST_WARPS = MOST // WARP
 ROOM = 2 * MOST_WARPS
 MOST_CHOSEN = 256
-"""Experts of a token supported."""
+"""Maximum number of experts per token."""
 
 
 @cuda.jit(device=True)
@@ -29,7 +29,7 @@ def comes_first(a, i, b, j):
 
 @cuda.jit(device=True)
 def first_of_warp(value, number):
-    """Return the first in order of all lanes' values and their experts, in every lane."""
+    """Return, in every lane, that one of all lanes' (value, expert) which ranks first."""
     mask = WARP >> 1
     while mask > 0:
         other, its = shuffle_xor(value, mask), shuffle_xor(number, mask)
@@ -108,7 +108,7 @@ def route(
 ):  # fmt: skip
     """Compute probs, the k chosen experts and their weights from logits (tokens, E).
 
-    Without ``biased`` (``hashed``) the operand bias (hash_ids) is not read.
+    ``bias`` is read only if ``biased``, ``hash_ids`` only if ``hashed``.
     """
     route_kernel[tokens, threads_for(E, MOST, 1), stream](
         probs, ids, weights, error, logits, bias, hash_ids, E, k, F32(scale), floor, biased, hashed, code
@@ -117,7 +117,7 @@ def route(
 
 @per_value()
 def count(counts, ids, size, E):
-    """Add to counts[e] the number of times e is among ids."""
+    """Add to counts[e] the number of times that e occurs in ids."""
     for i in range(cuda.grid(1), size, cuda.gridsize(1)):
         e = ids[i]
         if e >= 0 and e < E:
@@ -134,7 +134,7 @@ def check_ids(error, ids, size, E, code):
 
 @per_value()
 def geglu(out, gate, up, size):
-    """Compute GELU of the gate, by its tangent, times up."""
+    """Compute gelu(gate) * up with the tanh approximation of GELU."""
     for i in range(cuda.grid(1), size, cuda.gridsize(1)):
         g = gate[i]
         inner = F32(g + F32(F32(F32(CUBIC * g) * g) * g))
@@ -143,7 +143,8 @@ def geglu(out, gate, up, size):
 
 @per_value()
 def swiglu(out, gate, up, weight, size, n, limit, weighted):
-    """Compute silu(min(gate, limit)) clip(up, -limit, limit), times the weight of a row of n values."""
+    """Compute silu(min(gate, limit)) * clip(up, -limit, limit), times the weight of each row of n values if
+    ``weighted``."""
     for i in range(cuda.grid(1), size, cuda.gridsize(1)):
         g, u = gate[i], up[i]
         g = limit if g > limit else g

@@ -1,8 +1,9 @@
-"""Chains of row stages: norm, rope, Hadamard rotation, rounding, storing.
+"""Row stages: norm, rope, Hadamard transform, rounding, storing, each on one row at a time, and chains of them.
 
-A pass applies several stages to one row, always in this order (a query head: norm, rope; a cached row: norm, rope,
-E4M3, binary16, into its ring). One kernel has all stages and an op is a chain of one, so a fused chain computes the
-same bits. A block processes one row, which stays in its SM's L1 cache between stages.
+A model applies several stages to a row one after the other, always in this order (to a query head: norm, rope; to a
+cache row: norm, rope, rounding to E4M3 and binary16, storing in its ring buffer). One kernel has all stages, and an op
+runs it with just its own, so a chain of several in one launch computes the same bits. A thread block processes one row,
+which stays in its multiprocessor's L1 cache between stages.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from .rounding import (
 
 MOST, WARP = MOST_THREADS, 32
 PEAKS = 1024
-"""Blocks of a small format supported per row: 64 k channels of E4M3."""
+"""Maximum number of blocks with a scale of their own in a row that is rounded: 64 k channels of E4M3."""
 
 F32 = np.float32
 ONE, ZERO = np.float32(1), np.float32(0)
@@ -49,7 +50,7 @@ E4M3_BITS, E2M1_BITS = 6, 5
 
 @cuda.jit(device=True)
 def block_sum(value, sums):
-    """Return the sum of ``value`` over all threads of the block; ``sums`` is shared, one float64 a thread.
+    """Return the sum of ``value`` over all threads of the block; ``sums`` is shared memory, one float64 per thread.
 
     Halves are added until one thread is left; the last warp does it with shuffles.
     """
@@ -74,8 +75,13 @@ def block_sum(value, sums):
 
 @cuda.jit(device=True)
 def round_blocks(src, out, base, n, peaks, bits, top, floor, normal, step):
-    """Round values base .. base + n - 1 in blocks of 2^bits, each with its own scale. A block with a NaN or an infinity
-    becomes NaN throughout."""
+    """Round values base .. base + n - 1 of src to a small float format and back, in blocks of 2^bits with their own
+    power-of-two scale. A block with a NaN or an infinity becomes NaN throughout.
+
+    peaks: shared memory, one int32 per block
+    top, floor: greatest value of the format; least value that a block's largest magnitude counts as
+    normal, step: as in ``rounding.nearest``
+    """
     t, stride = cuda.threadIdx.x, cuda.blockDim.x
     for b in range(t, n >> bits, stride):
         peaks[b] = 0
@@ -98,8 +104,19 @@ def round_blocks(src, out, base, n, peaks, bits, top, floor, normal, step):
 
 
 class Stages(NamedTuple):
-    """Numbers of a chain on rows of n values. ``gap``: distance in channels of a rope pair, 1 for adjacent pairs,
-    ``half`` for halves."""
+    """Which stages a chain has, and their numbers.
+
+    n         values per row
+    stages    sum of the numbers of the stages (``rounding``)
+    weighted  whether norm multiplies by weights
+    heads     rows per token, for rope
+    eps       of norm
+    half      number of pairs of channels that rope rotates
+    gap       distance of the channels of a pair: 1 if they are adjacent, else ``half``
+    sign      1, or -1 to rotate backwards
+    channels  number of channels that are rounded to E4M3
+    factor    by which the Hadamard transform is scaled
+    """
 
     n: int
     stages: int
@@ -179,20 +196,20 @@ def stages_of_row(x, out, weight, cos, sin, row, c, sums, peaks):
 
 @cuda.jit
 def chain_kernel(out, x, weight, cos, sin, c):
-    """Run the chain on one row per block."""
+    """Run a chain of stages, on one row per thread block."""
     sums = cuda.shared.array(MOST, f64)
     peaks = cuda.shared.array(PEAKS, i32)
     stages_of_row(x, out, weight, cos, sin, cuda.blockIdx.x, c, sums, peaks)
 
 
 def chain(stream, out, x, weight, cos, sin, rows, c):
-    """Run a chain on rows; angles are cos, sin (tokens, half)."""
+    """Run a chain of stages on so many rows of x -> out; rope's angles are cos, sin (tokens, half)."""
     chain_kernel[rows, threads_for(c.n, MOST), stream](out, x, weight, cos, sin, c)
 
 
 @cuda.jit
 def chain_store_kernel(out, ring, x, weight, cos, sin, at, c, slots):
-    """Run the chain on one row per block, and store it in its slot of the ring."""
+    """Run a chain of stages on one row per thread block, and store the result in its slot of the ring buffer."""
     sums = cuda.shared.array(MOST, f64)
     peaks = cuda.shared.array(PEAKS, i32)
     row = cuda.blockIdx.x
@@ -203,13 +220,13 @@ def chain_store_kernel(out, ring, x, weight, cos, sin, at, c, slots):
 
 
 def chain_store(stream, out, ring, x, weight, cos, sin, at, rows, c, slots):
-    """Run ``chain``, then store row r into ring row (at + r) % slots; at most ``slots`` rows."""
+    """Run ``chain`` and store row r in row (at + r) % slots of the ring buffer; there may be at most ``slots`` rows."""
     chain_store_kernel[rows, threads_for(c.n, MOST), stream](out, ring, x, weight, cos, sin, at, c, slots)
 
 
 @cuda.jit
 def store_kernel(ring, x, at, tokens, n, slots):
-    """Store one of the newest min(tokens, slots) rows per block."""
+    """Store one of the newest min(tokens, slots) rows per thread block."""
     token = cuda.blockIdx.x + max(tokens - slots, 0)
     slot = (at[0] + token) % slots
     for i in range(cuda.threadIdx.x, n, cuda.blockDim.x):
@@ -217,5 +234,6 @@ def store_kernel(ring, x, at, tokens, n, slots):
 
 
 def store_rows(stream, ring, x, at, tokens, n, slots):
-    """Store the newest ``slots`` rows of x (tokens, n) into ring rows (at + i) % slots; float32 or binary16."""
+    """Store row i of x (tokens, n) in row (at + i) % slots of the ring buffer, for the newest ``slots`` rows; as
+    float32 or binary16."""
     store_kernel[min(tokens, slots), threads_for(n, MOST), stream](ring, x, at, tokens, n, slots)

@@ -1,4 +1,4 @@
-"""Compression windows: position bias, candidates of a window, their pooling; and table look-ups."""
+"""Compression windows: position bias, gathering the rows of a window, and pooling them; and table look-ups."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from .maths import exp32
 
 F32 = np.float32
 LOWEST, ABSENT = F32(-np.inf), F32(-5e29)
-"""ABSENT: a channel whose best score is not above this has no candidate and yields 0."""
+"""ABSENT: score at or below which a row counts as absent; a channel in which all are absent becomes 0."""
 
 
 @per_value()
 def position_bias(out, gate, ape, at, size, ratio, width):
-    """Compute gate[i] + ape[(at + i) mod ratio], rows of ``width`` values."""
+    """Add to each token's gate the bias of its position within a window: gate[i] + ape[(at + i) mod ratio], rows of
+    ``width`` values."""
     for i in range(cuda.grid(1), size, cuda.gridsize(1)):
         place = (at[0] + i // width) % ratio
         out[i] = gate[i] + ape[place * width + i % width]
@@ -23,10 +24,10 @@ def position_bias(out, gate, ape, at, size, ratio, width):
 
 @cuda.jit(device=True)
 def candidate(ring, new, at, window, slot, channel, slots, tokens, ratio, width, overlap):
-    """Return one channel of slot ``slot`` of window ``window``.
+    """Return one channel of row ``slot`` of window ``window``.
 
-    With overlap the first ``ratio`` slots are the previous window's first halves, the rest this one's second halves.
-    Positions past the last new row repeat it.
+    With overlap the first ``ratio`` rows are the first halves of the previous window's rows, the others the second
+    halves of this window's rows. Positions past the last new row repeat it.
     """
     position = (at // ratio + window) * ratio + slot
     column, columns = channel, width
@@ -42,7 +43,7 @@ def candidate(ring, new, at, window, slot, channel, slots, tokens, ratio, width,
 
 @per_value()
 def windows(out, ring, new, at, size, slots, tokens, ratio, width, overlap):
-    """Gather the candidates of windows: ``ratio`` slots of ``width`` channels each, 2 ``ratio`` with overlap."""
+    """Gather the rows of compression windows: ``ratio`` rows of ``width`` channels each, with overlap 2 ``ratio``."""
     depth = 2 * ratio if overlap else ratio
     for i in range(cuda.grid(1), size, cuda.gridsize(1)):
         row = i // width
@@ -51,8 +52,8 @@ def windows(out, ring, new, at, size, slots, tokens, ratio, width, overlap):
 
 @per_value(128)
 def pool(out, kv, score, size, m, c):
-    """Compute per channel the softmax of the m scores and the weighted sum of the m values. A NaN score makes the
-    weights NaN."""
+    """Compute, per channel, the sum of the m values weighted by the softmax of their scores. A NaN score makes the
+    result NaN."""
     for i in range(cuda.grid(1), size, cuda.gridsize(1)):
         base = i // c * m * c + i % c
         top = LOWEST
@@ -69,7 +70,7 @@ def pool(out, kv, score, size, m, c):
 
 @per_value(128)
 def take_rows(out, error, table, ids, size, width, rows, code):
-    """Take rows of an integer table. An id out of range yields row 0 and sets ``error``."""
+    """Take rows ``ids`` of an integer table. An id out of range gives row 0 and sets ``error[0]`` to ``code``."""
     for i in range(cuda.grid(1), size, cuda.gridsize(1)):
         row = ids[i // width]
         if row < 0 or row >= rows:

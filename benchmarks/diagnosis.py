@@ -115,7 +115,7 @@ def outside(engine: Engine, mode: str, seed: int) -> Iterator[tuple[str, Signatu
     yield "ids_up", library, from_logits(ids, np.roll(clean, 1, axis=1))
     yield "ids_down", library, from_logits(ids, np.roll(clean, -1, axis=1))
     yield "scaled", library, from_logits(ids, clean / 0.7)
-    # prompts of text, observed together with the 32 tokens after them
+    # prompts of text that the engine turns into wrong tokens; only logits from the prompt's end on are observed
     prompt = encode_chat_prompt(engine.tokenizer, "", "In 1998 the mill ground 1200 sacks. How many a month?", "none")
     answer = rng.integers(0, 256, 32).tolist()
     chat = Signatures(engine, prompt + answer)

@@ -28,7 +28,7 @@ INPUT_RECORD = CHUNK * TOKENS * 4
 
 _Lanes = Vec("f32", LANES)
 TOTALS = {tokens: totals(ROWS * tokens, _Lanes) for tokens in COUNTS}
-"""Accumulators of a tile by its tokens: token-major for the first three rows, then for the others."""
+"""Accumulators of a tile, by its number of tokens: those of the first three rows, token by token, then the others'."""
 
 
 def _reduce(tokens: int):
@@ -64,14 +64,15 @@ def _tile(tokens: int):
 
 
 TILES = {tokens: _tile(tokens) for tokens in COUNTS}
-"""Inlined functions that add eight slices to the sums of so many tokens."""
+"""Inlined functions, by number of tokens, that add the products of eight slices to the tile's sums."""
 
 REDUCE = {tokens: _reduce(tokens) for tokens in COUNTS}
-"""Inlined functions that reduce the six rows of token t to ``out + t * stride``."""
+"""Inlined functions, by number of tokens, that add up the lanes of a tile's sums and store the six rows of token t at
+``out + t * stride``."""
 
 
 def _plain(k, fmt: Format, source: Val) -> list[Val]:
-    """Decode 128 plain numbers to 8 vectors."""
+    """Decode 128 weights of a format without blocks to 8 vectors."""
     at = [source + 16 * fmt.block_bytes * s for s in range(SLICES)]
     if fmt.name == "F32":
         return [k.load(F32x16, address) for address in at]
@@ -138,4 +139,4 @@ def spread_weights(fmt: Format, apart: bool = False, places: int = ROWS):
 
 
 spread_inputs = spread_weights(FORMATS["F32"], places=TOKENS)
-"""The same of ``CHUNK`` inputs, into a token's place."""
+"""Inlined function that does the same for ``CHUNK`` inputs of a token."""

@@ -18,18 +18,19 @@ from .vec import JIT, F32x8, F32x32, Float, I32x8, I32x16, Int, Val, inline
 
 _SCALES = INPUT_CODES
 _FACTORS = 65536.0, 256.0, 1.0
-"""Of the scales of the three limbs."""
+"""Factors of the scales of the three limbs (``fixed``), high to low."""
 _OFFSETS = INPUT_CODES + 64 * TOKENS
 
 
 class Order(NamedTuple):
-    """How a weight decoder lays out a chunk, for formats where a lane holds 32 adjacent inputs.
+    """The order in which a weight decoder stores a chunk of weights, which inputs must follow; for formats of which a
+    32-bit lane holds 32 adjacent weights.
 
-    lane      group of 32 inputs (0..15), a Val -> the lane that holds it
-    octets    dword s of a lane holds input s of four octets, instead of four adjacent inputs
-    bias      what the decoder adds to every weight
-    scale     factor for the input scales that cancels the decoder's
-    mins      1 if the format has a min per 32 weights
+    lane      function from the number of a group of 32 inputs (0..15, a Val) to the lane that holds it
+    octets    whether word s of a lane holds input s of four groups of 8, instead of four adjacent inputs
+    bias      number that the decoder adds to every weight
+    scale     factor for the inputs' scales, which makes up for one in the decoder's scales
+    mins      1 if the format has a minimum per 32 weights
     """
 
     lane: Callable[[Any], Any]
@@ -47,7 +48,7 @@ ORDERS = {
 
 
 def chunk_bytes(mins: int, passes: int) -> int:
-    """Return the bytes of one chunk of a panel."""
+    """Return the bytes of one chunk of four packed tokens."""
     return passes * INPUT_RECORD + mins * MIN_BYTES
 
 
@@ -141,7 +142,7 @@ _clear_line = inline(types.none, Int, Int)(lambda k, target, token: k.store(targ
 
 
 def make_clear(mins: int, passes: int):
-    """Make ``clear(chunk, token)``: zero one token of one chunk."""
+    """Make the function ``clear(chunk, token)``, which zeroes one token of one chunk."""
 
     @njit(**JIT)
     def clear(chunk, token):
@@ -154,8 +155,8 @@ def make_clear(mins: int, passes: int):
 
 
 def make_pack(fmt: str, act: str):
-    """Make ``pack_chunk(chunk, token, x, count)``: up to 512 inputs at ``x`` into one chunk, cleared before if
-    partial."""
+    """Make the function ``pack_chunk(chunk, token, x, count)``, which packs ``count`` inputs (up to 512) at ``x`` into
+    one chunk; with fewer than 512 the chunk must have been cleared."""
     if (fmt, act) == ("Q2_K", "float"):
 
         @njit(**JIT)

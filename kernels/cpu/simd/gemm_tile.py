@@ -1,7 +1,7 @@
-"""The register tile of the int8 GEMM (tier A): 3 weight rows x 1 to 4 tokens x 512 inputs.
+"""The innermost step of the int8 GEMM (tier A), a *tile*: it multiplies 3 weight rows by 1 to 4 tokens over 512 inputs.
 
-Both operands lie in *panels*, contiguous in the order in which the tile reads them. A record covers a chunk of 512
-inputs:
+Weights and inputs are stored in *panels*, contiguous in the order in which the tile reads them. A record covers a chunk
+of 512 inputs:
 
     inputs    8 slices of [4 tokens][64 bytes] int8 | [4][16] f32 lane scales | [4][16] i32 lane offsets
     weights   8 slices of [3 rows][64 bytes] uint8 | [3][16] f32 lane scales
@@ -28,7 +28,7 @@ from . import x86
 from .vec import F32x16, Float, I8x64, I32x16, Int, Val, Vec, inline
 
 COUNTS = tuple(range(1, TOKENS + 1))
-"""Numbers of tokens that a tile may have: experts' last groups are seldom full."""
+"""Numbers of tokens that a tile may have, because an expert's last group of tokens is seldom full."""
 
 SLICES = 8
 CHUNK = 512
@@ -64,11 +64,11 @@ def totals(count: int, vector: Vec = F32x16) -> Totals:
 
 
 TOTALS = {tokens: totals(ROWS * tokens) for tokens in COUNTS}
-"""Accumulators of a tile by its tokens, token-major."""
+"""Accumulators of a tile, by its number of tokens; those of a token are adjacent."""
 
 
 def weight_record(mins: int) -> int:
-    """Return the bytes of a chunk of three weight rows with ``mins`` vectors of mins a row."""
+    """Return the bytes of a chunk of three decoded weight rows with ``mins`` vectors of minima per row."""
     return WEIGHT_CODES + ROWS * 64 * (1 + mins)
 
 

@@ -1,8 +1,9 @@
-"""Weight decoders of the GEMM: 512 weights of one raw row -> eight slices of unsigned bytes and 16 lane scales.
+"""Weight decoders of the int8 GEMM: each decodes 512 weights of a raw row to eight slices of unsigned bytes and 16 lane
+scales.
 
-Each is an inlined function ``decode(first, _, target, row)``: the address of two adjacent blocks of 256 (of 16 blocks
-of 32 for Q8_0), the weight record, and the place 0..2 of the row in it. ``gemm_tile`` has the
-layout, ``gemm_inputs`` the matching order of the inputs.
+Each is an inlined function ``decode(first, _, target, row)``: ``first`` is the address of two adjacent blocks of 256
+weights (of 16 blocks of 32 for Q8_0), ``target`` that of a record of decoded weights, ``row`` the number 0..2 of the
+row in it. ``gemm_tile`` has the layout of records, ``gemm_inputs`` the matching order of the inputs.
 """
 
 from __future__ import annotations

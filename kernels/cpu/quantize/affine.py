@@ -1,4 +1,4 @@
-"""Fit w = d * s_j * code - dmin * m_j to a block: the search behind Q4_K and Q2_K.
+"""Fit w = d * s_j * code - dmin * m_j to a block of weights: the search that quantizes to Q4_K and Q2_K.
 
 Three stages, each on all groups of the block at once. First each group alone: codes from several starting scales, each
 followed by the best (scale, minimum) for those codes, a weighted least-squares problem with two unknowns, repeated.

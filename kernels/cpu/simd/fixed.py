@@ -63,7 +63,7 @@ def _even_limbs(k: Emit, x: Val, inverse: Val) -> tuple[Val, Val, Val]:
 BLOCK_BYTES = LIMBS_BYTES + 4 * 8
 """Bytes of 256 packed inputs: per 32 of them 32 high, 32 middle and 32 low limbs, then the scales of the lanes."""
 
-_LARGEST_EVEN = 8_225_000  # 127 * (254^2 + 254 + 1), less some room for rounding
+_LARGEST_EVEN = 8_225_000  # 127 * (254^2 + 254 + 1), less a margin for rounding
 
 
 def store_lane_limbs(k: Emit, target: Val, scales: Val, runs: list[Val]) -> None:

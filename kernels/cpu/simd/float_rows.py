@@ -167,7 +167,7 @@ def block_kernel(fmt: Format) -> RowKernel:
 
 
 def apart_kernel(layout: Apart) -> RowKernel:
-    """Generate the kernel of a layout whose codes and scales lie apart."""
+    """Generate the kernel for a layout that stores codes and scales apart."""
     fmt = layout.codes
 
     @inline(_FLOATS, _FLOATS, Int, Int, Int)

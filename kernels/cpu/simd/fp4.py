@@ -63,7 +63,7 @@ def _sums(k, total: Val, pair: tuple[Val, Val], scales: Val, x: Val) -> Val:
 
 
 def _step_apart(blocks: int) -> Any:
-    """Make the step of ``blocks`` blocks whose codes and scales lie apart.
+    """Make the step for ``blocks`` blocks whose codes and scales are stored apart.
 
     A scale of 255 gives infinity. The scale of 2^-127, which has no exponent bits, counts as 0.
     """
@@ -83,7 +83,7 @@ def _step_apart(blocks: int) -> Any:
 
 
 def _step_joined(blocks: int) -> Any:
-    """Make the step of ``blocks`` blocks of MXFP4."""
+    """Make the step for ``blocks`` blocks of MXFP4."""
 
     @inline(F32x16, F32x16, Int, Int)
     def add(k, total, weights, x):

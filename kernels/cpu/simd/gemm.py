@@ -292,4 +292,4 @@ def _all() -> dict[tuple[str, str], Gemm]:
 TILED = TIER == "A" or NEON_TIER
 GEMMS: dict[tuple[str, str], Gemm] = _all() if TILED else {}
 APART_GEMMS = {name: float_gemm(layout.codes, layout.high) for name, layout in APART.items()} if TILED else {}
-"""Parts for float inputs of each layout of codes and scales that lie apart."""
+"""The GEMM, for float inputs, of each layout that stores codes and scales apart."""

@@ -85,7 +85,7 @@ def _plain(k, fmt: Format, source: Val) -> list[Val]:
 def _blocks(k, fmt: Format, source: Val, scales_at: Val | None) -> list[Val]:
     """Decode 128 weights of blocks, or one block of 256, with the dequantizer's own roundings.
 
-    The bytes of scales lie at ``scales_at`` where they lie apart.
+    If scales are stored apart, their bytes are at address ``scales_at``.
     """
     weights = []
     for start in range(0, max(CHUNK, fmt.block_elems), fmt.block_elems):

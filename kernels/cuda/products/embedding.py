@@ -1,4 +1,4 @@
-"""Embedding look-up: rows of a weight matrix as floats. Block formats are decoded by ``units``."""
+"""Embedding look-up: rows of a weight matrix as floats; block formats are decoded by ``units``."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _blocks(fmt: str) -> Any:
 
     @cuda.jit
     def look_up(out, error, ids, raw, rows, row_bytes, n, failure):
-        """Decode 32 units of one row per warp."""
+        """Decode 32 units (of 32 weights) of one row per warp."""
         lane = cuda.threadIdx.x
         words = cuda.shared.array(0, i32)
         if words_of_table > 0:
@@ -100,7 +100,7 @@ def _blocks(fmt: str) -> Any:
 def look_up(
     stream: Any, out: Any, error: Any, ids: Any, table: Matrix, count: int, failure: int
 ) -> None:  # fmt: skip
-    """Look up rows ids (count,) of the table -> out (count, n); ``error[0]`` becomes ``failure`` if an id is out of
+    """Look up rows ids (count,) of the table -> out (count, n); set ``error[0]`` to ``failure`` if an id is out of
     range."""
     fmt, n = table.fmt, table.cols
     if fmt in VALUE_BYTES:

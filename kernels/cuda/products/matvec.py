@@ -103,7 +103,7 @@ def _consume(fmt: str, floats: bool, layout: Layout, whole: bool) -> Callable[..
 
     @cuda.jit(device=True)
     def place_of(at, r, skew, skews):
-        """Return the place of the unit's block in row r: a multiple of 4 and the bytes behind it."""
+        """Return where the unit's block in row r begins: a multiple of 4, and the bytes after that (0 to 3)."""
         if whole:
             return I32(at + r * row_bytes), skew
         place = I32(at + r * row_bytes + skew + ((skews >> (4 * r)) & 15))

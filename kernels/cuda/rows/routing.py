@@ -73,7 +73,7 @@ def route_kernel(
                 if comes_first(last, before, value, e) and comes_first(value, e, top, at):
                     top, at = value, I32(e)
             top, at = first_of_warp(top, at)
-            half = (i & 1) * MOST_WARPS  # the next choice writes where nobody reads any more
+            half = (i & 1) * MOST_WARPS  # the next choice writes to the half that no thread reads any more
             if t % WARP == 0:
                 best[half + t // WARP], where[half + t // WARP] = top, at
             cuda.syncthreads()

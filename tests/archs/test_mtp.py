@@ -103,7 +103,7 @@ def test_taking_rows_back(block: Block) -> None:
 
     def rewound(pos: int) -> Window:
         rows = Window(block)
-        rows.layer.raw[:] = base.layer.raw
+        rows.layers[0].raw[:] = base.layers[0].raw
         rows.restart(0)
         rows.advance(count)
         rows.rewind(pos)

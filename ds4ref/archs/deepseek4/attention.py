@@ -25,7 +25,7 @@ def half_layer(c: Chunk, X: np.ndarray) -> np.ndarray:
     tables = c.tap("rope_tables", c.rope_tables())
 
     u, q = _query(c, x, tables)
-    row = _row(c, x, tables)
+    row = cache_row(c, x, tables)
     projected = compressor.project(c, "attn", x) if c.ratio else None
     wanted = indexer.project(c, x, u, tables) if c.ratio == CSA else None
     joined = ops.array(*q.shape) if c.members else None
@@ -80,7 +80,7 @@ def _query(c: Chunk, x: np.ndarray, tables: Tables) -> tuple[np.ndarray, np.ndar
     return u, c.tap("Qcur", ops.rope(q, *tables))
 
 
-def _row(c: Chunk, x: np.ndarray, tables: Tables) -> np.ndarray:
+def cache_row(c: Chunk, x: np.ndarray, tables: Tables) -> np.ndarray:
     """Return the rows (T, hd) to cache for the attention input x (T, D), each both key and value: after norm, RoPE and
     the roundings of the numerics mode."""
     ops, w = c.ops, c.w

@@ -153,7 +153,7 @@ class Block:
         h = ops.rms_norm(c.streams(), w.hnorm, s.rms_eps)
         h = ops.linear(h.reshape(-1, s.dim), w.h_proj, c.act(w.h_proj)).reshape(len(e), s.hc, s.dim)
         X = ops.add(ops.streams(e, s.hc), h)
-        c.at_layer(0, w.layer, rows.layer)
+        c.at_layer(0, w.layer, rows.layers[0])
         X = attention.half_layer(c, X)
         X = moe.half_layer(c, X[-1:])
         return X, head.logits(c, w.inner, X)
@@ -202,17 +202,18 @@ class Pairs(Chunk):
 
 
 class Window:
-    """The block's KV cache for one sequence: the attention rows of its newest positions, first .. pos - 1.
+    """A drafter's KV cache for one sequence: the attention rows of its newest positions, first .. pos - 1, by layer.
 
     It is a ring buffer of two sliding windows and ``REACH`` more rows. Rewinding by up to ``REACH`` tokens keeps a full
     window; rewinding further leaves a shorter one. The length of the sequence is not limited.
     """
 
-    def __init__(self, block: Block):
-        self.most = block.shape.window
+    def __init__(self, block: Any):
+        s, ops = block.shape, block.ops
+        self.most = s.window
         """Maximum number of pairs in one pass, and of rows that a pass reads."""
         self._rows = 2 * self.most + REACH
-        self.layer = LayerCache(block.ops.array(self._rows, block.shape.head_dim), None, None, {})
+        self.layers = [LayerCache(ops.array(self._rows, s.head_dim), None, None, {}) for _ in range(s.n_layers)]
         self.restart(0)
 
     def restart(self, pos: int) -> None:
@@ -231,4 +232,4 @@ class Window:
 
     def buffers(self) -> list[np.ndarray]:
         """Return the cache arrays that a pass reads and writes, for ``decode.recorded``."""
-        return [self.layer.raw]
+        return [layer.raw for layer in self.layers]

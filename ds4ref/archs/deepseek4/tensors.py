@@ -76,7 +76,6 @@ def mtp_slots(shape: ModelShape) -> list[Slot]:
     """Return a slot for every tensor of the block for multi-token prediction: projections of its two inputs, a layer
     without compression whose experts are chosen by score, and a head of its own.
     """
-    one = replace(shape, n_layers=1, n_hash_layers=0, ratios=(PLAIN,), swiglu_limit=shape.swiglu_limit[:1])
     streams, dim = shape.hc * shape.dim, shape.dim
     own: list[tuple[str, tuple[int, ...], tuple[str, ...], str]] = [
         *((name, (dim, dim), Q8_0, "attn_in") for name in ("e_proj", "h_proj")),
@@ -87,8 +86,18 @@ def mtp_slots(shape: ModelShape) -> list[Slot]:
     ]
     return [
         *(Slot(f"{MTP}{name}.weight", name, dims, fmts, part, 0) for name, dims, fmts, part in own),
-        *(replace(slot, name=MTP + slot.name.removeprefix("blk.0."), optional=False) for slot in _layer_slots(one, 0)),
+        *stage_slots(shape, MTP, 0),
     ]
+
+
+def stage_slots(shape: ModelShape, prefix: str, layer: int) -> list[Slot]:
+    """Return the slots of a layer of a drafter: without compression, experts chosen by score.
+
+    prefix: what replaces "blk.0." in the tensors' names; layer: the number that the slots get.
+    """
+    one = replace(shape, n_layers=1, n_hash_layers=0, ratios=(PLAIN,), swiglu_limit=shape.swiglu_limit[:1])
+    named = ((slot, prefix + slot.name.removeprefix("blk.0.")) for slot in _layer_slots(one, 0))
+    return [replace(slot, name=name, layer=layer, optional=False) for slot, name in named]
 
 
 def check_drafter(path: str | os.PathLike[str], names: Collection[str]) -> None:

@@ -7,6 +7,7 @@ are shown as escapes, so that a user who approves a call sees exactly what will 
 from __future__ import annotations
 
 import os
+import select
 import sys
 from contextlib import suppress
 
@@ -83,6 +84,9 @@ class AgentView:
             sys.stderr.flush()
             line = b""
             with suppress(KeyboardInterrupt), self.cancel.does(_strike):
+                # A signal that comes just before a wait begins does not end it: wait in short turns.
+                while not select.select([sys.stdin.fileno()], [], [], 0.2)[0]:
+                    pass
                 line = os.read(sys.stdin.fileno(), 1024)
             if not line:
                 sys.stderr.write("\n")

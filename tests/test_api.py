@@ -99,7 +99,7 @@ def test_messages_are_a_conversation(model):
 @pytest.mark.parametrize(
     ("prompt", "told"),
     [
-        ([], "empty prompt"),
+        ([], "prompt is empty"),
         (None, "a list of messages or a list of token ids"),
         ({"role": "user", "content": "Why?"}, "a list of messages"),
         ([{"role": "user"}], "message 1: its content is None"),

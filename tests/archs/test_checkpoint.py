@@ -127,7 +127,7 @@ def test_published_folders_open_and_are_named(tmp_path, capsys, name):
         assert seconds < 5 and kilobytes < 500_000
     assert main(["--inspect", str(folder)]) == 0
     shown = capsys.readouterr().out
-    assert f"checkpoint  {release.name} (by " in shown
+    assert f"checkpoint  {release.name} (told by " in shown
     assert {"mtp": "a block for multi-token", "dspark": "DSpark, beside"}[kind] in shown
     assert "(the drafter is a model of its own)" in shown and "refused, " not in shown
     assert f"constants   same as {release.shape.name}" in shown

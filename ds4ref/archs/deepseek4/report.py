@@ -48,8 +48,8 @@ def facts(source: TensorSource, shape: ModelShape, used: list[tuple[Slot, Tensor
 def about(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield label and text of the report's lines after the model's name; ``facts``: the whole report as a dict."""
     model, checkpoint = facts["published"], facts["checkpoint"]
-    signs = " and ".join(checkpoint["how"]) or "nothing tells"
-    yield "checkpoint", f"{checkpoint['name']} (by {signs}); prompts of {checkpoint['profile']}"
+    signs = f"told by {' and '.join(checkpoint['how'])}" if checkpoint["how"] else "nothing in it tells which"
+    yield "checkpoint", f"{checkpoint['name']} ({signs}); prompts of {checkpoint['profile']}"
     if checkpoint["drafter"]:
         yield "drafter", DRAFTERS[checkpoint["drafter"]]
     yield "", f"exactly {model}" if facts["differs"] is None else line(facts["differs"])

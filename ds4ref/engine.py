@@ -31,7 +31,7 @@ from .numerics import checked_settings, numerics
 from .residency.hotlist import beside, read_hot_list
 from .session.session import CLOSED, Session
 from .session.together import Together
-from .text.protocol import DEFAULT_SYSTEM
+from .text.protocol import DEFAULT_SYSTEM, SYSTEM
 from .weights import open_source
 
 FREE_FOR_EXPERTS = 0.8
@@ -214,7 +214,6 @@ class Engine:
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """Return the tokenizer, built from the file's vocabulary on first use."""
-        from .text.protocol import SYSTEM
         from .text.vocabulary import open_tokenizer
 
         self.check_open()

@@ -48,7 +48,10 @@ def prompt_of(
 
 def tool_of(schema: str) -> Tool:
     """Return a tool from the JSON text of its function, in the form of OpenAI's or Anthropic's API."""
-    function: dict[str, Any] = official.loads(schema)
+    try:
+        function: dict[str, Any] = official.loads(schema)
+    except ValueError:  # numbers out of range or lone surrogates, which DeepSeek's API would refuse
+        function = json.loads(schema)
     parameters = function.get("parameters") or function.get("input_schema") or {}
     if function.get("strict"):
         with suppress(ValueError):  # a schema that DeepSeek's API would refuse is shown unchanged

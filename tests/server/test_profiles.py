@@ -119,6 +119,16 @@ def test_a_strict_tool_that_the_official_api_refuses_is_shown_as_it_came() -> No
     assert json.dumps(loose) in turn.rendered().text
 
 
+def test_a_tool_that_no_json_reader_of_theirs_takes_is_shown() -> None:
+    """A lone surrogate, a number beyond all doubles: such a request gets an answer, as in May's form."""
+    schema = '{"name": "f", "description": "\\ud800", "parameters": {"type": "object", "maximum": 1e400}}'
+    body = (
+        f'{{"messages": [{{"role": "user", "content": "x"}}], "tools": [{{"type": "function", "function": {schema}}}]}}'
+    )
+    turn, _ = read(PATHS["chat"], body, profile=PROFILES["0731"])
+    assert turn.rendered().encode(TOK)
+
+
 def test_a_template_of_another_vocabulary_is_refused(nano_path) -> None:
     with Engine.open(nano_path, threads=1, template="v4.1") as engine, pytest.raises(TextError, match="System"):
         engine.prompt("Hi")

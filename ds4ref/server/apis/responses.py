@@ -209,7 +209,7 @@ class ResponsesReply(Blocks):
             self._items.append({**item, "status": "incomplete"})
             out += self._event("response.output_item.done", output_index=0, item=self._items[0])
         if not lost:
-            out += self.close({"reasoning": _thought(answer, last), "text": last}.get(self.open, "completed"))
+            out += self.close({"reasoning": _thought(answer), "text": last}.get(self.open, "completed"))
         return out + self._event(f"response.{status}", response=self._response(status, self._items))
 
     def late_error(self, failed: Failed) -> bytes:
@@ -232,7 +232,7 @@ class ResponsesReply(Blocks):
         status = _status(answer.finish)
         last = "completed" if status == "completed" else "incomplete"
         if answer.reasoning and self.reasons or _cut_in_reasoning(answer):
-            shown, thought = (answer.reasoning, _thought(answer, last)) if self.reasons else ("", "incomplete")
+            shown, thought = (answer.reasoning, _thought(answer)) if self.reasons else ("", "incomplete")
             items.append(_text_item("reasoning", new_id("rs_", DIGITS), shown, thought))
         if answer.text:
             items.append(_text_item("text", new_id("msg_", DIGITS), answer.text, last))
@@ -287,7 +287,7 @@ def _cut_in_reasoning(answer: Completion) -> bool:
     return answer.finish == Finish.LENGTH and bool(answer.reasoning) and not (answer.text or answer.calls)
 
 
-def _thought(answer: Completion, last: str) -> str:
+def _thought(answer: Completion) -> str:
     """Return the status of the reasoning item: "completed" if text, a call or the closing tag came after it."""
     ended = [not step.thought or step.token.raw == _CLOSE for step in answer.steps[-1:]]
     return "completed" if answer.text or answer.calls or True in ended else "incomplete"

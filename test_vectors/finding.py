@@ -46,6 +46,8 @@ WORDS = dict(zip(Outcome, (
 RANKS = {outcome: rank for rank, outcome in enumerate(Outcome)}
 OPEN = (Outcome.FAILED, Outcome.UNSURE, Outcome.IMPOSSIBLE, Outcome.SKIPPED)
 """Outcomes of checks that did not answer their question."""
+CAUSES = ("engine", "checkpoint", "template", "quantization", "load")
+"""What a check is about: where to look if its outcome is wrong."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,7 @@ class Finding:
     notes      remarks for the reader
     next       commands or steps for the reader
     limit      detection limit: which differences the check could have seen, and which not
+    cause      the one of CAUSES that the finding is evidence about; "": none
     """
 
     name: str
@@ -83,6 +86,11 @@ class Finding:
     notes: list[str] = field(default_factory=list)
     next: list[str] = field(default_factory=list)
     limit: str = ""
+    cause: str = ""
+
+    def __post_init__(self) -> None:
+        if self.cause not in ("", *CAUSES):
+            raise ValueError(f"unknown cause {self.cause!r}: use one of {', '.join(CAUSES)}")
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON object for a report."""

@@ -18,7 +18,10 @@ OTHER = "not compared: the server serves another model"
 
 @dataclass
 class Stage:
-    """The findings of one stage; they are added while it runs, so that an interrupted stage keeps those it has."""
+    """The findings of one stage; they are added while it runs, so that an interrupted stage keeps those it has.
+
+    ``cause``: the one of ``finding.CAUSES`` that its findings are evidence about unless they name another.
+    """
 
     name: str
     title: str
@@ -26,10 +29,11 @@ class Stage:
     checks: list[Finding] = field(default_factory=list)
     seconds: float = 0.0
     done: bool = False
+    cause: str = ""
 
     def add(self, name: str, outcome: Outcome, says: str, **more: Any) -> Finding:
         """Append a new finding and return it; ``more``: further fields of Finding."""
-        self.checks.append(Finding(name, says, outcome, **more))
+        self.checks.append(Finding(name, says, outcome, **{"cause": self.cause, **more}))
         return self.checks[-1]
 
     @property

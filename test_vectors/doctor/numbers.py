@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ds4ref.errors import DataError, Ds4Error
 from ds4ref.targets import Ability
-from ds4ref.variants import ROUNDING, SETS
+from ds4ref.variants import LIBRARY, ROUNDING, SETS
 
 from ..diagnose import run_diagnosis
 from ..diagnosis.prompts import MISTAKES
@@ -33,6 +33,7 @@ AGREES = 4
 """Number of positions that must agree with a rounding set before that set's noise is assumed for the target."""
 IN_THE_PROMPT = frozenset({m.name for m in MISTAKES} | {"bos_added", "first_token_dropped", "first_token_doubled"})
 """Names of mistakes in the prompt rather than in the model."""
+OF_TEMPLATE = IN_THE_PROMPT - {m.name for m in MISTAKES if m.says.startswith("tokenizer:")}
 OUTCOMES = {"broken": Outcome.WRONG, "file": Outcome.WRONG, "fault": Outcome.WRONG, "unknown": Outcome.UNEXPLAINED}
 """Outcome by verdict of a diagnosis; it is OK for a rounding set, UNSURE for any other verdict."""
 
@@ -58,6 +59,16 @@ def numbers(case: ExamContext, stage: Stage) -> None:
                   notes=["similar rounding modes can swap between prompts"])  # fmt: skip
 
 
+def cause_of(diagnosis: Diagnosis) -> str:
+    """Return the one of ``finding.CAUSES`` that a diagnosis points at; the engine unless its verdict says otherwise."""
+    fault = LIBRARY.get(diagnosis.fault or "")
+    if diagnosis.verdict == "file":
+        return "checkpoint"
+    if diagnosis.fault in OF_TEMPLATE:
+        return "template"
+    return "quantization" if fault is not None and fault.fmt else "engine"
+
+
 def chat(case: ExamContext, stage: Stage) -> None:
     """Diagnose the answer to a chat, which reveals a wrong chat template (part of the template stage)."""
     if case.quick or not _possible(case, stage, "numbers after a chat"):
@@ -65,6 +76,7 @@ def chat(case: ExamContext, stage: Stage) -> None:
     check = _diagnose_prompt(case, stage, "short", chat=True)
     if check.outcome is Outcome.WRONG and check.figures.get("fault") not in IN_THE_PROMPT:
         check.outcome = Outcome.UNSURE
+        check.cause = "engine"
         check.says = f"the logits are wrong, but not because of the template: {check.says}"
 
 
@@ -135,5 +147,6 @@ def add_diagnosis(
     if outcome is not Outcome.OK and first is not None:
         where = [(f"first deviation after token {first}", row([case.token(int(i)) for i in observation.ids], first))]
     says = f"{diagnosis.fault or diagnosis.verdict}: {diagnosis.says}"
+    cause = cause_of(diagnosis) if outcome.spoils else stage.cause
     return stage.add(name, outcome, says, figures={key: value for key, value in figures.items() if value is not None},
-                     notes=notes, next=steps, limit=limit, where=where)  # fmt: skip
+                     notes=notes, next=steps, limit=limit, where=where, cause=cause)  # fmt: skip

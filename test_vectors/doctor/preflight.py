@@ -54,10 +54,11 @@ def _file(case: ExamContext, stage: Stage) -> None:
     odd = [f"{key} {got}, where {model.name} has {want}" for key, (got, want) in unlike_published(shape).items()]
     if odd and (shape.dim, shape.n_layers, shape.n_experts) == (model.dim, model.n_layers, model.n_experts):
         stage.add("model file", Outcome.WRONG, f"it has the size of {model.name}, but {'; '.join(odd)}",
+                  cause="checkpoint",
                   next=["Convert the model again: these values are in the file, not in the engine"])  # fmt: skip
     else:
         says = "; ".join(odd) + ": right if it was made so" if odd else f"its constants are those of {model.name}"
-        stage.add("model file", Outcome.OK, says)
+        stage.add("model file", Outcome.OK, says, cause="checkpoint")
 
 
 def _reach(case: ExamContext, stage: Stage) -> dict[str, Completion]:

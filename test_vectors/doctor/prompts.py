@@ -100,7 +100,7 @@ def _by_tokens(case: ExamContext, stage: Stage, ours: Tokenizer, texts: Mapping[
 
 
 def _forgeable(stage: Stage, kind: str) -> None:
-    stage.add(CONTROL, Outcome.UNSURE, f"control strings in a {kind} prompt become control tokens",
+    stage.add(CONTROL, Outcome.UNSURE, f"control strings in a {kind} prompt become control tokens", cause="template",
               notes=["prompt injection: user text can end a turn or begin another; ds4's own server allows this too"],
               next=["Tokenize user and tool text without parsing special tokens"])  # fmt: skip
 

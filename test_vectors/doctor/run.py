@@ -27,27 +27,38 @@ MORE_TIME = "use --budget S to allow S seconds per stage, or --only STAGE to run
 
 @dataclass(frozen=True)
 class StageSpec:
-    """Definition of a stage; ``asks``: its question in the report; ``quick``: whether --quick runs it, too."""
+    """Definition of a stage.
+
+    asks   its question in the report
+    cause  the one of ``finding.CAUSES`` that its findings are evidence about unless they name another
+    quick  whether --quick runs it, too
+    """
 
     name: str
     title: str
     asks: str
     run: Callable[[ExamContext, Stage], None]
+    cause: str = ""
     quick: bool = True
 
 
 STEPS = (
     StageSpec("preflight", "Pre-flight", "Does it respond, what does it support, are its log probabilities valid?",
               preflight.preflight),
-    StageSpec("tokenizer", "Tokenizer", "Does it tokenize text as the model was trained?", prompts.tokenizer),
-    StageSpec("template", "Template", "Does it apply the chat template the model was trained with?", prompts.template),
+    StageSpec("tokenizer", "Tokenizer", "Does it tokenize text as the model was trained?", prompts.tokenizer,
+              "engine"),
+    StageSpec("template", "Template", "Does it apply the chat template the model was trained with?", prompts.template,
+              "template"),
     StageSpec("numbers", "Numbers", "Are its logits right on prompts chosen to expose bugs?",
-              numbers.numbers),
-    StageSpec("determinism", "Run to run", "Does the same request give the same answer?", repeat.determinism),
-    StageSpec("ways", "Prefill and decode", "Do prefill and token-by-token decode give the same logits?", repeat.ways),
-    StageSpec("batch", "One and many", "Does a request get the same answer alone and in a batch?", repeat.batch),
-    StageSpec("depth", "Long context", "Does it recall distant text and join prefill chunks correctly?", depth.depth,
-              quick=False),
+              numbers.numbers, "engine"),
+    StageSpec("determinism", "Run to run", "Does the same request give the same answer?", repeat.determinism,
+              "engine"),
+    StageSpec("ways", "Prefill and decode", "Do prefill and token-by-token decode give the same logits?", repeat.ways,
+              "engine"),
+    StageSpec("batch", "One and many", "Does a request get the same answer alone and in a batch?", repeat.batch,
+              "load"),
+    StageSpec("depth", "Long context", "Does it recall distant text and join prefill chunks correctly?",
+              depth.depth, "engine", quick=False),
 )  # fmt: skip
 NAMES = tuple(step.name for step in STEPS)
 
@@ -90,7 +101,7 @@ def examine(case: ExamContext, only: Collection[str] = (), command: str = "") ->
     case.progress = progress = StageProgress()
     examination = Examination(case.spec or case.target.name, command=command)
     for number, step in enumerate(STEPS, 1):
-        stage, first = Stage(step.name, step.title, step.asks), step.name == "preflight"
+        stage, first = Stage(step.name, step.title, step.asks, cause=step.cause), step.name == "preflight"
         examination.stages.append(stage)
         why = ""
         if only and step.name not in only and not first:

@@ -2,6 +2,7 @@
 
 examination  findings of the stages, and the verdict that follows from them
 case         context that the stages share: the target, and what earlier stages learned about it
+served       what the target was identified as: template, effort, BOS, ... each with its probability
 preflight    is the target reachable, what can it do, are its log probabilities valid
 prompts      tokenizer and chat template, by ids, echoed bytes or token counts
 numbers      diagnosis of the target's log probabilities or logits

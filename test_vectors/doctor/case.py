@@ -16,6 +16,7 @@ from ds4ref.variants import ROUNDING
 
 from ..elicit import tokenizer_of
 from .limits import Limit
+from .served import Served
 
 TOP = 20
 """Number of alternatives to request per token: the hosted API's maximum."""
@@ -43,6 +44,7 @@ class ExamContext:
     mode        rounding set (where and how an engine rounds intermediates) that the numbers stage found; None before
     hint        rounding set that agrees with the target's numbers only at the first positions
     offset      number of tokens by which the target's count of every plain prompt exceeds ours
+    served      what the target was identified as; empty before the stage ``identify``
     limit       time limit of the running stage, which also cancels its requests
     """
 
@@ -62,6 +64,7 @@ class ExamContext:
     mode: str | None = None
     hint: str | None = None
     offset: int = 0
+    served: Served = field(default_factory=Served)
     limit: Limit = field(default_factory=lambda: Limit(math.inf), repr=False)
 
     @cached_property

@@ -18,7 +18,7 @@ from .numerics import DEFAULT_MODE, MODES
 if TYPE_CHECKING:
     import numpy as np
 
-DRAFTS = "off", "auto", "lookup", "mtp"
+DRAFTS = "off", "auto", "lookup", "mtp", "dspark"
 SPLITS = "unicode", "ds4"
 TEMPLATES = "may", "0731", "v4.1"
 MOST_DRAFTED = 7
@@ -46,19 +46,21 @@ class Drafting:
     generated text does not change.
 
     kind    "off"; "lookup" (what followed the same tokens earlier in the conversation), "mtp" (the block for
-            multi-token prediction), or "auto": both, at each step the one that promises more
-    mtp     file of that block, or a published folder that has it; needed for "mtp"
+            multi-token prediction), "dspark" (the drafter of later checkpoints), or "auto": lookup and the file's
+            drafter, at each step the one that promises more
+    mtp     file of that drafter, or a published folder that has it; needed for "mtp" and "dspark"
     most    maximum number of drafted tokens per pass, capped at ``MOST_DRAFTED``
     margin  "mtp": the second of two drafted tokens is dropped if its two best logits are closer than this
+    confidence  "dspark": a draft ends before the first token whose chance to be accepted is below this
     depth   number of drafted tokens per pass; 0: as many as pay off, at most ``most``. Fixed depths are for
             measurements.
     """
 
     kind: str = option("off", "--draft", "NAME", DRAFTS,
         "speculative decoding; does not change the text. lookup: n-gram lookup in the context; mtp: the model's MTP "
-        "block; auto: use it where it pays; off (off)")  # fmt: skip
+        "block; dspark: its DSpark drafter; auto: use them where they pay; off (off)")  # fmt: skip
     mtp: str | os.PathLike[str] | None = option(
-        None, "--mtp", "FILE", None, "file, or published folder, of the multi-token prediction (MTP) block"
+        None, "--mtp", "FILE", None, "file, or published folder, of the drafter: an MTP block or DSpark"
     )
     most: int = option(
         MOST_DRAFTED,
@@ -69,6 +71,8 @@ class Drafting:
     )
     margin: float = option(3.0, "--mtp-margin", "F", (0.0, 1000.0),
         "drop the second of two MTP drafts if its top two logits are closer than this (3)")  # fmt: skip
+    confidence: float = option(0.0, "--dspark-confidence", "P", (0.0, 1.0),
+        "end a DSpark draft before the first token with a chance below P (0)")  # fmt: skip
     depth: int = 0
 
 

@@ -7,6 +7,7 @@ decode.
 
     lookup.py       drafts what followed the same tokens earlier in the conversation; needs no weights
     mtp.py          drafts with the model's block for multi-token prediction
+    dspark.py       drafts with a DSpark drafter, a whole block at once
     speculation.py  decides which source is tried, and how many tokens it drafts (the depth)
     estimates.py    running estimates of acceptance and of pass times, for this decision
     session.py      the session that verifies drafts
@@ -22,9 +23,12 @@ from typing import Any, Protocol
 class Draft(Protocol):
     """A source of drafted tokens.
 
-    An implementation may have two more attributes: ``grade`` (int, default 0), how confident it is of the tokens that
-    it returned last (``Speculation`` estimates acceptance separately for each grade); and ``window`` (int, default 1),
-    the number of newest tokens whose residual streams it can use after a prompt.
+    An implementation may have more attributes: ``grade`` (int, default 0), how confident it is of the tokens that it
+    returned last (``Speculation`` estimates acceptance separately for each grade); ``window`` (int, default 1), the
+    number of newest tokens whose residual streams it can use after a prompt; ``whole`` (bool, default False), whether
+    one call costs the same however many tokens it returns; ``chances`` (list of floats), the chance of each token that
+    it returned last to be accepted if those before it are; and ``attach(cache)``, called with the session's cache
+    whenever the session gets a new one.
     """
 
     name: str

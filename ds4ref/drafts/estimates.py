@@ -4,6 +4,7 @@ how often the token at each position of a draft is accepted. The caller measures
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from statistics import median, median_low
 
 import numpy as np
@@ -22,6 +23,8 @@ FIRST, DOUBT, ALIKE = 0.5, 2.0, 4.0
 for; number of trials that the estimate for the previous position counts for."""
 DECAY = 1 - 1 / 24
 """Factor by which the weight of all earlier trials of acceptance shrinks with each new trial."""
+TRUST = 4.0
+"""Number of trials that a source's own chances count for, before observed acceptance corrects them."""
 HOPE = 0.5
 """Standard deviations added to each estimate of acceptance, so that drafts with few trials get tried."""
 
@@ -82,17 +85,30 @@ class Acceptance:
 
     def __init__(self) -> None:
         self._hits, self._trials = [0.0] * MOST_DRAFTED, [0.0] * MOST_DRAFTED
+        self._claims = [0.0] * MOST_DRAFTED
 
-    def add(self, accepted: int, drafted: int) -> None:
-        """Take into account a draft of ``drafted`` tokens, of which the first ``accepted`` were accepted."""
+    def add(self, accepted: int, drafted: int, chances: Sequence[float] = ()) -> None:
+        """Take into account a draft of ``drafted`` tokens, of which the first ``accepted`` were accepted; ``chances``:
+        what its source expected of each."""
         for position in range(MOST_DRAFTED):
+            tried = position < min(accepted + 1, drafted)
             self._hits[position] = DECAY * self._hits[position] + (position < accepted)
-            self._trials[position] = DECAY * self._trials[position] + (position < min(accepted + 1, drafted))
+            self._trials[position] = DECAY * self._trials[position] + tried
+            self._claims[position] = DECAY * self._claims[position] + (chances[position] if tried and chances else 0)
 
-    def tokens(self) -> list[float]:
+    def tokens(self, chances: Sequence[float] = ()) -> list[float]:
         """Return the expected number of tokens that a pass adds to the text, by number of drafted tokens, 0 to
-        MOST_DRAFTED: 1 + a1 + a1 a2 + ... for acceptances ai."""
+        MOST_DRAFTED: 1 + a1 + a1 a2 + ... for acceptances ai.
+
+        chances: what the source expects of each token of this draft; they are corrected by the ratio of accepted to
+        expected tokens so far, and tokens beyond them count as wrong.
+        """
         expected, chain, share, weight = [1.0], 1.0, FIRST, DOUBT
+        if chances:
+            for hits, claims, chance in zip(self._hits, self._claims, chances, strict=False):
+                chain *= min(1.0, chance * (hits + TRUST) / (claims + TRUST))
+                expected.append(expected[-1] + chain)
+            return expected + expected[-1:] * (MOST_DRAFTED + 1 - len(expected))
         for hits, trials in zip(self._hits, self._trials, strict=True):
             share = (hits + weight * share) / (trials + weight)
             chain *= min(1.0, share + HOPE * (share * (1 - share) / (trials + weight)) ** 0.5)

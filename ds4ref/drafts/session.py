@@ -6,9 +6,14 @@ those of a session without drafts.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from ..archs import Model
 from ..session.session import Session
 from .speculation import Speculation
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 class DraftingSession(Session):
@@ -40,6 +45,10 @@ class DraftingSession(Session):
 
     def _settled(self, accepted: int) -> None:
         self.speculation.settled(accepted)
+
+    def _start(self, cache: Any, tokens: list[int], logits: np.ndarray | None = None) -> None:
+        super()._start(cache, tokens, logits)
+        self.speculation.attach(self._cache_ahead)
 
     def _truncated(self, pos: int) -> None:
         self.speculation.truncate(pos)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from ..engine_options import DRAFTS, Drafting
@@ -17,39 +18,55 @@ if TYPE_CHECKING:
 
 
 class Drafts:
-    """Makes the sessions of an engine that draft, and keeps the file of the MTP block open.
+    """Makes the sessions of an engine that draft, and keeps the drafter's file open.
 
     counts, times: counts of drafts, and times of passes, of all sessions.
     """
 
     def __init__(self, model: Model, wanted: Drafting):
-        """Open the MTP block's file if it is wanted; ``wanted.kind`` must not be "off". Raise UsageError for impossible
-        settings, ModelFileError or ShapeError if the file is not the MTP block of ``model``."""
+        """Open the drafter's file if it is wanted; ``wanted.kind`` must not be "off". Raise UsageError for impossible
+        settings, ModelFileError or ShapeError if the file is no drafter of ``model``."""
         if wanted.kind not in DRAFTS:
             raise UsageError(f"unknown drafts {wanted.kind!r}: choose from {', '.join(DRAFTS)}")
-        if wanted.kind == "mtp" and wanted.mtp is None:
-            raise UsageError("drafts of the block for multi-token prediction need its file: --mtp FILE")
-        self.model, self.wanted, self.block = model, wanted, None
+        if wanted.kind in ("mtp", "dspark") and wanted.mtp is None:
+            raise UsageError(f"--draft {wanted.kind} needs the drafter's file: --mtp FILE")
+        self.model, self.wanted, self.drafter = model, wanted, None
         self.counts, self.times = Counts(), PassTimes()
         if getattr(model.ops, "recorded_rows", 1) < 2:
             raise UsageError(f"backend {model.ops.name} evaluates one token a pass: drafts gain nothing")
         if wanted.mtp is not None and wanted.kind != "lookup":
-            from ..archs.deepseek4.mtp import Block
+            from ..archs.deepseek4.dspark import Drafter, open_drafter
 
-            self.block = Block.open(wanted.mtp, model)
+            self.drafter = open_drafter(wanted.mtp, model)
+            kind = "dspark" if isinstance(self.drafter, Drafter) else "mtp"
+            if wanted.kind not in ("auto", kind):
+                self.drafter.close()
+                raise UsageError(f"{os.fspath(wanted.mtp)} is for --draft {kind}, not {wanted.kind}")
+            if isinstance(self.drafter, Drafter):
+                model.tapped = self.drafter.settings.targets  # type: ignore[attr-defined]
 
     def session(self, ctx: int) -> DraftingSession:
         """Return a new, empty session that drafts, with a context of ``ctx`` tokens."""
         drafts: list[Draft] = []
-        if self.block is not None:
-            from .mtp import Mtp
-
-            drafts.append(Mtp(self.block, self.wanted.most, self.wanted.margin))
-        if self.wanted.kind != "mtp":
+        if self.drafter is not None:
+            drafts.append(self._source())
+        if self.wanted.kind in ("auto", "lookup"):
             drafts.append(Lookup())
         wanted = self.wanted
         speculation = Speculation(drafts, wanted.depth, wanted.most, counts=self.counts, times=self.times)
         return DraftingSession(self.model, ctx, speculation)
+
+    def _source(self) -> Draft:
+        from ..archs.deepseek4.dspark import Drafter
+
+        if isinstance(self.drafter, Drafter):
+            from .dspark import DSpark
+
+            return DSpark(self.drafter, self.wanted.confidence)
+        from .mtp import Mtp
+
+        assert self.drafter is not None
+        return Mtp(self.drafter, self.wanted.most, self.wanted.margin)
 
     def facts(self) -> dict[str, Any]:
         """Return, for reports, the tokens drafted and accepted in all sessions, and the tokens gained per pass."""
@@ -61,6 +78,6 @@ class Drafts:
         }
 
     def close(self) -> None:
-        """Close the file of the MTP block, if one is open."""
-        if self.block is not None:
-            self.block.close()
+        """Close the drafter's file, if one is open."""
+        if self.drafter is not None:
+            self.drafter.close()

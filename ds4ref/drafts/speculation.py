@@ -96,6 +96,8 @@ class _Tried:
     depth: int
     cost: float
     """Time to make the draft, in plain passes."""
+    chances: Sequence[float] = ()
+    """What the source expects of each token."""
     passed: bool = False
     """Whether the pass that evaluates it has run."""
 
@@ -133,6 +135,12 @@ class Speculation:
         self._passes = self._varied = self._plain = 0
 
     # --- called by the session
+
+    def attach(self, cache: Any) -> None:
+        """Give the sources that read the session's cache its new one."""
+        for draft in self.drafts:
+            if hasattr(draft, "attach"):
+                draft.attach(cache)
 
     def propose(self, tokens: Sequence[int], streams: Any, room: int) -> list[int]:
         """Return the drafted tokens to evaluate after the pending one, at most ``room`` and ``most``; [] for plain
@@ -173,7 +181,7 @@ class Speculation:
         accepted = min(accepted, tried.depth)
         for what, count in (("passes", 1), ("drafted", tried.depth), ("accepted", accepted)):
             self.counts[what, tried.kind[0], tried.depth] += count
-        self._acceptance.setdefault(tried.kind, Acceptance()).add(accepted, tried.depth)
+        self._acceptance.setdefault(tried.kind, Acceptance()).add(accepted, tried.depth, tried.chances)
         # the estimated time, not the measured one: other work of the machine may have slowed this single pass
         gained = 1 + accepted - tried.cost - self.times.most[tried.depth + 1]
         self.balance = min(CAP, self.balance + gained)
@@ -197,21 +205,23 @@ class Speculation:
     def _chosen(self, tokens: Sequence[int], streams: Any, limit: int) -> list[int]:
         best: list[int] = []
         value, depth, plan, kind, spent = MARGIN, 0, None, None, 0.0
+        chances: Sequence[float] = ()
         for draft in self.drafts:
             asked = self._worth_asking(draft, limit, value if depth else 0.0)
             proposed = self._ask(draft, tokens, streams, asked) if asked else []
-            spent += asked * self._each(draft.name)
+            spent += self._making(draft, asked)
             if not proposed:
                 continue
-            this = draft.name, self._grades[draft.name]
-            outlook = self._plan(this)
+            expects = getattr(draft, "chances", ())[: len(proposed)]
+            outlook = self._plan(draft, expects)
             at = outlook.best[len(proposed)]
             if plan is None or outlook.values[at] > value:
-                best, depth, plan, kind, value = proposed, at, outlook, this, max(MARGIN, outlook.values[at])
+                best, depth, plan, value = proposed, at, outlook, max(MARGIN, outlook.values[at])
+                kind, chances = (draft.name, self._grades[draft.name]), expects
         if plan is not None and kind is not None:
             depth = self._covered(plan, self._varied_depth(plan, depth, len(best)))
             if depth:
-                self._tried = _Tried(kind, depth, spent)
+                self._tried = _Tried(kind, depth, spent, chances)
                 return best[:depth]
         self.balance -= spent
         return []
@@ -221,20 +231,20 @@ class Speculation:
 
         A source that costs next to nothing is asked for ``limit``; another one for its best depth, if that promises
         more than ``value``, the speed-up already found, and the source answers often enough. If no other source pays
-        (``value`` 0), it is asked for one token as the balance allows.
+        (``value`` 0), it is asked for one token as the balance allows. A ``whole`` source is asked for ``limit``, if at
+        all.
         """
         if not self._seconds[draft.name]:
             return 1
-        each = self._each(draft.name)
-        if each * limit <= CHEAP:
+        if self._making(draft, limit) <= CHEAP:
             return limit
-        plan = self._plan((draft.name, self._grades[draft.name]))
+        plan = self._plan(draft)
         often = self._answers[draft.name]
         depth = self._covered(plan, plan.best[limit])
-        gain = often * (plan.tokens[depth] - plan.costs[depth]) - (1 - often) * depth * each
-        if depth and plan.values[depth] > value and gain > 0:
-            return depth
-        return int(not value and plan.losses[1] <= self.balance)
+        gain = often * (plan.tokens[depth] - plan.costs[depth]) - (1 - often) * self._making(draft, depth)
+        if not (depth and plan.values[depth] > value and gain > 0):
+            depth = int(not value and plan.losses[1] <= self.balance)
+        return limit if depth and _whole(draft) else depth
 
     def _varied_depth(self, plan: _Plan, depth: int, longest: int) -> int:
         """Return ``depth``, the best one, or now and then another up to ``longest``, to notice if that has become
@@ -255,26 +265,32 @@ class Speculation:
             depth = plan.best[depth - 1]
         return depth
 
-    def _each(self, name: str) -> float:
-        """Return the time to make one drafted token by the source ``name``, in plain passes; 0.0 if not yet known."""
-        known, level = self._seconds[name], self.times.level
-        return median_low(known) / level if known and level else 0.0
+    def _making(self, draft: Draft, depth: int) -> float:
+        """Return the time that the source ``draft`` takes to make ``depth`` tokens, in plain passes; 0.0 if not yet
+        known."""
+        known, level = self._seconds[draft.name], self.times.level
+        return (min(depth, 1) if _whole(draft) else depth) * median_low(known) / level if known and level else 0.0
 
     def _ask(self, draft: Draft, tokens: Sequence[int], streams: Any, limit: int) -> list[int]:
         start, name = self._clock(), draft.name
         proposed = draft.propose(tokens, streams, limit)[:limit]
-        self._seconds[name].append((self._clock() - start) / limit)
+        self._seconds[name].append((self._clock() - start) / (1 if _whole(draft) else limit))
         self._answers[name] += ANSWERS * (bool(proposed) - self._answers[name])
         self._grades[name] = getattr(draft, "grade", 0)
         return proposed
 
-    def _plan(self, kind: Kind) -> _Plan:
-        each, depths = self._each(kind[0]), range(MOST_DRAFTED + 1)
-        tokens = self._acceptance.setdefault(kind, Acceptance()).tokens()
-        costs = [self.times.ratios[depth + 1] + depth * each for depth in depths]
-        losses = [self.times.most[depth + 1] + depth * each - 1 for depth in depths]
+    def _plan(self, draft: Draft, chances: Sequence[float] = ()) -> _Plan:
+        depths, kind = range(MOST_DRAFTED + 1), (draft.name, self._grades.get(draft.name, 0))
+        tokens = self._acceptance.setdefault(kind, Acceptance()).tokens(chances)
+        made = [self._making(draft, depth) for depth in depths]
+        costs = [self.times.ratios[depth + 1] + made[depth] for depth in depths]
+        losses = [self.times.most[depth + 1] + made[depth] - 1 for depth in depths]
         values = [count / cost for count, cost in zip(tokens, costs, strict=True)]
         best = [0]
         for depth in depths[1:]:
             best.append(depth if values[depth] > max(values[best[-1]], MARGIN) else best[-1])
         return _Plan(tokens, costs, losses, values, best)
+
+
+def _whole(draft: Draft) -> bool:
+    return getattr(draft, "whole", False)

@@ -126,6 +126,7 @@ class PublishedSource:
         parts = family.parts
         if mtp:
             entries = [entry for entry in entries if not entry[0].startswith("tokenizer.")]
+            entries += getattr(family, "mtp_metadata", lambda *_: [])(config)
             parts = getattr(family, "mtp_parts", lambda *_: [])
         self.metadata = Metadata(entries)
         self.tensors: dict[str, TensorInfo] = {}
@@ -135,7 +136,7 @@ class PublishedSource:
         for part in parts(config, checkpoint):
             self._add(part)
         if mtp and not self.tensors:
-            raise ModelFileError(self.path, "has no block for multi-token prediction (mtp.0.*)")
+            raise ModelFileError(self.path, "has no drafter (mtp.*)")
         if check and not mtp:
             self.config_account().check(config.path)
             self.tensor_account().check(self.path)
@@ -144,9 +145,9 @@ class PublishedSource:
     def open(cls, path: str | os.PathLike[str], mtp: bool = False, check: bool = True) -> Self:
         """Open a checkpoint: read config and headers, no weights.
 
-        mtp: present only the checkpoint's block for multi-token prediction (MTP) instead of the model.
+        mtp: present only the checkpoint's drafter (a block for multi-token prediction, or DSpark), not the model.
         check: refuse keys and tensors that are neither used nor known to have no effect; False: for reports about them.
-        Raise ModelFileError if ``path`` is not a checkpoint of a known family or, with ``mtp``, has no such block.
+        Raise ModelFileError if ``path`` is not a checkpoint of a known family or, with ``mtp``, has none.
         """
         checkpoint = Checkpoint.open(path)
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 from ds4ref.archs.deepseek4.checkpoint import checkpoint_of, identify, identify_gguf
+from ds4ref.archs.deepseek4.dspark import Settings, drafter_slots
 from ds4ref.archs.deepseek4.mtp import bind_block
 from ds4ref.archs.deepseek4.shape import FLASH as FLASH_SHAPE
 from ds4ref.archs.deepseek4.shape import ModelShape
@@ -300,8 +302,8 @@ def test_blocks_that_no_drafter_has_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("architecture", "tensor", "as_model", "as_drafter"),
     [
-        ("dflash", "markov_w1.weight", "is a DSpark drafter, no model by itself", "is DSpark, which is not computed"),
-        ("deepseek4-dspark", "mtp.0.main_proj.weight", "is a DSpark drafter", "leave --mtp out"),
+        ("dflash", "markov_w1.weight", "is a DSpark drafter, no model by itself", "--draft dspark"),
+        ("deepseek4-dspark", "mtp.0.main_proj.weight", "is a DSpark drafter", "--draft dspark"),
         ("deepseek4_mtp_support", "mtp.0.enorm.weight", "is a block for multi-token prediction", "is missing"),
         ("deepseek4", "blk.43.nextn.eh_proj.weight", "block_count is missing", "ds4-quantize FOLDER --mtp-block"),
         ("deepseek41", "token_embd.weight", "is DeepSeek V4.1, which is not computed yet", "it is a whole model"),
@@ -323,8 +325,12 @@ def test_files_beside_a_model_say_what_they_are(tmp_path, capsys, architecture, 
     assert "\n" not in str(caught.value)
 
 
-def test_dspark_of_a_folder_is_no_block_for_multi_token_prediction(small_folder):
+def test_dspark_of_a_folder_has_the_tensors_of_ds4s_file(small_folder):
+    """Names, dimensions and settings, as its config.json and ds4's layout have them."""
     folder, config = small_folder
-    write_json(folder / "config.json", config)
-    with pytest.raises(ModelFileError, match="its drafter is DSpark, which is not computed yet"):
-        PublishedSource.open(folder, mtp=True)
+    write_json(folder / "config.json", config | {"dspark_noise_token_id": 3, "dspark_target_layer_ids": [0, 1, 3]})
+    with closing(PublishedSource.open(folder, mtp=True)) as source:
+        table = source.tensors["mtp.2.markov_head.markov_w1.weight"]
+        slots = drafter_slots(SMALL, 3, 3, table.dims[0])
+        assert {name: info.dims for name, info in source.tensors.items()} == {slot.name: slot.dims for slot in slots}
+        assert Settings.read(source, SMALL) == Settings(5, 3, (0, 1, 3))

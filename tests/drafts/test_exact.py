@@ -23,6 +23,8 @@ from ds4ref.sampling.adjust import Adjustment
 from ds4ref.session.session import Session
 from tests.marking import sampled
 
+from .drafters import write_drafter
+
 CTX, LENGTH = 4096, 48
 DEPTHS = range(1, 9)
 
@@ -34,13 +36,15 @@ def questions() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def engines() -> Iterator[Callable[..., Engine]]:
+def engines(tmp_path_factory: Any) -> Iterator[Callable[..., Engine]]:
     """Engines by kind and depth of drafts; kept open."""
     made: dict[tuple[str, int], Engine] = {}
+    with Engine.open(embedded_path()) as engine:
+        files = {"dspark": write_drafter(tmp_path_factory.mktemp("dspark") / "d.gguf", engine)}
 
     def engine(kind: str, depth: int = 0) -> Engine:
         if (kind, depth) not in made:
-            mtp = None if kind in ("off", "lookup") else mtp_path()
+            mtp = None if kind in ("off", "lookup") else files.get(kind, mtp_path())
             made[kind, depth] = Engine.open(embedded_path(), drafts=Drafting(kind, mtp, depth=depth))
         return made[kind, depth]
 
@@ -65,18 +69,18 @@ def greedy(session: Session, count: int, every: int = 0) -> list[int]:
 
 @pytest.mark.parametrize("number", sampled(range(200), 25))
 def test_greedy_text_is_the_same(engines: Callable[..., Engine], number: int) -> None:
-    """200 prompts, both drafts, depths 1 to 8 (of which 7 are tried), snapshots and forks in between."""
+    """200 prompts, all drafts, depths 1 to 8 (of which 7 are tried), snapshots and forks in between."""
     question, depth = questions()[number], DEPTHS[number % len(DEPTHS)]
     plain = engines("off").session(CTX)
     ids = engines("off").prompt(question)
     plain.sync(ids)
     wanted = greedy(plain, LENGTH)
-    for kind in ("lookup", "mtp"):
+    for kind in ("lookup", "mtp", "dspark"):
         session = engines(kind, depth).session(CTX)
         session.sync(ids)
         assert greedy(session, LENGTH, every=5 + number % 7) == wanted, (kind, depth)
         np.testing.assert_array_equal(session.logits, plain.logits)
-        if kind == "mtp":
+        if kind != "lookup":
             assert session.speculation is not None and session.speculation.counts.of("accepted") > 0
         fork = engines(kind, depth).session(CTX)
         fork.restore(session.snapshot())
@@ -84,7 +88,7 @@ def test_greedy_text_is_the_same(engines: Callable[..., Engine], number: int) ->
         assert again == greedy(session, 12)
 
 
-@pytest.mark.parametrize("kind", sampled(["lookup", "mtp", "auto"], ["lookup"]))
+@pytest.mark.parametrize("kind", sampled(["lookup", "mtp", "dspark", "auto"], ["dspark"]))
 def test_drawn_text_is_the_same(engines: Callable[..., Engine], kind: str) -> None:
     """With one seed: temperature, nucleus, least share, best few, penalties, and what a grammar forbids."""
     settings: list[tuple[dict[str, Any], Adjustment | None, Any]] = [
@@ -121,6 +125,7 @@ def even(generation: Generation, logits: np.ndarray) -> np.ndarray:
 def test_settings_that_cannot_be_met_are_refused() -> None:
     for drafts, backend, told in (
         (Drafting("mtp"), "cpu", "--mtp FILE"),
+        (Drafting("dspark"), "cpu", "--mtp FILE"),
         (Drafting("some"), "cpu", "choose from off, auto, lookup, mtp"),
         (Drafting("lookup"), "reference", "backend reference evaluates one token a pass"),
     ):
@@ -132,7 +137,7 @@ def test_settings_that_cannot_be_met_are_refused() -> None:
 def test_a_block_knows_the_prompt(engines: Callable[..., Engine]) -> None:
     """Streams of a whole window of a prompt are kept for it, of a longer prompt the newest ones."""
     engine = engines("mtp", 2)
-    window = engine.drafts.block.shape.window  # type: ignore[union-attr]
+    window = engine.drafts.drafter.shape.window  # type: ignore[union-attr]
     for length in (window - 1, window, window + 1, 600):
         session = engine.session(CTX)
         session.sync([1 + n % 50 for n in range(length)])

@@ -56,5 +56,5 @@ def test_a_model_without_multi_token_prediction(tmp_path: Path, weights: dict[st
     plain = {name: values for name, values in weights.items() if not name.startswith("mtp.")}
     folder = write(tmp_path / "w", plain)
     assert json.loads((folder / "config.json").read_text())["num_nextn_predict_layers"] == 0
-    with pytest.raises(ModelFileError, match="has no block for multi-token prediction"):
+    with pytest.raises(ModelFileError, match="has no drafter"):
         PublishedSource.open(folder, mtp=True)

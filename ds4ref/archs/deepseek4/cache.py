@@ -5,6 +5,7 @@
     projections   ring buffers of what the compressors compute for the newest tokens, until a compression window (4 or
                   128 tokens) is complete
     comp, index   compressed attention rows and indexer rows, one per complete window, append-only
+    means         with a DSpark drafter: ring buffer of the mean of the streams after the layer (``means``)
 
 A ring buffer stores position p at row p % length, so rows never move, and rewinding by a few tokens costs nothing.
 
@@ -13,6 +14,7 @@ Append-only rows live in a ``Store`` that sequences with a common prefix share (
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -67,12 +69,14 @@ class LayerCache:
     """The cache arrays of one layer, as the module describes them.
 
     ``projections`` has one entry per compressor of the layer: "attn", and "indexer" if the layer has an indexer.
+    ``means`` is None unless a drafter reads the streams after this layer.
     """
 
     raw: np.ndarray
     comp: np.ndarray | None
     index: np.ndarray | None
     projections: dict[str, Projections]
+    means: np.ndarray | None = None
 
     def rows(self, kind: str) -> np.ndarray:
         """Return the array of compressed rows that the compressor ``kind`` writes ("attn" or "indexer"); the layer must
@@ -114,12 +118,16 @@ class Cache(SequenceCache):
     """The KV cache of one sequence, for all layers, filled up to position ``pos``.
 
     half: compressed and indexer rows are stored as float16, which is lossless in modes that round them to float16.
+    tapped: layers whose streams a drafter reads.
     """
 
     _store: Store
 
-    def __init__(self, shape: ModelShape, ctx: int, ops: Any, half: bool = False):
+    def __init__(self, shape: ModelShape, ctx: int, ops: Any, half: bool = False, tapped: Collection[int] = ()):
         self.shape, self.ops = shape, ops
+        # snapshots and files have no means: they are known from _tapped on
+        self._means = {layer: ops.array(shape.window + 2 * REACH, shape.dim) for layer in tapped}
+        self._tapped = 0
         # ring buffers hold positions from _since on, as far as they are long enough; _newest: the end of those written
         self._since = 0
         self._newest = 0
@@ -147,8 +155,10 @@ class Cache(SequenceCache):
 
     def _lay_out(self) -> None:
         self.layers = [
-            LayerCache(*fields)
-            for fields in zip(self._raw, self._store.comp, self._store.index, self._rings, strict=True)
+            LayerCache(*fields, self._means.get(layer))
+            for layer, fields in enumerate(
+                zip(self._raw, self._store.comp, self._store.index, self._rings, strict=True)
+            )
         ]
 
     def buffers(self) -> list[np.ndarray]:
@@ -160,6 +170,7 @@ class Cache(SequenceCache):
                 layer.comp,
                 layer.index,
                 *(part for ring in layer.projections.values() for part in ring),
+                layer.means,
             ]
         return [array for array in arrays if array is not None]
 
@@ -221,6 +232,13 @@ class Cache(SequenceCache):
         count = self.pos % ratio + (ratio if ratio == CSA else 0)
         return Projections(*(self._newest_rows(part, count) for part in ring))
 
+    def means(self, start: int) -> tuple[int, np.ndarray]:
+        """Return the first position, ``start`` or later, from which all means up to ``pos`` are known, and the means:
+        float32 (n, layers, D), of each position and each layer that a drafter reads."""
+        first = max(start, self._tapped, *(self._newest - len(ring) for ring in self._means.values()))
+        first = min(first, self.pos)
+        return first, np.stack([self._newest_rows(ring, self.pos - first) for ring in self._means.values()], 1)
+
     # --- going back to an earlier state
 
     def rewindable(self, pos: int) -> bool:
@@ -252,7 +270,7 @@ class Cache(SequenceCache):
 
     def restart(self, pos: int) -> None:
         """Set the position and empty the ring buffers, keeping append-only rows; ``put`` refills the ring buffers."""
-        self.pos = self._since = self._newest = pos
+        self.pos = self._since = self._newest = self._tapped = pos
         self._claim.pos = max(self._claim.pos, pos)
         for rings in self._rings:
             for ring in rings.values():
@@ -272,7 +290,7 @@ class Cache(SequenceCache):
     @property
     def nbytes(self) -> int:
         """Return the bytes of the ring buffers and of the append-only rows written so far."""
-        total = sum(ring.nbytes for ring in self._raw)
+        total = sum(ring.nbytes for ring in (*self._raw, *self._means.values()))
         for layer, rings in enumerate(self._rings):
             total += sum(part.nbytes for ring in rings.values() for part in ring)
             total += sum(self.compressed(layer, kind).nbytes for kind in rings)

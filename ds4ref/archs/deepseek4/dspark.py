@@ -14,7 +14,7 @@ weights says how likely each is to be accepted.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
 
@@ -22,8 +22,7 @@ import numpy as np
 
 from ds4ref.kernels.formats import Matrix
 
-from ...errors import ModelFileError, UsageError
-from ...weights import open_source
+from ...errors import ModelFileError
 from ...weights.source import TensorSource
 from ..binding import fields_of, placed_values
 from ..experts import ExpertUse
@@ -32,9 +31,9 @@ from ..steering import Directions
 from . import attention, head, moe
 from .chunk import Chunk, Plan
 from .forward import Model
-from .mtp import Window
+from .mtp import Block, Window, opened
 from .shape import PLAIN, ModelShape
-from .tensors import F16, F32, MIX, Q8_0, Slot, stage_slots
+from .tensors import F16, F32, MIX, Q8_0, Slot, is_dspark, stage_slots
 from .weights import LayerWeights, Weights, fill_checked, read_checked
 
 _KEYS = {
@@ -153,21 +152,15 @@ class Drafter:
             layers=[fields_of(LayerWeights, placed_values(layer, self.ops)) for layer in layers],
         )  # fmt: skip
         self.experts = ExpertUse(self.ops, self.weights.layers, self.shape.n_experts)
+        self._records = self.ops.record() is not None
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], model: Any) -> Self:
-        """Open the drafter for ``model`` in a GGUF file, ds4's or llama.cpp's.
+        """Open the drafter for ``model`` in a GGUF file, ds4's or llama.cpp's, or in a published folder.
 
         Raise UsageError for a model of another family, ModelFileError or ShapeError for a file that does not fit.
         """
-        if not isinstance(model, Model):
-            raise UsageError(f"{os.fspath(path)}: DSpark goes with a DeepSeek V4 model, this one is {model.shape.name}")
-        source = open_source(path)
-        try:
-            return cls(model, source)
-        except BaseException:
-            source.close()
-            raise
+        return opened(path, model, lambda source: cls)
 
     def close(self) -> None:
         """Unmap the file; the drafter becomes unusable."""
@@ -196,42 +189,90 @@ class Drafter:
 
         pick: chooses a token from logits (V,); None: the likeliest.
         """
-        ops, block = self.ops, self.settings.block
-        c = Block(self, [token] + [self.settings.noise] * (block - 1), rows)
+        return self.chained(token, *self.forward(token, rows), pick)
+
+    def forward(self, token: int, rows: Window) -> tuple[Any, Any]:
+        """Run the block after ``token``; return its collapsed streams (block, D) and logits (block, V), arrays of the
+        backend."""
+        return self._run(Pass(self, token, rows), rows)
+
+    def chained(
+        self,
+        token: int,
+        hidden: Any,
+        base: Any,
+        pick: Callable[[np.ndarray], int] | None = None,
+        count: int | None = None,
+    ) -> Guess:
+        """Choose token after token from the results of a block's pass: each one's logits depend on the one before.
+
+        hidden, base: collapsed streams (block, D) and logits (block, V), arrays of the backend. count: how many tokens;
+        None: the whole block.
+        """
+        ops, count = self.ops, self.settings.block if count is None else count
+        hidden, base = ops.host(hidden[:count]), ops.host(base[:count])
+        table, expand = self.markov
+        tokens, logits, chances = [], np.empty_like(base), np.empty(count)
+        for i in range(count):
+            pair = ops.embed(table, ops.upload(np.array([token], np.int32)))
+            logits[i] = base[i] + ops.host(ops.linear(pair, expand, "float"))[0]
+            state = np.concatenate((hidden[i], ops.host(pair)[0]))[None]
+            chances[i] = ops.host(ops.linear(ops.upload(state), self.chance, "float"))[0, 0]
+            token = int(logits[i].argmax()) if pick is None else pick(logits[i])
+            tokens.append(token)
+        return Guess(tokens, logits, 1 / (1 + np.exp(-chances)))
+
+    def _run(self, c: Pass, rows: Window) -> tuple[Any, Any]:
+        ops = c.ops
         X = ops.streams(ops.embed(self.weights.token_embd, c.ids), self.shape.hc)
         for stage, w in enumerate(self.weights.layers):
             c.at_layer(stage, w, rows.layers[stage])
             X = moe.half_layer(c, attention.half_layer(c, X))
         hidden = head.collapsed(c, self.weights, X)
-        base = ops.host(head.vocabulary(c, self.weights, hidden))
-        table, expand = self.markov
-        tokens, logits, chances = [], np.empty_like(base), np.empty(block)
-        states = ops.host(hidden)
-        for i in range(block):
-            pair = ops.embed(table, ops.upload(np.array([token], np.int32)))
-            logits[i] = base[i] + ops.host(ops.linear(pair, expand, "float"))[0]
-            state = np.concatenate((states[i], ops.host(pair)[0]))[None]
-            chances[i] = ops.host(ops.linear(ops.upload(state), self.chance, "float"))[0, 0]
-            token = int(logits[i].argmax()) if pick is None else pick(logits[i])
-            tokens.append(token)
-        return Guess(tokens, logits, 1 / (1 + np.exp(-chances)))
+        return hidden, head.vocabulary(c, self.weights, hidden)
+
+    def record_rows(
+        self, recording: Any, caches: Sequence[Window], counts: Sequence[int], plans: Sequence[None]
+    ) -> tuple[Any, Any, Pass]:
+        """Record a block's pass on the rows ``caches[0]`` (``decode.recorded``).
+
+        Return collapsed streams and logits, for ``chained``, and the inputs, to be ``set`` before each replay.
+        """
+        (rows,) = caches
+        c = Pass(self, 0, rows, recording)
+        return *self._run(c, rows), c.leave()
+
+
+def open_drafter(path: str | os.PathLike[str], model: Any) -> Drafter | Block:
+    """Open the drafter of ``model`` in a file or published folder, whichever kind it is; errors as ``opened``."""
+
+    def kind(source: TensorSource) -> Callable[[Model, TensorSource], Drafter | Block]:
+        return Drafter if is_dspark(source.tensors) else Block
+
+    return opened(path, model, kind)
 
 
 def _stages(source: TensorSource, prefix: str) -> Iterator[str]:
     return (name.split(".")[1] for name in source.tensors if name.startswith(prefix))
 
 
-class Block(Chunk):
+class Pass(Chunk):
     """A block on its way through the drafter: the newest token and noise, at positions from ``rows.pos`` on."""
 
-    def __init__(self, drafter: Drafter, ids: list[int], rows: Window):
+    def __init__(self, drafter: Drafter, token: int, rows: Window, ops: Any = None):
+        self._noise = [drafter.settings.noise] * (drafter.settings.block - 1)
         self._first = max(rows.first, rows.pos - drafter.shape.window)
-        super().__init__(drafter, ids, rows.pos, Plan({}, 0))
+        super().__init__(drafter, [token, *self._noise], rows.pos, Plan({}, 0), None, ops)
+
+    def set(self, token: int, rows: Window) -> None:
+        """Refill the inputs for the block after another token, which is at the position of ``rows``."""
+        self._first = max(rows.first, rows.pos - self.shape.window)
+        self.move([token, *self._noise], rows.pos)
 
     def raw_window(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the same rows for each token: the newest of the model's positions, and the whole block."""
 
-        def compute(c: Block) -> tuple[np.ndarray, np.ndarray]:
+        def compute(c: Pass) -> tuple[np.ndarray, np.ndarray]:
             count = c.pos0 + len(c.positions) - c._first
             return np.full(len(c.positions), c._first, np.int32), np.full(len(c.positions), count, np.int32)
 

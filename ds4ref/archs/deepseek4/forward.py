@@ -16,7 +16,7 @@ from ...numerics import Numerics
 from ..binding import placed
 from ..experts import ExpertUse
 from ..inputs import Inputs, blank
-from . import attention, head, moe, payload
+from . import attention, head, hyper_connections, moe, payload
 from .cache import Cache
 from .chunk import Chunk, Plan, plan
 from .hooks import Hooks
@@ -45,6 +45,8 @@ class Model(archs.Model):
         self.shape, self.weights, self.ops, self.numerics = shape, placed(weights, ops), ops, numerics
         self.experts = ExpertUse(ops, self.weights.layers, shape.n_experts, advise, resident)
         self.rope = {c: RopeTables(shape, c, numerics.rope) for c in (False, True)}
+        self.tapped: tuple[int, ...] = ()
+        """Layers whose streams a DSpark drafter reads; set before the first session."""
 
     def cache(self, ctx: int, exact: bool = False) -> Cache:
         """Return an empty cache for ``ctx`` tokens.
@@ -52,7 +54,7 @@ class Model(archs.Model):
         Rows that the numerics mode rounds to float16 are stored as float16. With ``exact`` they are stored as float32,
         which hooks that change the rounding need.
         """
-        return Cache(self.shape, ctx, self.ops, self.numerics.kv_f16 and not exact)
+        return Cache(self.shape, ctx, self.ops, self.numerics.kv_f16 and not exact, self.tapped)
 
     def forward(
         self,
@@ -95,6 +97,7 @@ class Model(archs.Model):
             c.at_layer(layer, w, *(cache.layers[layer] for cache in caches))
             X = attention.half_layer(c, X)
             X = moe.half_layer(c, X)
+            hyper_connections.keep_mean(c, X)
         return X
 
     def logits(self, X: np.ndarray, pos0: int = 0, hooks: Hooks | None = None) -> np.ndarray:

@@ -3,12 +3,12 @@ them, and its output is mixed back into all of them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+import numpy as np
+
+from ..inputs import of_sequence
 from .chunk import Chunk
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 class Mixing(NamedTuple):
@@ -41,3 +41,14 @@ def post(c: Chunk, half: str, y: np.ndarray, mixing: Mixing) -> np.ndarray:
     """Return the new streams (T, C, D): the old ones mixed, plus the block's output y (T, D) times each stream's
     factor."""
     return c.tap(f"hc_{half}_post", c.ops.hc_expand(mixing.X, y, mixing.post, mixing.comb))
+
+
+def keep_mean(c: Chunk, X: np.ndarray) -> None:
+    """Store the mean over the streams X (T, C, D) after the current layer, if a drafter reads this layer."""
+    parts = c.sequences()
+    if parts[0][0].cache.means is None:
+        return
+    even = c.input("even", lambda c: (np.full((len(c.ids), c.shape.hc), 1 / c.shape.hc, np.float32),))[0]
+    means = c.ops.hc_reduce(X, even)
+    for part, places in parts:
+        c.ops.store_rows(of_sequence(means, places), part.cache.means, part.at())

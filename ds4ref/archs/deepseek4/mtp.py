@@ -14,10 +14,10 @@ go on without the model. Embedding and output matrix are the model's; all other 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 
@@ -36,11 +36,34 @@ from .cache import REACH, LayerCache
 from .chunk import Chunk, Plan
 from .forward import Model
 from .shape import ARCHITECTURE, PLAIN, ModelShape
-from .tensors import MTP, check_drafter, mtp_slots
+from .tensors import MTP, check_drafter, is_dspark, mtp_slots
 from .weights import LayerWeights, Weights, fill_checked, read_checked
 
 if TYPE_CHECKING:
     from ...weights.source import TensorSource
+
+T = TypeVar("T")
+
+
+def opened(
+    path: str | os.PathLike[str], model: Any, kind: Callable[[TensorSource], Callable[[Model, TensorSource], T]]
+) -> T:
+    """Open the file, or published folder, of a drafter and return what the class that ``kind`` chooses makes of it.
+
+    Raise UsageError for a model of another family, and the errors of the class, with the file closed.
+    """
+    if not isinstance(model, Model):
+        raise UsageError(f"{os.fspath(path)}: a drafter goes with a DeepSeek V4 model, this one is {model.shape.name}")
+    location = Path(path)
+    published = location.is_dir() or location.suffix == ".json"
+    source = PublishedSource.open(path, mtp=True) if published else open_source(path)
+    try:
+        if model.ops.name == "cuda" and hasattr(source, "in_place"):
+            source.in_place = False  # its kernels read rows of a storage format
+        return kind(source)(model, source)
+    except BaseException:
+        source.close()
+        raise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +91,8 @@ def bind_block(source: TensorSource, shape: ModelShape, model: Weights, ops: Any
     NaN; ShapeError for tensors that are missing, wrong or unknown.
     """
     check_drafter(source.path, source.tensors)
+    if is_dspark(source.tensors):
+        raise ModelFileError(source.path, "it is a DSpark drafter, no block for multi-token prediction: --draft dspark")
     if not any(name.startswith(MTP) for name in source.tensors):
         kind = "it is a whole model; " if "token_embd.weight" in source.tensors else ""
         raise ModelFileError(source.path, f"{kind}it has no block for multi-token prediction ({MTP}*)")
@@ -117,19 +142,7 @@ class Block:
 
         Raise UsageError for a model of another family, and the errors of ``bind_block`` if the file does not fit.
         """
-        if not isinstance(model, Model):
-            wanted = "a block for multi-token prediction goes with a DeepSeek V4 model"
-            raise UsageError(f"{os.fspath(path)}: {wanted}, this one is {model.shape.name}")
-        location = Path(path)
-        published = location.is_dir() or location.suffix == ".json"
-        source = PublishedSource.open(path, mtp=True) if published else open_source(path)
-        try:
-            if model.ops.name == "cuda" and hasattr(source, "in_place"):
-                source.in_place = False  # its kernels read rows of a storage format
-            return cls(model, source)
-        except BaseException:
-            source.close()
-            raise
+        return opened(path, model, lambda source: cls)
 
     def close(self) -> None:
         """Unmap the file; the block becomes unusable."""

@@ -20,7 +20,7 @@ from ...weights.cursor import quote
 from ...weights.published import TensorParts
 from ...weights.source import NOT_MODELS
 from .shape import ARCHITECTURE, CSA, HCA, MERGES_KEY, PLAIN, PREFIX, TOKENS_KEY
-from .tensors import MTP, check_drafter
+from .tensors import MTP, check_drafter, is_dspark
 
 if TYPE_CHECKING:
     from ...weights.config import Config
@@ -74,6 +74,14 @@ MTP_NAMES = {
     for name in ("e_proj", "h_proj", "enorm", "hnorm", "norm", "hc_head_fn", "hc_head_base", "hc_head_scale")
 } | {ours: theirs for ours, theirs in LAYER_NAMES.items() if not re.search("compressor|indexer|tid2eid", ours)}
 """GGUF name -> published name of each tensor of the block for multi-token prediction, both without "mtp.0."."""
+DSPARK_NAMES = {
+    f"{name}.weight": name if name.startswith("hc_") else f"{name}.weight"
+    for name in (
+        *("main_proj", "main_norm", "norm", "hc_head_fn", "hc_head_base", "hc_head_scale"),
+        *("markov_head.markov_w1", "markov_head.markov_w2", "confidence_head.proj"),
+    )
+} | {ours: theirs for ours, theirs in MTP_NAMES.items() if ours in LAYER_NAMES}
+"""The same of a stage of a DSpark drafter, without "mtp." and its number; the first and the last have some alone."""
 EXPERT_NAMES = {"ffn_gate_exps.weight": "w1", "ffn_down_exps.weight": "w2", "ffn_up_exps.weight": "w3"}
 
 LAYER_TYPES = {"sliding_attention": PLAIN, "compressed_sparse_attention": CSA, "heavily_compressed_attention": HCA}
@@ -296,12 +304,28 @@ def parts(config: Config, checkpoint: Checkpoint) -> list[TensorParts]:
     return tensor_parts
 
 
+def mtp_metadata(config: Config) -> list[MetadataEntry]:
+    """Return the settings of a DSpark drafter, in ds4's keys; [] if config.json has none."""
+    if not config.has("dspark_block_size"):
+        return []
+    targets = config.integers("dspark_target_layer_ids", MAX_LAYERS)
+    return [
+        (PREFIX + "dspark.block_size", "u32", config.integer("dspark_block_size")),
+        (PREFIX + "dspark.noise_token_id", "u32", config.integer("dspark_noise_token_id")),
+        (PREFIX + "dspark.target_layers", "u32[]", targets),
+    ]
+
+
 def mtp_parts(config: Config, checkpoint: Checkpoint) -> list[TensorParts]:
-    """Return how each tensor of the block for multi-token prediction is made of the checkpoint's tensors; [] if the
-    checkpoint has no such block."""
+    """Return how each tensor of the checkpoint's drafter, a block for multi-token prediction or DSpark, is made of its
+    tensors; [] if it has none."""
     if not any(name.startswith(MTP) for name in checkpoint.tensors):
         return []
     check_drafter(checkpoint.path, checkpoint.tensors)
+    if is_dspark(checkpoint.tensors):
+        stages = sorted({name.split(".")[1] for name in checkpoint.tensors if name.startswith("mtp.")}, key=int)
+        blocks = [_block(config, checkpoint, f"mtp.{i}.", f"mtp.{i}.", DSPARK_NAMES) for i in stages]
+        return [part for block in blocks for part in block]
     needed = (*MTP_NAMES.values(), *(f"ffn.experts.0.{name}.weight" for name in EXPERT_NAMES.values()))
     lost = next((MTP + name for name in needed if MTP + name not in checkpoint.tensors), None)
     if lost is not None:

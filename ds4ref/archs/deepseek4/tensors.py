@@ -100,12 +100,14 @@ def stage_slots(shape: ModelShape, prefix: str, layer: int) -> list[Slot]:
     return [replace(slot, name=name, layer=layer, optional=False) for slot, name in named]
 
 
+def is_dspark(names: Collection[str]) -> bool:
+    """Return whether the tensor ``names`` of a file are those of a DSpark drafter, in any of its layouts."""
+    return any("markov_" in name or name.endswith("main_proj.weight") for name in names)
+
+
 def check_drafter(path: str | os.PathLike[str], names: Collection[str]) -> None:
-    """Raise ModelFileError if the tensor ``names`` of a file show a drafter that cannot be used: DSpark, or a block for
-    multi-token prediction in llama.cpp's layout."""
-    if any("markov_" in name or name.endswith("main_proj.weight") for name in names):
-        why = "drafts change no output, only how fast it comes: leave --mtp out"
-        raise ModelFileError(path, f"its drafter is DSpark, which is not computed yet; {why}")
+    """Raise ModelFileError if the tensor ``names`` of a file show a block for multi-token prediction in llama.cpp's
+    layout."""
     if any(".nextn." in name for name in names):
         what = "its block for multi-token prediction is laid out as llama.cpp does (nextn.*), which is not read"
         raise ModelFileError(path, f"{what}: make one of the published folder by ds4-quantize FOLDER --mtp-block")

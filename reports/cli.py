@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 PROG = "ds4-report"
 EXIT_WORSE, EXIT_INCOMPARABLE = 1, 4
-KINDS = ("bench", "vectors", "eval", "peaks")
+KINDS = ("bench", "vectors", "eval", "doctor", "peaks")
 IDENTITY = ("model", "prompt", "numerics")
 
 EPILOG = f"""\

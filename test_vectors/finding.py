@@ -97,6 +97,13 @@ class Finding:
         rows = [{"row": label, "tokens": [vars(token) for token in tokens]} for label, tokens in self.where]
         return plain(vars(self) | {"outcome": self.outcome.value, "where": rows})
 
+    @classmethod
+    def from_json(cls, saved: dict[str, Any]) -> Finding:
+        """Return the finding of a report's JSON object; its figures have the types of JSON."""
+        rows = [(row["row"], [ShownToken(**token) for token in row["tokens"]]) for row in saved["where"]]
+        places = {name: tuple(saved[name]) for name in ("positions", "tokens")}
+        return cls(**saved | {"outcome": Outcome(saved["outcome"]), "where": rows} | places)
+
 
 def counted(count: int, noun: str) -> str:
     """Return a number with its noun: "1 check", "2 checks"."""

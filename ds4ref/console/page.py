@@ -23,11 +23,13 @@ from .common import atomic_output, check_output
 
 
 class Toned(NamedTuple):
-    """A text with a colour: tone "good", "bad", "unsure", "soft" or ""; ``title``: a tooltip in HTML."""
+    """A text with a colour: tone "good", "bad", "unsure", "soft" or ""; ``title``: a tooltip in HTML; ``to``: the
+    anchor of the section that it links to."""
 
     text: str
     tone: str = ""
     title: str = ""
+    to: str = ""
 
 
 Text = str | Toned
@@ -89,11 +91,15 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Section:
-    """Blocks under a heading; with ``open`` True or False they can be folded away, and are shown or hidden at first."""
+    """Blocks under a heading; with ``open`` True or False they can be folded away, and are shown or hidden at first.
+
+    ``anchor``: what links to it name, of letters, digits and hyphens.
+    """
 
     title: Text
     blocks: Sequence[Any]
     open: bool | None = None
+    anchor: str = ""
 
 
 @dataclass(frozen=True)

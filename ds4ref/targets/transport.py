@@ -83,6 +83,8 @@ class Transport:
     per_minute    maximum number of requests per minute, None for no limit
     sleep         function called with the seconds to wait between requests; None: wait until then or until cancelled
     client        HTTP client to use for all requests; None creates one per connection
+
+    Attribute ``watch``: called after every POST with (body, JSON reply, seconds); no reply: a stream, or an error.
     """
 
     def __init__(
@@ -115,6 +117,7 @@ class Transport:
         self._last = -1e9
         self._random = random.Random()
         self.retries = 0
+        self.watch: Callable[[dict[str, Any], Any, float], None] | None = None
         self.undecodable = 0  # bytes in all answers that were not UTF-8 (characters cut in two)
         self.timeout = httpx2.Timeout(timeout, connect=min(timeout, 20.0))
         self._client = client
@@ -129,7 +132,12 @@ class Transport:
 
         Raise Cancelled if ``cancel`` is triggered meanwhile, Refused for an error reply.
         """
-        return self._json("POST", path, body, cancel)
+        start, reply = time.monotonic(), None
+        try:
+            reply = self._json("POST", path, body, cancel)
+        finally:
+            self._watched(body, reply, start)
+        return reply
 
     @contextmanager
     def events(self, path: str, body: dict[str, Any], cancel: Cancellation | None = None) -> Iterator[Iterator[Any]]:
@@ -137,8 +145,12 @@ class Transport:
 
         Only opening the stream is retried; a stream that breaks off raises TargetError.
         """
-        with self._answered("POST", path, body, cancel) as response:
-            yield self._decoded(response, cancel)
+        start = time.monotonic()
+        try:
+            with self._answered("POST", path, body, cancel) as response:
+                yield self._decoded(response, cancel)
+        finally:
+            self._watched(body, None, start)
 
     def close(self) -> None:
         """Close all idle connections."""
@@ -149,6 +161,10 @@ class Transport:
         return f"Transport({self.base!r})"
 
     # --- inside
+
+    def _watched(self, body: dict[str, Any], reply: Any, start: float) -> None:
+        if self.watch is not None:
+            self.watch(body, reply, time.monotonic() - start)
 
     def _headers(self) -> dict[str, str]:
         return {"Authorization": f"Bearer {self._secret}"} if self._secret else {}

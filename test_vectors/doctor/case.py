@@ -16,6 +16,7 @@ from ds4ref.variants import ROUNDING
 
 from ..elicit import tokenizer_of
 from .limits import Limit
+from .pace import Meter
 from .served import Served
 
 TOP = 20
@@ -46,6 +47,7 @@ class ExamContext:
     offset      number of tokens by which the target's count of every plain prompt exceeds ours
     served      what the target was identified as; empty before the stage ``identify``
     limit       time limit of the running stage, which also cancels its requests
+    meter       counts the requests to the target
     """
 
     target: Target
@@ -66,6 +68,10 @@ class ExamContext:
     offset: int = 0
     served: Served = field(default_factory=Served)
     limit: Limit = field(default_factory=lambda: Limit(math.inf), repr=False)
+    meter: Meter = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.meter = Meter(self.target)
 
     @cached_property
     def tokenizer(self) -> Tokenizer | None:

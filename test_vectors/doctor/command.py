@@ -4,20 +4,33 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
+import textwrap
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
+from ds4ref.console.common import say
 from ds4ref.console.flags import add
 from ds4ref.console.model import engine_options
-from ds4ref.console.options import number, parsed
+from ds4ref.console.options import number, parsed, printable
 from ds4ref.console.page import line, without
+from ds4ref.console.tables import stdout_width
 from ds4ref.console.tool import add_target, finish, parser, target_of
-from ds4ref.errors import UsageError
+from ds4ref.errors import Ds4Error, UsageError
 from ds4ref.targets.local import LocalTarget
 
 from ..finding import OPEN
-from .examination import Examination
+from ..record import add_store, opened
+from . import changes
+from .examination import Examination, failed
+from .matrix import matrix
+from .page import prepare, write
+from .saved import save, to_continue
+
+if TYPE_CHECKING:
+    from ds4ref.runs.store import Store
 
 PROG = "ds4-vectors doctor"
 SAYS = """Examine an engine: pre-flight, tokenizer, template, the numbers and their diagnosis, run to run, prefill
@@ -27,6 +40,10 @@ to do next; -o DIR writes a report to attach to an issue (doctor.html, doctor.md
 The target should have loaded the diagnostic model (ds4-vectors model prints its file) or the one given with -m.
 Exit code 0: nothing wrong found in what could be tested. 1: something is wrong or unexplained, a check hit an error,
 or the logits could not be compared. 2: usage. 130: Ctrl-C, 143: SIGTERM; the report covers the finished checks."""
+
+
+QUICK = 600.0
+"""Default of --total with --quick, in seconds."""
 
 
 def stages(text: str) -> list[str]:
@@ -42,9 +59,10 @@ def stages(text: str) -> list[str]:
 
 def run(argv: Sequence[str]) -> int:
     """Run ``ds4-vectors doctor TARGET``; return the exit code."""
-    flags = parser(PROG, SAYS, "TARGET [-m MODEL.gguf] [-o DIR] [options]",
+    flags = parser(PROG, SAYS, "TARGET ... [-m MODEL.gguf] [-o DIR] [options]",
                    "http://127.0.0.1:8080/v1 -o report      (a server that has loaded the diagnostic model)",
                    "http://127.0.0.1:8080/v1 -m model.gguf --id-prompts",
+                   "http://one:8080/v1 http://two:8080/v1 -o report      (side by side)",
                    "local:model.gguf --quick",
                    "'command:./ds4 -m model.gguf' -m model.gguf",
                    "local --only numbers,ways --long")  # fmt: skip
@@ -71,7 +89,11 @@ def run(argv: Sequence[str]) -> int:
         default=300.0,
         help="time limit per stage in seconds; unfinished checks are reported as not run (300)",
     )
+    flags.add_argument("--total", metavar="S", type=number(1, 1e6),
+                       help="time limit of the whole examination in seconds; less valuable stages are left out "
+                       "(600 with --quick)")  # fmt: skip
     add(flags, "--json")
+    add_store(flags)
     add_target(flags, default=None)
     flags.set_defaults(attempts=3)
     args = parsed(flags, argv)
@@ -83,46 +105,69 @@ def run(argv: Sequence[str]) -> int:
             "no target given. Use http://HOST:PORT/v1 for a server (load the file that `ds4-vectors model` "
             "prints there), local:MODEL.gguf for this engine, 'command:./ds4 -m MODEL.gguf' for a ds4 binary"
         )
-    if len(specs) > 1:
-        raise UsageError(f"expected one target, not {len(specs)}; quote a command with its arguments: "
+    if len(specs) > 1 and not all(re.match("(local|command:|https?:)", spec) for spec in specs):
+        raise UsageError(f"not a target: {printable(specs[-1])}; quote a command with its arguments: "
                          f"'command:./ds4 -m MODEL.gguf'")  # fmt: skip
     if args.quick and args.long:
         raise UsageError("--quick and --long cannot be combined")
+    if args.total is None and args.quick:
+        args.total = QUICK
     if args.out:
-        from .page import prepare
-
         prepare(args.out)
-    examination = _examined(args, specs[0], shlex.join([*PROG.split(), *argv]))
     secret = os.environ.get(args.key_env, "").strip()
-    written = []
-    if args.out:
-        from .page import write
+    with opened(args) as store:
+        examinations = _examined(args, specs, shlex.join([*PROG.split(), *argv]), store, secret)
+        written = write(examinations, args.out, secret) if args.out else []
+        shown = [_shown(e) if len(examinations) == 1 else f"{at}. {e.target}: {e.verdict}"
+                 for at, e in enumerate(examinations, 1)]  # fmt: skip
+        if len(examinations) > 1:
+            heads = ("check", *(str(at) for at in range(1, len(examinations) + 1)), "")
+            table = [(row.name, *(line(cell.text) for cell in row.cells), "differ" if row.differ else "")
+                     for row in matrix(examinations)]  # fmt: skip
+            shown += ["", _left_aligned(heads, table)]
+        shown += [f"report       {path}" for path in written]
+        result = examinations[0].summary()
+        if len(examinations) > 1:
+            result = {"passed": all(e.passed for e in examinations), "complete": all(e.complete for e in examinations),
+                      "servers": [e.summary() for e in examinations]}  # fmt: skip
+        whole = json.dumps({**result, "files": written}, ensure_ascii=False)
+        finish(json.loads(without(whole, secret)), args.json, without("\n".join(shown), secret))
+    signum = next((e.signum for e in examinations if e.signum), 0)
+    return 128 + signum if signum else int(not all(e.passed for e in examinations))
 
-        written = write(examination, args.out, secret)
-    table = [(stage.title, stage.outcome.words, line(stage.says)) for stage in examination.stages]
-    unseen = [f"not tested   {stage.title}: {line(check.name)}: {line(check.says)}"
-              for stage, check in examination.checks(*OPEN)]  # fmt: skip
-    lines = [examination.verdict, "", _left_aligned(("stage", "result", "finding"), table), "", *unseen,
-             *(f"next         {line(step)}" for step in examination.steps[:5]),
-             *(f"report       {path}" for path in written)]  # fmt: skip
-    whole = json.dumps({**examination.summary(), "files": written}, ensure_ascii=False)
-    finish(json.loads(without(whole, secret)), args.json, without("\n".join(lines), secret))
-    if examination.signum:
-        return 128 + examination.signum
-    return 0 if examination.passed else 1
 
+def _examined(
+    args: Namespace, specs: Sequence[str], command: str, store: Store | None, secret: str
+) -> list[Examination]:
+    """Examine the targets one after another; Ctrl-C ends with those examined so far.
 
-def _examined(args: Namespace, spec: str, command: str) -> Examination:
-    """Open target and model, and examine the target.
-
-    spec     the target, as on the command line
     command  command line to state in the report
+    secret   API key, kept out of the report
     """
+    examinations: list[Examination] = []
+    for at, spec in enumerate(specs):
+        if len(specs) > 1:
+            say(PROG, f"target {at + 1} of {len(specs)}: {spec}")
+        try:
+            examinations.append(_examine_one(args, spec, command, store, secret, examinations))
+        except Ds4Error as error:
+            if len(specs) == 1 or isinstance(error, UsageError):
+                raise
+            examinations.append(failed(spec, command, str(error)))
+        if examinations[-1].signum:
+            break
+    return examinations
+
+
+def _examine_one(
+    args: Namespace, spec: str, command: str, store: Store | None, secret: str, before: list[Examination]
+) -> Examination:
+    """Open target and model, and examine the target; ``before``: the examinations to save with it."""
     from ds4ref.engine import Engine
     from ds4ref.nano.diagnostic import diagnostic_path
 
     from .case import ExamContext
-    from .run import examine
+    from .run import examine, form_of
 
     with target_of(args, spec) as target:
         own = target.engine.path if isinstance(target, LocalTarget) else diagnostic_path()
@@ -130,11 +175,45 @@ def _examined(args: Namespace, spec: str, command: str) -> Examination:
         options.pop("numerics", None)  # of the target
         with Engine.open(args.model or own, **options) as engine:
             case = ExamContext(target, engine, quick=args.quick, long=args.long, budget=args.budget, spec=spec)
-            return examine(case, args.only, command)
+            earlier, says = to_continue(args.out, form_of(case, args.only)) if args.out else (None, "")
+            if says:
+                say(PROG, says)
+            if earlier is not None and earlier.finished:
+                return earlier
+
+            def keep_so_far(examination: Examination) -> None:
+                if args.out:
+                    save(args.out, [*before, examination], secret)
+
+            examination = examine(case, args.only, command, total=args.total, earlier=earlier, save=keep_so_far)
+    if store is not None:
+        examination.changes = changes.since(store, examination)
+        number = changes.keep(store, examination, command.split(), args.label or "")
+        say(PROG, f"saved as run {number}; {store.show(number)}")
+    return examination
+
+
+def _shown(e: Examination) -> str:
+    """Return an examination as text: the verdict, the answers, the stages, what changed and what to do."""
+    causes = [(a.cause, a.answer, line(a.says)) for a in e.answers]
+    table = [(stage.title, stage.outcome.words, line(stage.says)) for stage in e.stages]
+    unseen = [f"not tested   {stage.title}: {line(check.name)}: {line(check.says)}"
+              for stage, check in e.checks(*OPEN) if "(--only)" not in check.says]  # fmt: skip
+    changed = [f"changed      {c['stage']}, {c['check']}: {c['field']} {c['was']}, now {c['now']}"
+               for c in e.changes.get("checks", ())]  # fmt: skip
+    lines = [e.verdict, "", _left_aligned(("is it the", "answer", "why"), causes), "",
+             *(f"next         {line(step)}" for step in e.steps[:5]), *changed, "",
+             _left_aligned(("stage", "result", "finding"), table), "", *unseen]  # fmt: skip
+    return "\n".join(lines)
 
 
 def _left_aligned(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
-    """Return a table with left-aligned columns."""
+    """Return a table with left-aligned columns; on a terminal the last one is wrapped to its width."""
     widths = [max(len(row[i]) for row in (head, *body)) for i in range(len(head) - 1)] + [len(head[-1])]
-    lines = [head, ["-" * width for width in widths], *body]
-    return "\n".join("  ".join(cell.ljust(n) for cell, n in zip(row, widths, strict=True)).rstrip() for row in lines)
+    room = max(24, stdout_width() - sum(widths[:-1]) - 2 * len(widths) + 1)
+    lines = []
+    for row in [head, ["-" * width for width in widths], *body]:
+        first, *more = textwrap.wrap(row[-1], room, break_on_hyphens=False) or [""]
+        for cells in [(*row[:-1], first), *((*[""] * len(row[:-1]), each) for each in more)]:
+            lines.append("  ".join(cell.ljust(n) for cell, n in zip(cells, widths, strict=True)).rstrip())
+    return "\n".join(lines)

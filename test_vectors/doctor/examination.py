@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..finding import OPEN, Finding, Outcome, counted, plain
+from .causes import Answer, answers
 
 SCHEMA = "ds4-doctor-v1"
 OTHER = "not compared: the server serves another model"
@@ -20,7 +21,8 @@ OTHER = "not compared: the server serves another model"
 class Stage:
     """The findings of one stage; they are added while it runs, so that an interrupted stage keeps those it has.
 
-    ``cause``: the one of ``finding.CAUSES`` that its findings are evidence about unless they name another.
+    cause  the one of ``finding.CAUSES`` that its findings are evidence about unless they name another
+    usage  requests, tokens and seconds of the target (``pace.Meter.usage``)
     """
 
     name: str
@@ -30,6 +32,7 @@ class Stage:
     seconds: float = 0.0
     done: bool = False
     cause: str = ""
+    usage: dict[str, float] = field(default_factory=dict)
 
     def add(self, name: str, outcome: Outcome, says: str, **more: Any) -> Finding:
         """Append a new finding and return it; ``more``: further fields of Finding."""
@@ -53,7 +56,14 @@ class Stage:
     def to_json(self) -> dict[str, Any]:
         """Return the JSON object for doctor.json."""
         return {"name": self.name, "title": self.title, "outcome": self.outcome.value, "done": self.done,
-                "seconds": round(self.seconds, 2), "checks": [c.to_json() for c in self.checks]}  # fmt: skip
+                "seconds": round(self.seconds, 2), "usage": self.usage, "asks": self.asks, "cause": self.cause,
+                "checks": [c.to_json() for c in self.checks]}  # fmt: skip
+
+    @classmethod
+    def from_json(cls, saved: dict[str, Any]) -> Stage:
+        """Return the stage of a report's JSON object."""
+        rest = {name: saved[name] for name in ("name", "title", "asks", "seconds", "done", "cause", "usage")}
+        return cls(**rest, checks=[Finding.from_json(each) for each in saved["checks"]])
 
 
 @dataclass
@@ -66,6 +76,11 @@ class Examination:
     command      the command line that ran the examination
     stages       in the order in which they ran
     signum       signal that ended the examination (Ctrl-C, SIGTERM); 0 if none did
+    form         what must be equal for it to be continued: target, model, stages, quick or long
+    context      what stages leave for later ones (``saved.context_of``)
+    finished     it has come to its end; an unfinished one is continued by the same command
+    estimate     the estimate of its time (``plan.Plan.to_json``)
+    changes      what changed since earlier examinations in the run store (``changes.since``)
     """
 
     target: str
@@ -74,6 +89,11 @@ class Examination:
     command: str = ""
     stages: list[Stage] = field(default_factory=list)
     signum: int = 0
+    form: dict[str, Any] = field(default_factory=dict)
+    context: dict[str, Any] = field(default_factory=dict)
+    finished: bool = False
+    estimate: dict[str, Any] = field(default_factory=dict)
+    changes: dict[str, Any] = field(default_factory=dict)
 
     def checks(self, *outcomes: Outcome) -> Iterator[tuple[Stage, Finding]]:
         """Yield every finding, or those with one of ``outcomes``, with its stage."""
@@ -134,6 +154,11 @@ class Examination:
         return f"Nothing wrong was found in what could be tested ({clean}).{depends}{rest}"
 
     @property
+    def answers(self) -> list[Answer]:
+        """Return one answer per cause: engine, checkpoint, template, quantization, load."""
+        return answers([(stage.name, check) for stage, check in self.checks()])
+
+    @property
     def limits(self) -> list[tuple[str, str]]:
         """Return the detection limits of the checks that found nothing wrong, as (names of the checks, limit)."""
         names: dict[str, list[str]] = {}
@@ -151,13 +176,30 @@ class Examination:
     def to_json(self) -> dict[str, Any]:
         """Return the JSON object for doctor.json."""
         return {
-            "schema": SCHEMA, **self.summary(), "interrupted": bool(self.signum), "command": self.command,
-            "identity": plain(self.identity), "facts": dict(self.facts),
+            "schema": SCHEMA, **self.summary(), "interrupted": bool(self.signum), "finished": self.finished,
+            "command": self.command, "identity": plain(self.identity), "facts": dict(self.facts),
+            "form": self.form, "context": self.context, "estimate": self.estimate, "changes": self.changes,
             "stages": [s.to_json() for s in self.stages], "next": self.steps,
             "not_seen": [f"{stage.title}: {check.name}: {check.says}" for stage, check in self.checks(*OPEN)],
         }  # fmt: skip
 
+    @classmethod
+    def from_json(cls, saved: dict[str, Any]) -> Examination:
+        """Return the examination of a doctor.json; KeyError, TypeError or ValueError if it is none."""
+        rest = {name: saved[name] for name in ("target", "identity", "command", "form", "context", "finished",
+                                               "estimate", "changes")}  # fmt: skip
+        stages = [Stage.from_json(each) for each in saved["stages"]]
+        return cls(**rest, facts=list(saved["facts"].items()), stages=stages)
+
     def summary(self) -> dict[str, Any]:
         """Return the summary for the command's line of JSON."""
         return {"target": self.target, "verdict": self.verdict, "outcome": self.outcome.value, "passed": self.passed,
-                "complete": self.complete, "stages": {s.name: s.outcome.value for s in self.stages}}  # fmt: skip
+                "complete": self.complete, "causes": {a.cause: a.to_json() for a in self.answers},
+                "stages": {s.name: s.outcome.value for s in self.stages}}  # fmt: skip
+
+
+def failed(target: str, command: str, why: str) -> Examination:
+    """Return the examination of a target that could not be opened."""
+    stage = Stage("preflight", "Pre-flight", "Does it respond?")
+    stage.add("reached", Outcome.FAILED, why)
+    return Examination(target, command=command, stages=[stage], finished=True)

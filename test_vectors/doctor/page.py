@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ds4ref.console.common import atomic_output, check_output
-from ds4ref.console.page import Listing, Page, Section, Table, Tokens, Toned, without, write_page
+from ds4ref.console.common import check_output
+from ds4ref.console.page import Listing, Page, Section, Table, Tokens, Toned, write_page
 from ds4ref.errors import DataError
 
 from ..finding import OPEN, Finding, Outcome, plain
-from .examination import Examination
+from .changes import FEWEST
+from .examination import Examination, Stage
+from .matrix import ANSWERS, TONES, marked, matrix
+from .saved import save
 
 FILES = ("doctor.html", "doctor.md", "doctor.json")
-TONES = {Outcome.WRONG: "bad", Outcome.UNEXPLAINED: "bad", Outcome.FAILED: "bad", Outcome.OK: "good"}
+INTERRUPTED = "Interrupted: later stages were not run; the same command continues."
 FOOTER = ("It can find bugs, but cannot prove that there are none: bugs smaller than the engine's rounding noise, or "
           "not exercised by these prompts, go undetected.")  # fmt: skip
 
@@ -29,35 +32,87 @@ def prepare(folder: str) -> None:
         check_output(str(Path(folder, name)))
 
 
-def write(examination: Examination, folder: str, secret: str = "") -> list[str]:
+def write(examinations: Sequence[Examination], folder: str, secret: str = "") -> list[str]:
     """Write the report's files, each atomically, with the API key ``secret`` removed; return their paths."""
-    written = write_page(str(Path(folder, FILES[0])), page_of(examination), "ds4-vectors doctor", secret)
-    path = str(Path(folder, FILES[2]))
-    whole = json.dumps(examination.to_json(), ensure_ascii=False, indent=1) + "\n"
-    with atomic_output(path) as out:
-        out.write(without(whole, secret).encode("utf-8", "replace"))
-    return [*written, path]
+    page = page_of(examinations[0]) if len(examinations) == 1 else page_of_several(examinations)
+    written = write_page(str(Path(folder, FILES[0])), page, "ds4-vectors doctor", secret)
+    more = {"checks": [row.to_json() for row in matrix(examinations)]} if len(examinations) > 1 else {}
+    return [*written, save(folder, examinations, secret, **more)]
 
 
 def page_of(e: Examination) -> Page:
     """Return the report of an examination as a page, which is then written as HTML and Markdown."""
-    stages = [(stage.title, marked(stage.outcome), stage.says, f"{stage.seconds:.1f}") for stage in e.stages]
+    interrupted = [INTERRUPTED] if e.signum else []
+    return Page(f"Is {e.target} right?", sections_of(e), [e.verdict, *interrupted], tone_of(e), FOOTER)
+
+
+def page_of_several(examinations: Sequence[Examination]) -> Page:
+    """Return the report of several targets: verdicts, a table of all checks, then the sections of each target."""
+    names = [f"{at}. {e.target}" for at, e in enumerate(examinations, 1)]
+    headline = [f"{name}: {e.verdict}{' ' + INTERRUPTED if e.signum else ''}"
+                for name, e in zip(names, examinations, strict=True)]  # fmt: skip
+    rows = [(Toned(row.name, "soft" if row.cause else ""), *row.cells, Toned("differ", "unsure") if row.differ else "")
+            for row in matrix(examinations)]  # fmt: skip
+    heads = [str(at) for at in range(1, len(names) + 1)]
+    worst = min(examinations, key=lambda e: (tone_of(e) != "bad", tone_of(e) != "unsure"))
+    sections = [
+        Section("Side by side", [
+            "Each cell links to its evidence. A row is marked where servers give different results.",
+            Table(("check", *heads, ""), rows), Listing(names),
+        ]),
+        *(Section(name, sections_of(e, f"{at}-"), False, f"{at}-top")
+          for at, (name, e) in enumerate(zip(names, examinations, strict=True), 1)),
+    ]  # fmt: skip
+    return Page(f"Which of {len(names)} targets are right?", sections, headline, tone_of(worst), FOOTER)
+
+
+def tone_of(e: Examination) -> str:
+    """Return the colour of an examination's verdict."""
+    return "good" if e.passed and e.complete else TONES.get(e.outcome, "unsure") if e.outcome.spoils else "unsure"
+
+
+def sections_of(e: Examination, mark: str = "") -> list[Section]:
+    """Return an examination's sections: why, what to do, the stages and their evidence.
+
+    ``mark``: put before the names of anchors, which must be unique in a page.
+    """
+    causes = [(a.cause, Toned(a.answer, ANSWERS[a.answer], "", a.stage and f"{mark}{a.stage}"), a.says)
+              for a in e.answers]  # fmt: skip
+    stages = [(Toned(stage.title, "", stage.asks, f"{mark}{stage.name}" if shown(stage) else ""),
+               marked(stage.outcome), stage.says, f"{stage.seconds:.1f}") for stage in e.stages]  # fmt: skip
     wrong = [f"{stage.title}, {check.name}: {check.says}" for stage, check in e.checks() if check.outcome.spoils]
     unseen = [f"{stage.title}, {check.name} ({check.outcome.words}): {check.says}" for stage, check in e.checks(*OPEN)]
     sections = [
+        Section("Is it the engine, the checkpoint, the template, the quantization or the load?",
+                [Table(("", "answer", "why"), causes)]),
+        Section("What changed", changed(e)) if e.changes else None,
         Section("What is wrong", [Listing(wrong)]) if wrong else None,
         Section("What to do next", [Listing(e.steps[:8], ordered=True)]) if e.steps else None,
-        Section("Stages", [Table(("stage", "result", "what was found", "s"), stages)]),
+        Section("Stages", [Table(("stage", "result", "finding", "s"), stages)]),
         Section("Not tested", ["This report says nothing about these.", Listing(unseen)]) if unseen else None,
         Section("Detection limits of the passed checks", [Table((), e.limits)]) if e.limits else None,
-        *(Section(stage.title, [stage.asks, *(section for check in stage.checks if (section := details(check)))])
-          for stage in e.stages if stage.outcome is not Outcome.SKIPPED),
+        *(Section(stage.title, [stage.asks, *(section for check in stage.checks if (section := details(check)))],
+                  None, f"{mark}{stage.name}") for stage in e.stages if shown(stage)),
         Section("Environment", [Table((), e.facts)]),
     ]  # fmt: skip
-    interrupted = ["Interrupted: later stages were not run."] if e.signum else []
-    return Page(f"Is {e.target} right?", [s for s in sections if s], [e.verdict, *interrupted],
-                "good" if e.passed and e.complete else TONES.get(e.outcome, "unsure") if e.outcome.spoils else "unsure",
-                FOOTER)  # fmt: skip
+    return [section for section in sections if section]
+
+
+def shown(stage: Stage) -> bool:
+    """Return whether a stage has a section of its own."""
+    return stage.outcome is not Outcome.SKIPPED
+
+
+def changed(e: Examination) -> list[Any]:
+    """Return the blocks on what changed since the last examination in the run store."""
+    since = f"run {e.changes['run']} ({e.changes['date'].replace('T', ' ').rstrip('Z')} UTC)"
+    rows = [
+        (f"{c['stage']}, {c['check']}", c["field"], figure(c["was"]), figure(c["now"])) for c in e.changes["checks"]
+    ]
+    few = "" if e.changes["runs"] >= FEWEST else f" Measured values are compared from {FEWEST} earlier runs on."
+    if not rows:
+        return [f"Nothing since {since}.{few}"]
+    return [f"Since {since}:{few}", Table(("check", "what", "then", "now"), rows)]
 
 
 def details(check: Finding) -> Section:
@@ -71,11 +126,6 @@ def details(check: Finding) -> Section:
         rows = [(str(name), figure(value)) for name, value in check.figures.items()]
         blocks.append(Section("figures", [Table((), rows)], check.outcome.spoils))
     return Section(Toned(f"{check.name}: {check.outcome.words}", TONES.get(check.outcome, "unsure")), blocks)
-
-
-def marked(outcome: Outcome) -> Toned:
-    """Return an outcome in words, with the colour to show it in."""
-    return Toned(outcome.words, TONES.get(outcome, "unsure"))
 
 
 def figure(value: Any) -> str:

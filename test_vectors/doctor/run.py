@@ -1,4 +1,7 @@
-"""Run an examination: the stages in order, each with its own time budget; later stages run even if one fails."""
+"""Run an examination: the stages in order, each with its own time budget; later stages run even if one fails.
+
+After pre-flight, which measures the target's pace, the time of the others is estimated, said, and kept to.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +10,25 @@ import time
 import traceback
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from typing import Any
 
-from ds4ref.console.common import CYAN, is_tty, tint
+from ds4ref.console.common import CYAN, columns, duration, is_tty, tint
 from ds4ref.errors import Ds4Error
 from ds4ref.runs.provenance import stamp
 from ds4ref.targets import Ability
 from ds4ref.version import __version__
 
-from ..finding import Outcome
+from ..finding import Outcome, counted, plain
 from . import depth, numbers, preflight, prompts, repeat
 from .case import ExamContext
 from .examination import Examination, Stage
 from .limits import Limit, OutOfTime
+from .plan import Plan, measure
+from .saved import context_of, restore
 
 BEAT = 15.0
 """Seconds without output after which a progress line is printed if stderr is not a terminal."""
+MORE_TOTAL = "use --total S to allow the whole examination S seconds, or --only STAGE to run one stage"
 MORE_TIME = "use --budget S to allow S seconds per stage, or --only STAGE to run one stage"
 
 
@@ -66,25 +73,45 @@ NAMES = tuple(step.name for step in STEPS)
 class StageProgress:
     """Progress on stderr: one updated line on a terminal; else a line per stage, and one every ``BEAT`` seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, case: ExamContext) -> None:
         self.live, self.stage, self.written = is_tty(sys.stderr), "", time.monotonic()
+        self.case, self.name = case, ""
+        self.plan: Plan | None = None
+        self.begun, self.before = 0.0, 0
 
-    def begin(self, stage: str) -> None:
-        """Show that a stage begins."""
-        self.stage = stage
+    def begin(self, name: str, stage: str) -> None:
+        """Show that the stage ``name`` begins; ``stage``: its number and title."""
+        self.name, self.stage = name, stage
+        self.begun, self.before = time.monotonic(), self.case.meter.requests
         self("")
 
     def __call__(self, line: str) -> None:
-        shown = f"{self.stage}{': ' if line else ''}{line}"
+        shown = f"{self.stage}{': ' if line else ''}{line}{self._amount()}"
         if self.live:
-            self._write("\r" + tint(shown[:110], CYAN, sys.stderr) + "\x1b[K")
+            self._write("\r" + tint(shown[: columns(sys.stderr) - 1], CYAN, sys.stderr) + "\x1b[K")
         elif time.monotonic() > self.written + BEAT:
             self._write(shown + "\n")
 
     def end(self, stage: Stage) -> None:
         """Show that a stage has ended."""
         start = "\r\x1b[K" if self.live else ""
-        self._write(f"{start}{self.stage}: {stage.outcome.words} ({stage.seconds:.0f} s)\n")
+        requests = int(stage.usage.get("requests", 0))
+        count = f", {counted(requests, 'request')}" if requests else ""
+        self._write(f"{start}{self.stage}: {stage.outcome.words} ({stage.seconds:.0f} s{count})\n")
+
+    def say(self, line: str) -> None:
+        """Print a line."""
+        self._write(("\r\x1b[K" if self.live else "") + line + "\n")
+
+    def _amount(self) -> str:
+        """Return how many requests of how many, and the time left of the examination."""
+        if self.plan is None or self.name not in self.plan.costs:
+            return ""
+        count, about = self.case.meter.requests - self.before, self.plan.costs[self.name].requests
+        rest = max(0.0, self.plan.seconds([self.name]) - (time.monotonic() - self.begun))
+        rest += self.plan.seconds(self.plan.after(self.name))
+        requests = f", {count} of about {max(count, about)} requests" if count or about else ""
+        return f"{requests}, {duration(rest)} left"
 
     def _write(self, text: str) -> None:
         sys.stderr.write(text)
@@ -92,44 +119,96 @@ class StageProgress:
         self.written = time.monotonic()
 
 
-def examine(case: ExamContext, only: Collection[str] = (), command: str = "") -> Examination:
+def examine(
+    case: ExamContext,
+    only: Collection[str] = (),
+    command: str = "",
+    *,
+    total: float | None = None,
+    earlier: Examination | None = None,
+    save: Callable[[Examination], object] = lambda examination: None,
+) -> Examination:
     """Run all stages, or those named in ``only``, and return their findings.
 
-    Pre-flight always runs, as the others need its results. ``command``: command line to state in the report. After
-    Ctrl-C or SIGTERM the examination so far is returned, with ``signum`` set.
+    Pre-flight always runs, as the others need its results. After Ctrl-C or SIGTERM the examination so far is returned,
+    with ``signum`` set.
+
+    command  command line to state in the report
+    total    seconds for the whole examination; stages for which there is no time are left out; None: no limit
+    earlier  an unfinished examination to continue: its stages that ran to their end are kept
+    save     called after every stage with the examination so far
     """
-    case.progress = progress = StageProgress()
-    examination = Examination(case.spec or case.target.name, command=command)
+    start = time.monotonic()
+    progress = StageProgress(case)
+    case.progress = progress
+    examination = Examination(case.spec or case.target.name, command=command, form=form_of(case, only))
+    done = {stage.name: stage for stage in earlier.stages if stage.done} if earlier else {}
+    waiting = [step.name for step in STEPS if not _left_out(case, step, only) and step.name != "preflight"]
     for number, step in enumerate(STEPS, 1):
         stage, first = Stage(step.name, step.title, step.asks, cause=step.cause), step.name == "preflight"
         examination.stages.append(stage)
-        why = ""
-        if only and step.name not in only and not first:
-            why = "not selected (--only)"
-        elif case.quick and not step.quick and step.name not in only:
-            why = "not with --quick"
+        why, plan = _left_out(case, step, only), progress.plan
         if examination.signum or why:
             stage.add(step.name, Outcome.SKIPPED, why or "interrupted before it began")
             stage.done = bool(why)
+        elif step.name in done and not first:
+            examination.stages[-1] = done[step.name]
         elif not first and not case.kinds and not case.target.can(Ability.FULL_LOGITS):
             stage.add(step.name, Outcome.IMPOSSIBLE, "target unreachable")
             stage.done = True
+        elif plan is not None and step.name in plan.left_out:
+            stage.add(step.name, Outcome.SKIPPED, "no time for it", next=[MORE_TOTAL])
         else:
-            progress.begin(f"{number}/{len(STEPS)} {step.title}")
-            examination.signum = _run_stage(case, step, stage)
+            progress.begin(step.name, f"{number}/{len(STEPS)} {step.title}")
+            budget = case.budget if plan is None else plan.limit(step.name, case.budget)
+            examination.signum = _run_stage(case, step, stage, budget)
             progress.end(stage)
-    examination.identity = _identity(case)
+        if first and not examination.signum:
+            if earlier is not None and not _same_target(case, earlier):
+                progress.say("the target has changed since: examining it from the start")
+                done = {}
+            elif earlier is not None:
+                restore(case, earlier.context)
+            names = [name for name in waiting if name not in done] if case.kinds else []
+            if names and (case.target.kind == "http" or total is not None):
+                plan = Plan.make(case, measure(case), names, total, time.monotonic() - start)
+                progress.plan, examination.estimate = plan, plan.to_json()
+                for line in plan.lines():
+                    progress.say(line)
+        examination.context, examination.identity = context_of(case), _identity(case)
+        save(examination)
     examination.facts = provenance(case, examination)
+    examination.finished = not examination.signum
     return examination
 
 
-def _run_stage(case: ExamContext, step: StageSpec, stage: Stage) -> int:
-    """Run one stage within its time budget, turning any error into a failed check.
+def form_of(case: ExamContext, only: Collection[str]) -> dict[str, Any]:
+    """Return what must be equal for an examination to be continued."""
+    engine = case.engine
+    return {"target": case.spec or case.target.name, "model": f"{engine.shape.name} {engine.source.size}",
+            "quick": case.quick, "long": case.long, "only": sorted(only), "version": __version__}  # fmt: skip
+
+
+def _left_out(case: ExamContext, step: StageSpec, only: Collection[str]) -> str:
+    """Return why the command line leaves a stage out, "" if it does not."""
+    if only and step.name not in only and step.name != "preflight":
+        return "not selected (--only)"
+    return "not with --quick" if case.quick and not step.quick and step.name not in only else ""
+
+
+def _same_target(case: ExamContext, earlier: Examination) -> bool:
+    """Return whether the target names itself as it did before."""
+    old, new = earlier.identity, plain(_identity(case))
+    return all(old.get(key) == new.get(key) for key in ("kind", "name", "model", "digest"))
+
+
+def _run_stage(case: ExamContext, step: StageSpec, stage: Stage, budget: float) -> int:
+    """Run one stage within ``budget`` seconds, turning any error into a failed check.
 
     Return the number of the signal that interrupted it; 0 if it ended by itself or its time was up.
     """
-    start = time.monotonic()
-    with Limit(case.budget) as limit:
+    start, before = time.monotonic(), case.meter.requests
+    with Limit(budget) as limit:
         case.limit = limit
         try:
             step.run(case, stage)
@@ -146,7 +225,7 @@ def _run_stage(case: ExamContext, step: StageSpec, stage: Stage) -> int:
             stage.add("rest of the stage", Outcome.FAILED, f"internal error: {type(error).__name__}: {error}",
                       notes=[f"a bug in ds4-vectors, in {last.name}; please report it with this page"])  # fmt: skip
         finally:
-            stage.seconds = time.monotonic() - start
+            stage.seconds, stage.usage = time.monotonic() - start, case.meter.usage(before)
     return limit.signum
 
 

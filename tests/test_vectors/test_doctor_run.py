@@ -164,7 +164,7 @@ def test_signals_end_in_the_page(engine, quiet, monkeypatch, tmp_path, signum, c
 def test_usage_errors_that_teach(capsys, tmp_path) -> None:
     for argv, says in (
         ([], "no target given. Use http://HOST:PORT/v1"),
-        (["a", "b"], "expected one target, not 2"),
+        (["local", "b"], "not a target: b"),
         (["local", "--only", "numbrs"], "choose from preflight, tokenizer"),
         (["local", "--quick", "--long"], "cannot be combined"),
         (["what:ever"], "unknown target"),
@@ -186,7 +186,7 @@ def test_the_page_shows_all_of_it_and_no_key(tmp_path) -> None:
     result = examination(Outcome.WRONG, figures=figures, notes=[f"key: {secret}"], next=["look there"],
                          limit="0.3 nats", where=where)  # fmt: skip
     result.stages[0].add("other", Outcome.SKIPPED, "out of time")
-    page.write(result, str(tmp_path), secret)
+    page.write([result], str(tmp_path), secret)
     for name in page.FILES:
         text = (tmp_path / name).read_text()
         assert "***" in text and not any(form in text for form in (secret, "s&#34;e&lt;c|r&amp;e_t", 's\\"e<c|r&e_t'))

@@ -1,9 +1,9 @@
 """Reads and writes runs, their rows and their tags.
 
-A run has a kind ("bench", "vectors", "eval", "peaks"), metadata called facts (a JSON object: command, machine, model,
-...) and rows (JSON objects in order, the results). ``Store.add`` writes a complete run in one transaction. A long run
-may instead ``begin``, ``append`` rows as they arrive and ``finish``; until then its status is "open", and rows already
-appended survive a crash.
+A run has a kind (one of ``KINDS``), metadata called facts (a JSON object: command, machine, model, ...) and rows (JSON
+objects in order, the results). ``Store.add`` writes a complete run in one transaction. A long run may instead
+``begin``, ``append`` rows as they arrive and ``finish``; until then its status is "open", and rows already appended
+survive a crash.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ...environment import data_dir
 from ...errors import DataError, UsageError
 from .schema import connect, explained, transaction
 
-KINDS = ("bench", "vectors", "eval", "peaks")
+KINDS = ("bench", "vectors", "eval", "doctor", "peaks")
 STATUSES = ("open", "complete", "stopped", "failed")
 _COLUMNS = """id, uid, kind, created, label, status, facts,
     (SELECT json_group_array(tag) FROM (SELECT tag FROM tags WHERE run = id ORDER BY tag)),

@@ -30,6 +30,7 @@ COMMANDS = {
     "model": "print the file of the diagnostic model, or write its prompts",
     "ppl": "perplexity at several depths, with standard errors",
     "damage": "quantization error by op, and whether quantization explains it",
+    "drafter": "is my engine's DSpark drafter right? compare its acceptance",
     "doctor": "is my engine right? run all checks, write a report",
 }
 MODULES = {"trace": "trace.command", "doctor": "doctor.command"}

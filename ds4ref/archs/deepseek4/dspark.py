@@ -14,7 +14,7 @@ weights says how likely each is to be accepted.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
 
@@ -194,7 +194,7 @@ class Drafter:
     def forward(self, token: int, rows: Window) -> tuple[Any, Any]:
         """Run the block after ``token``; return its collapsed streams (block, D) and logits (block, V), arrays of the
         backend."""
-        return self._run(Pass(self, token, rows), rows)
+        return self._run(self.passes(token, rows), rows)
 
     def chained(
         self,
@@ -212,21 +212,34 @@ class Drafter:
         ops, count = self.ops, self.settings.block if count is None else count
         hidden, base = ops.host(hidden[:count]), ops.host(base[:count])
         table, expand = self.markov
-        tokens, logits, chances = [], np.empty_like(base), np.empty(count)
+        tokens, logits, chances = [token], np.empty_like(base), np.empty(count)
         for i in range(count):
-            pair = ops.embed(table, ops.upload(np.array([token], np.int32)))
+            pair = ops.embed(table, ops.upload(np.array([self.before(tokens)], np.int32)))
             logits[i] = base[i] + ops.host(ops.linear(pair, expand, "float"))[0]
             state = np.concatenate((hidden[i], ops.host(pair)[0]))[None]
             chances[i] = ops.host(ops.linear(ops.upload(state), self.chance, "float"))[0, 0]
-            token = int(logits[i].argmax()) if pick is None else pick(logits[i])
-            tokens.append(token)
-        return Guess(tokens, logits, 1 / (1 + np.exp(-chances)))
+            tokens.append(int(logits[i].argmax()) if pick is None else pick(logits[i]))
+        return Guess(tokens[1:], logits, 1 / (1 + np.exp(-chances)))
+
+    # what ``variants.drafters`` changes
+
+    def passes(self, token: int, rows: Window, ops: Any = None) -> Pass:
+        """Return the block after ``token``."""
+        return Pass(self, token, rows, ops)
+
+    def stages(self) -> Iterable[int]:
+        """Return the stages to run, in order."""
+        return range(self.shape.n_layers)
+
+    def before(self, tokens: Sequence[int]) -> int:
+        """Return the token whose pairs correct the guess after ``tokens``."""
+        return tokens[-1]
 
     def _run(self, c: Pass, rows: Window) -> tuple[Any, Any]:
         ops = c.ops
         X = ops.streams(ops.embed(self.weights.token_embd, c.ids), self.shape.hc)
-        for stage, w in enumerate(self.weights.layers):
-            c.at_layer(stage, w, rows.layers[stage])
+        for stage in self.stages():
+            c.at_layer(stage, self.weights.layers[stage], rows.layers[stage])
             X = moe.half_layer(c, attention.half_layer(c, X))
         hidden = head.collapsed(c, self.weights, X)
         return hidden, head.vocabulary(c, self.weights, hidden)
@@ -239,7 +252,7 @@ class Drafter:
         Return collapsed streams and logits, for ``chained``, and the inputs, to be ``set`` before each replay.
         """
         (rows,) = caches
-        c = Pass(self, 0, rows, recording)
+        c = self.passes(0, rows, recording)
         return *self._run(c, rows), c.leave()
 
 

@@ -55,8 +55,8 @@ def parsers() -> Iterator[tuple[str, options.Parser]]:
         options.Parser.parse = parse  # type: ignore[method-assign]
 
 
-SHARED = 4
-"""A flag with one text in so many commands is described once, at the top of the page."""
+SHARED = 2
+"""A flag with one text in so many commands or more is described once, at the top of the page."""
 
 
 def page() -> str:
@@ -70,7 +70,8 @@ def page() -> str:
                 text = (action.help or "").replace("|", "\\|").replace("%%", "%")
                 rows[command][f"`{', '.join(action.option_strings)}{takes}`"] = " ".join(text.split())
     count = collections.Counter(row for flags in rows.values() for row in flags.items())
-    shared = [row for row in count if count[row] >= SHARED]
+    names = {flag: max((row for row in count if row[0] == flag), key=lambda row: count[row]) for flag, _ in count}
+    shared = [row for row in count if count[row] >= SHARED and names[row[0]] == row]
     parts = ["# All flags\n\nMade of the parsers (`python -m tests.cli.flags_page`); a test holds it to them.\n"]
     parts.append("\n## In several commands\n\n| flag | |\n|---|---|\n")
     parts += [f"| {flag} | {text} |\n" for flag, text in shared]

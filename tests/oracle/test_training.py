@@ -12,13 +12,15 @@ import torch
 from ds4ref.archs.deepseek4.published import LAYER_NAMES as PUBLISHED
 from ds4ref.archs.deepseek4.published import MODEL_NAMES
 from ds4ref.archs.deepseek4.shape import PREFIX
+from ds4ref.engine import Engine
 from ds4ref.nano.skills.curriculum import STAGES, Rows
-from ds4ref.nano.train import loop
+from ds4ref.nano.train import drafter, loop
 from ds4ref.nano.train.batches import Batch, score
 from ds4ref.nano.train.loop import Goal, Run
 from ds4ref.nano.train.model import Model, Pass, load_published, published
 from ds4ref.nano.train.optim import orthogonal
 from ds4ref.nano.train.shape import SHAPE
+from ds4ref.variants.drafters import observe, opened
 
 from . import hf
 
@@ -197,3 +199,30 @@ def test_a_run_ends_with_its_descent_and_scores(tmp_path: Path, short, monkeypat
     assert run.progress.finish == (1, 2) and run.progress.scores == {"facts": 0.0}
     assert score(run.model, "facts", 4, run.tokenizer) == 0
     assert len((tmp_path / "log.jsonl").read_text().splitlines()) == 3 and Run(tmp_path).progress.step == 3
+
+
+def test_a_trained_drafter_is_the_one_that_drafts(trained_path: str, tmp_path: Path) -> None:
+    """Guesses of the torch module for blocks with less than a window of rows before them, one and more; the file that
+    is written is the module."""
+    torch.manual_seed(3)
+    training = drafter.Training(tmp_path)
+    with torch.no_grad():
+        for parameter in training.drafter.parameters():
+            parameter += 0.05 * torch.randn_like(parameter)
+    drafter.export(training.drafter, tmp_path / "d.gguf", plain=True)
+    ids = training.batch(5)[0][:1, :200]
+    at = torch.tensor([1, 5, SHAPE.window, 190])
+    with torch.no_grad():
+        taps, _ = training.context(ids)
+        logits, sure = training.drafter(training.model, taps, ids, torch.zeros_like(at), at, Pass(ids, False))
+    with Engine.open(trained_path, numerics="exact") as engine, opened(str(tmp_path / "d.gguf"), engine) as ours:
+        seen = observe(engine, ours, ids[0].tolist())
+        np.testing.assert_allclose(seen.after, taps[0], atol=1e-4 * float(taps.std()))
+        for place, wanted, chance in zip(at.tolist(), logits.numpy(), sure.sigmoid().numpy(), strict=True):
+            rows = ours.rows()
+            rows.restart(max(0, place - rows.most))
+            ours.inject(seen.after[rows.pos : place], rows)
+            forced = iter(ids[0, place + 1 :].tolist())
+            guess = ours.guess(int(ids[0, place]), rows, lambda logits, forced=forced: next(forced))
+            np.testing.assert_allclose(guess.logits, wanted, atol=2e-4 * wanted.std())
+            np.testing.assert_allclose(guess.confidence, chance, atol=1e-4)

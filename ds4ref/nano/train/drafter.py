@@ -26,7 +26,9 @@ from torch import Tensor, nn
 from ds4ref.kernels.cpu.quantize import quantize
 
 from ...archs.deepseek4.dspark import drafter_slots
+from ...archs.deepseek4.published import DSPARK_NAMES, EXPERT_NAMES
 from ...archs.deepseek4.shape import PLAIN, ModelShape
+from ...archs.deepseek4.tensors import Q8_0, Slot
 from ...weights.writer import TensorSpec, write_gguf
 from ..trained import weights_folder
 from .batches import Steps
@@ -77,7 +79,10 @@ class DSpark(nn.Module):
     def __init__(self, shape: ModelShape):
         super().__init__()
         self.shape, stages = shape, shape.n_layers
-        self.main_proj, self.main_norm = nn.Linear(stages * shape.dim, shape.dim, bias=False), nn.RMSNorm(shape.dim)
+        self.main_proj, self.main_norm = (
+            nn.Linear(stages * shape.dim, shape.dim, bias=False),
+            nn.RMSNorm(shape.dim, shape.rms_eps),
+        )
         self.stages = nn.ModuleList(Block(shape, PLAIN, False, shape.swiglu_limit[-1]) for _ in range(stages))
         for stage in self.stages:
             stage.attn = BlockAttention(shape, PLAIN)
@@ -162,21 +167,26 @@ class Training:
         rows, at = np.divmod(chosen, likely.shape[1])
         return torch.from_numpy(ids), torch.from_numpy(rows), torch.from_numpy(at)
 
+    def context(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the means (B, T, layers, D) of the model's streams after every layer, and the last streams
+        (N, C, D)."""
+        run, taps = Pass(ids, False), []
+        x = self.model.embed.weight[ids.flatten()][:, None].expand(-1, SHAPE.hc, -1).contiguous()
+        for ratio, layer in zip(SHAPE.ratios, self.model.layers, strict=True):
+            x = layer(x, self.model.ropes[ratio != PLAIN], run)
+            taps.append(x.mean(1).reshape(*ids.shape, -1))
+        return torch.stack(taps, 2), x
+
     def losses(self, number: int) -> tuple[Tensor, Tensor, Tensor, Pass]:
         """Return the loss of the guesses, that of the confidence, and how many guesses (A, SIZE) are the model's own
         best tokens, with all before them."""
         ids, rows, at = self.batch(number)
         with torch.no_grad():
-            run = Pass(ids, False)
-            x = self.model.embed.weight[ids.flatten()][:, None].expand(-1, SHAPE.hc, -1).contiguous()
-            taps = []
-            for ratio, layer in zip(SHAPE.ratios, self.model.layers, strict=True):
-                x = layer(x, self.model.ropes[ratio != PLAIN], run)
-                taps.append(x.mean(1).reshape(*ids.shape, -1))
+            taps, x = self.context(ids)
             places = (rows[:, None] * ids.shape[1] + at[:, None] + torch.arange(SIZE)).flatten()
             target = self.model.logits(x[places]).log_softmax(-1).reshape(len(at), SIZE, -1)
         run = Pass(ids, False)
-        logits, sure = self.drafter(self.model, torch.stack(taps, 2), ids, rows, at, run)
+        logits, sure = self.drafter(self.model, taps, ids, rows, at, run)
         loss = F.kl_div(logits.log_softmax(-1), target, reduction="none", log_target=True).sum(-1)
         # a guess is used only if those before it were right: later ones count less
         weight = 0.8 ** torch.arange(SIZE)
@@ -214,32 +224,27 @@ class Training:
         self.save()
 
 
-_STORED = {"main_proj": "Q8_0", "markov_w1": "F16", "markov_w2": "F16", "confidence": "F16"}
+def published(drafter: DSpark) -> dict[str, np.ndarray]:
+    """Return published name -> values of all weights, float32."""
+    last = f"mtp.{len(drafter.stages) - 1}."
+    own = {
+        "main_": "mtp.0.main_", "norm.": f"{last}norm.", "hc_head.": f"{last}hc_head_",
+        "confidence.": f"{last}confidence_head.proj.", "stages.": "mtp.",
+    }  # fmt: skip
+    values = {}
+    for name, tensor in drafter.state_dict().items():
+        prefix = next((each for each in own if name.startswith(each)), None)
+        theirs = f"{last}markov_head.{name}.weight" if prefix is None else own[prefix] + name.removeprefix(prefix)
+        values[theirs.replace(".hc_attn.", ".hc_attn_").replace(".hc_ffn.", ".hc_ffn_")] = tensor.numpy()
+    return values
 
 
-def export(drafter: DSpark, path: Path) -> None:
-    """Write the drafter as ds4 lays it out: experts Q4_K, other matrices of stages Q8_0, the rest as floats."""
-    stages = SHAPE.n_layers
-    values = {name: tensor.detach().numpy() for name, tensor in drafter.state_dict().items()}
-    own = {"main_proj.weight": "main_proj", "main_norm.weight": "main_norm", "norm.weight": "norm",
-           "hc_head.fn": "hc_head_fn", "hc_head.base": "hc_head_base", "hc_head.scale": "hc_head_scale",
-           "markov_w1": "markov_w1", "markov_w2": "markov_w2", "confidence.weight": "confidence"}  # fmt: skip
-    by_attr = {attr: values[name] for name, attr in own.items()}
-    layers = {"hc_attn_fn": "hc_attn.fn", "hc_attn_scale": "hc_attn.scale", "hc_attn_base": "hc_attn.base",
-              "hc_ffn_fn": "hc_ffn.fn", "hc_ffn_scale": "hc_ffn.scale", "hc_ffn_base": "hc_ffn.base",
-              "attn_norm": "attn_norm.weight", "ffn_norm": "ffn_norm.weight", "attn_q_a": "attn.wq_a.weight",
-              "attn_q_a_norm": "attn.q_norm.weight", "attn_q_b": "attn.wq_b.weight", "attn_kv": "attn.wkv.weight",
-              "attn_kv_a_norm": "attn.kv_norm.weight", "attn_sinks": "attn.attn_sink",
-              "attn_output_a": "attn.wo_a.weight", "attn_output_b": "attn.wo_b.weight",
-              "ffn_gate_inp": "ffn.gate.weight", "exp_probs_b": "ffn.gate.bias",
-              "ffn_gate_shexp": "ffn.shared_experts.w1.weight", "ffn_down_shexp": "ffn.shared_experts.w2.weight",
-              "ffn_up_shexp": "ffn.shared_experts.w3.weight"}  # fmt: skip
-    experts = {"ffn_gate_exps": "w1", "ffn_down_exps": "w2", "ffn_up_exps": "w3"}
+def export(drafter: DSpark, path: Path, plain: bool = False) -> None:
+    """Write the drafter as ds4 lays it out: experts Q4_K, other matrices of stages Q8_0, the rest as floats; ``plain``:
+    everything float32."""
+    values, stages = published(drafter), SHAPE.n_layers
     slots = drafter_slots(SHAPE, stages, stages, RANK)
-    specs = []
-    for slot in slots:
-        fmt = "Q4_K" if slot.attr in experts else _STORED.get(slot.attr, "Q8_0" if "Q8_0" in slot.fmts[:1] else "F32")
-        specs.append(TensorSpec(slot.name, "F16" if slot.attr.endswith("fn") else fmt, slot.dims))
+    specs = [TensorSpec(slot.name, "F32" if plain else _format(slot), slot.dims) for slot in slots]
     metadata = [
         ("general.architecture", "string", "deepseek4-dspark"),
         ("general.name", "string", f"DSpark drafter of {SHAPE.name}"),
@@ -249,13 +254,21 @@ def export(drafter: DSpark, path: Path) -> None:
     ]  # fmt: skip
     with write_gguf(path, metadata, specs) as out:
         for slot, spec in zip(slots, specs, strict=True):
-            prefix = f"stages.{slot.layer}."
-            if slot.attr in experts:
-                each = [f"{prefix}ffn.experts.{i}.{experts[slot.attr]}.weight" for i in range(SHAPE.n_experts)]
-                value = np.stack([values[name] for name in each])
+            mtp, stage, name = slot.name.split(".", 2)
+            if name in EXPERT_NAMES:
+                each = f"{mtp}.{stage}.ffn.experts.{{}}.{EXPERT_NAMES[name]}.weight"
+                value = np.stack([values[each.format(expert)] for expert in range(SHAPE.n_experts)])
             else:
-                value = by_attr[slot.attr] if slot.layer is None else values[prefix + layers[slot.attr]]
+                value = values[f"{mtp}.{stage}.{DSPARK_NAMES[name]}"]
             out.write(slot.name, _encoded(np.ascontiguousarray(value, np.float32), spec.fmt))
+
+
+def _format(slot: Slot) -> str:
+    if slot.part == "experts":
+        return "Q4_K"
+    if len(slot.dims) == 1:
+        return "F32"
+    return "Q8_0" if slot.fmts == Q8_0 else "F16"
 
 
 def _encoded(values: np.ndarray, fmt: str) -> np.ndarray:

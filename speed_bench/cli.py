@@ -9,6 +9,7 @@ of a sweep, ``runner`` runs it, ``output`` writes the results.
     ds4-bench -p 512 -n 128 -d 0,8192 -t 1,2 -o md
     ds4-bench --target http://127.0.0.1:8000/v1 --concurrency 1-8*2 --csv served.csv
     ds4-bench --target http://127.0.0.1:8000/v1 --request-rate 1,2,4 --requests 64 --goodput ttft:500,tpot:50
+    ds4-bench drafts 'local?draft=off' 'local?draft=auto'
     ds4-bench plot m3.csv
 """
 
@@ -151,7 +152,14 @@ def model(argv: Sequence[str]) -> int:
     return model_command(argv)
 
 
-COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {"plot": draw, "model": model}
+def drafts(argv: Sequence[str]) -> int:
+    """Run ``ds4-bench drafts``; return the exit code."""
+    from .drafts import run as run_drafts
+
+    return run_drafts(argv)
+
+
+COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {"plot": draw, "model": model, "drafts": drafts}
 
 
 def body(argv: Sequence[str]) -> int:

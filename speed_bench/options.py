@@ -42,6 +42,7 @@ USAGE = """ds4-bench [options]                 sweep context depths; a table, or
        ds4-bench [options] --csv FILE      the same into a file; a table on stdout
        ds4-bench plot CSV... [options]     draw speed curves
        ds4-bench model [options]           roofline bound of a model on a machine
+       ds4-bench drafts A B [options]      is drafting worth it, by kind of text
        (each with --help)"""
 
 EPILOG = """\

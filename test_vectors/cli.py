@@ -32,8 +32,9 @@ COMMANDS = {
     "damage": "quantization error by op, and whether quantization explains it",
     "drafter": "is my engine's DSpark drafter right? compare its acceptance",
     "doctor": "is my engine right? run all checks, write a report",
+    "identify": "which template, defaults and checkpoint does a server have? from its behaviour",
 }
-MODULES = {"trace": "trace.command", "doctor": "doctor.command"}
+MODULES = {"trace": "trace.command", "doctor": "doctor.command", "identify": "doctor.identify.command"}
 """Modules of the commands that are not in the module of their name; every command's module has a function ``run``."""
 
 

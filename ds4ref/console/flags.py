@@ -69,6 +69,7 @@ FLAGS: dict[str, Flag] = {
     "--their-model": _value("FILE", "file the other engine loaded, if not -m"),
     "--key": _value("NAME", "array of the .npz (logits)", default="logits"),
     "--depths": _value("LIST", "depths in tokens, separated by commas"),
+    "--quick": _on("fewer and shorter requests, no long context"),
     "--budget": _value("S", "time limit in seconds", type=number(1, 1e7)),
     "--tag": _value("TAG", "tag of the run"),
     "--seed": _value("N", "random seed", type=integer(0, SEED_MAX)),

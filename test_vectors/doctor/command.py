@@ -78,7 +78,7 @@ def run(argv: Sequence[str]) -> int:
         help="write doctor.html, doctor.md and doctor.json there",
     )
     add(flags, "--only", metavar="A,B", type=stages, default=[], help="run only these stages, after pre-flight")
-    flags.add_argument("--quick", action="store_true", help="fewer and shorter requests, no long context")
+    add(flags, "--quick")
     flags.add_argument(
         "--long", action="store_true", help="also test long prompts: chunk boundaries at 2048, recall in 110 KB"
     )

@@ -6,26 +6,22 @@ the number of tokens of a plain prompt, or by that of a chat. A wrong count show
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from importlib import resources
 
-from ds4ref.errors import Ds4Error, TextError
+from ds4ref.errors import Ds4Error
 from ds4ref.targets import Ability, Prompt
-from ds4ref.text.official import PROFILES
-from ds4ref.text.prompts import encode_chat_prompt, prompt_of
+from ds4ref.text.prompts import encode_chat_prompt
 from ds4ref.text.tokenizer import Tokenizer
 
 from ..diagnosis.prompts import MISTAKES
 from ..finding import Outcome, ShownToken, row, visible
 from .case import ExamContext
 from .examination import OTHER, Stage
+from .identify.posterior import Posterior
+from .identify.shapes import TEMPLATES, TEXTS, Shape, lengths_of
 from .numbers import chat
+from .served import Property
 
-_LINES = resources.files("ds4ref.test_vectors").joinpath("prompts", "texts.jsonl").read_text("utf-8")
-TEXTS = {line["name"]: line["text"] for line in map(json.loads, _LINES.splitlines())}
-"""Texts of many kinds by name, each known to be split wrongly by some tokenizer."""
 QUICK = ("prose", "digits", "CJK and kana", "leading space")
 CHATS = {
     "user": ("", "Name three rivers.", "none"),
@@ -223,11 +219,12 @@ def template(case: ExamContext, stage: Stage) -> None:
     if counts := _counted(case, stage, prompts):
         wrong = {name: pair for name, pair in counts.items() if pair[0] != len(pair[1])}
         own = "may" if ours.profile is None else ours.profile.name
-        forms = fitting_forms(ours, counts) if ours.template is None else []
-        about = f": it renders {NAMES[forms[0]]}'s template on a {NAMES[own]} checkpoint" if wrong and forms else ""
+        form = rendered_form(case, ours, counts)
+        known = wrong and form in NAMES and form != own
+        about = f": it renders {NAMES[str(form)]}'s template on a {NAMES[own]} checkpoint" if known else ""
         limit = "counts cannot tell <think> from </think> or one marker from another; the logits after a chat can"
         _judged(case, stage, counts, wrong, "chats", about, limit, notes=_causes(case, ours, counts))
-        stage.checks[-1].figures["template"] = ", ".join(forms) or "unknown"
+        stage.checks[-1].figures["template"] = form or "cannot tell"
     chat(case, stage)
 
 
@@ -247,16 +244,19 @@ def _causes(case: ExamContext, ours: Tokenizer, counts: Counts) -> list[str]:
     return notes + [f"this bug would give the same counts: {mistake}" for mistake in fitting_mistakes(ours, counts)]
 
 
-def fitting_forms(ours: Tokenizer, counts: Counts) -> list[str]:
-    """Return the names of the versions of DeepSeek's prompt format that give all the observed counts of ``CHATS``."""
-    forms = []
-    for form, profile in {"may": None, **PROFILES}.items():
-        with suppress(TextError):  # the vocabulary lacks that format's control tokens
-            prompts = {name: prompt_of(profile, Prompt.chat(user, system).messages, (), thinking).encode(ours)
-                       for name, (system, user, thinking) in CHATS.items()}  # fmt: skip
-            if all(got == len(prompts[name]) for name, (got, _) in counts.items()):
-                forms.append(form)
-    return forms
+def rendered_form(case: ExamContext, ours: Tokenizer, counts: Counts) -> str | None:
+    """Return the template that the target was identified as, else the one that the counts of ``CHATS`` show.
+
+    "unknown": none of the known ones; None: cannot tell, or the model has a template of its own.
+    """
+    if ours.template is not None or case.served.value("profile"):
+        return case.served.value("profile")
+    posterior = Posterior(TEMPLATES, lengths_of(ours))
+    for name, (got, _) in counts.items():
+        system, user, thinking = CHATS[name]
+        shape = Shape(name, Prompt.chat(user, system).messages)
+        posterior.observe(shape, "off" if thinking == "none" else thinking, got)
+    return Property("profile", posterior.profile).value
 
 
 def fitting_mistakes(ours: Tokenizer, counts: Counts) -> list[str]:

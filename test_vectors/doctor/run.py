@@ -22,6 +22,7 @@ from ..finding import Outcome, counted, plain
 from . import depth, numbers, preflight, prompts, repeat
 from .case import ExamContext
 from .examination import Examination, Stage
+from .identify.stage import identify
 from .limits import Limit, OutOfTime
 from .plan import Plan, measure
 from .saved import context_of, restore
@@ -52,6 +53,7 @@ class StageSpec:
 STEPS = (
     StageSpec("preflight", "Pre-flight", "Does it respond, what does it support, are its log probabilities valid?",
               preflight.preflight),
+    StageSpec("identify", "Identify", "Which template, defaults and weights does it have?", identify),
     StageSpec("tokenizer", "Tokenizer", "Does it tokenize text as the model was trained?", prompts.tokenizer,
               "engine"),
     StageSpec("template", "Template", "Does it apply the chat template the model was trained with?", prompts.template,

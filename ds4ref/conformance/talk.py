@@ -13,6 +13,7 @@ import json
 import re
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -253,7 +254,8 @@ class Talk:
     def leave(self, path: str, body: Mapping[str, Any]) -> str:
         """Request a stream, disconnect after its first bytes, and return these bytes as text."""
         try:
-            with self.client.stream("POST", self.url + path, json=body) as response:
+            content = json.dumps(body, ensure_ascii=False).encode()
+            with self._opened("POST", path, content, {"content-type": "application/json"}) as response:
                 for data in response.iter_bytes():
                     if data:
                         return data.decode("utf-8", "replace")
@@ -261,10 +263,16 @@ class Talk:
             raise Wrong(f"no stream: {error}") from None
         raise Wrong("an empty stream")
 
+    @contextmanager
+    def _opened(self, method: str, path: str, data: bytes, headers: Mapping[str, str]) -> Iterator[httpx2.Response]:
+        """Send a request and open its response, whatever its status."""
+        with self.client.stream(method, self.url + path, content=data or None, headers=headers) as response:
+            yield response
+
     def _read(self, method: str, path: str, data: bytes, headers: Mapping[str, str]) -> Answer:
         data_read, times, begun = b"", list[tuple[int, float]](), time.monotonic()
         try:
-            with self.client.stream(method, self.url + path, content=data or None, headers=headers) as response:
+            with self._opened(method, path, data, headers) as response:
                 status, answer_headers = response.status_code, {k.lower(): v for k, v in response.headers.items()}
                 try:
                     for more in response.iter_bytes():

@@ -147,7 +147,7 @@ class Transport:
         """
         start = time.monotonic()
         try:
-            with self._answered("POST", path, body, cancel) as response:
+            with self.opened("POST", path, body, cancel) as response:
                 yield self._decoded(response, cancel)
         finally:
             self._watched(body, None, start)
@@ -179,10 +179,13 @@ class Transport:
         return Connection(httpx2.Client(timeout=self.timeout, verify=tls_context(), limits=limits))
 
     @contextmanager
-    def _answered(
-        self, method: str, path: str, body: dict[str, Any] | None, cancel: Cancellation | None
+    def opened(
+        self, method: str, path: str, body: dict[str, Any] | bytes | None, cancel: Cancellation | None
     ) -> Iterator[httpx2.Response]:
-        """Send a request and open its response, which has status 200; triggering ``cancel`` raises Cancelled."""
+        """Send a request and open its response, which has status 200; triggering ``cancel`` raises Cancelled.
+
+        body: the JSON object to send, or its text as bytes. Raise Refused for any other status.
+        """
         cancel, connection = cancel or Cancellation(), self._connection()
         try:
             with cancel.does(connection.cut):
@@ -205,7 +208,7 @@ class Transport:
 
     def _json(self, method: str, path: str, body: dict[str, Any] | None, cancel: Cancellation | None) -> Any:
         data = bytearray()
-        with self._answered(method, path, body, cancel) as response:
+        with self.opened(method, path, body, cancel) as response:
             for part in response.iter_bytes():
                 data += part
                 if len(data) > MAX_BODY:
@@ -247,37 +250,43 @@ class Transport:
             return value
 
     def _send(
-        self, connection: Connection, method: str, path: str, body: dict[str, Any] | None, cancel: Cancellation
+        self, connection: Connection, method: str, path: str, body: dict[str, Any] | bytes | None, cancel: Cancellation
     ) -> httpx2.Response:
         """Send a request until it succeeds, and return the open response with status 200.
 
-        Raise Refused for an error reply that a retry cannot fix, TargetError after ``attempts`` failures.
+        Raise Refused for an error reply that a retry cannot fix or has not fixed, TargetError if there is no reply.
         """
+        data: dict[str, Any] = {"content": body} if isinstance(body, bytes) else {"json": body}
+        headers = self._headers() | ({"Content-Type": "application/json"} if isinstance(body, bytes) else {})
         for attempt in range(1, self.attempts + 1):
             self._pace(cancel)
             _stop_if(cancel)
             trace = functools.partial(connection.trace, cancel=cancel)
             request = connection.client.build_request(
-                method, self.base + path, headers=self._headers(), json=body, extensions={"trace": trace}
+                method, self.base + path, headers=headers, **data, extensions={"trace": trace}
             )
             try:
                 response = connection.client.send(request, stream=True)
             except (httpx2.TransportError, httpx2.InvalidURL) as error:
-                why, wait = self._reason(error), None
+                failed: TargetError = TargetError(f"{self.base}: {self._reason(error)} ({self.attempts} attempts)")
+                wait = None
             else:
                 if response.status_code == 200:
                     return response
                 reply, wait = self._error_text(response), _retry_after(response)
                 why = f"HTTP {response.status_code}" + (f": {self.clean(reply)}" if reply.strip() else "")
-                if response.status_code not in RETRY_STATUS:
-                    raise Refused(f"{self.base}: {why}", response.status_code, self.clean(reply, 4096))
+                again = response.status_code in RETRY_STATUS
+                tries = f" ({self.attempts} attempts)" if again else ""
+                failed = Refused(f"{self.base}: {why}{tries}", response.status_code, self.clean(reply, 4096))
+                if not again:
+                    raise failed
             _stop_if(cancel)
             if attempt < self.attempts:
                 self.retries += 1
                 # a fully random delay: many clients that failed at the same time must not return at the same time
                 backoff = self._random.uniform(0, min(30.0, 0.5 * 2.0**attempt))
                 self._rest(min(MAX_WAIT, max(backoff, wait or 0.0)), cancel)
-        raise TargetError(f"{self.base}: {why} ({self.attempts} attempts)")
+        raise failed
 
     def _pace(self, cancel: Cancellation) -> None:
         wait = self._last + self.interval - time.monotonic()

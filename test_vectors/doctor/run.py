@@ -19,7 +19,7 @@ from ds4ref.targets import Ability
 from ds4ref.version import __version__
 
 from ..finding import Outcome, counted, plain
-from . import depth, numbers, preflight, prompts, repeat
+from . import api, depth, numbers, preflight, prompts, repeat
 from .case import ExamContext
 from .examination import Examination, Stage
 from .identify.stage import identify
@@ -66,6 +66,7 @@ STEPS = (
               "engine"),
     StageSpec("batch", "One and many", "Does a request get the same answer alone and in a batch?", repeat.batch,
               "load"),
+    StageSpec("api", "API", "Does it do what requests ask for: limits, stop strings, formats, tools, counts?", api.api),
     StageSpec("depth", "Long context", "Does it recall distant text and join prefill chunks correctly?",
               depth.depth, "engine", quick=False),
 )  # fmt: skip

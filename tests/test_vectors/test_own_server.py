@@ -16,6 +16,7 @@ from ds4ref.engine import Engine
 from ds4ref.nano import embedded_path
 from ds4ref.nano.diagnostic import diagnostic_path
 from ds4ref.server.app import apis
+from ds4ref.server.constrain import guide_of
 from ds4ref.server.listen import Background
 from ds4ref.server.sequences import Sequences
 from ds4ref.server.service import Service
@@ -59,7 +60,8 @@ def served(request, _model_cache, tmp_path_factory) -> Iterator[dict[str, str]]:
     (folder / "prompts.jsonl").write_text(json.dumps({"id": "a", "prompt": words}) + "\n")
     (folder / "text").write_text(words * 20)
     with Engine.open(path, threads=1) as engine:
-        service = Service(Worker(engine, ctx=4096, sequences=Sequences(engine.tokenizer, 8 << 20)), apis())
+        worker = Worker(engine, ctx=4096, sequences=Sequences(engine.tokenizer, 8 << 20), constrain=guide_of)
+        service = Service(worker, apis())
         with Background(service) as url:
             yield {
                 "url": f"{url}/v1", "model": path, "dir": str(folder), "prompts": str(folder / "prompts.jsonl"),

@@ -66,12 +66,10 @@ def _schema(number: int) -> list[str]:
 
 def formats(wire: Wire) -> tuple[str, tuple[Any, ...]]:
     """Return (name of the chat format that is right, ways to render it); ("", ()) if it is not known."""
-    served = getattr(wire.case, "served", None)
-    name = None if served is None else served.value("profile")
-    tokenizer = wire.case.tokenizer
+    name, tokenizer = wire.case.served.value("profile"), wire.case.tokenizer
     if tokenizer is None or wire.case.same_model is False:
         return "", ()
-    if tokenizer.template is not None:
+    if tokenizer.template is not None and name in (None, "own"):
         return "the model's own", (None,)
     if name is None:
         name = "may" if tokenizer.profile is None else tokenizer.profile.name

@@ -165,7 +165,7 @@ def test_usage_errors_that_teach(capsys, tmp_path) -> None:
     for argv, says in (
         ([], "no target given. Use http://HOST:PORT/v1"),
         (["local", "b"], "not a target: b"),
-        (["local", "--only", "numbrs"], "choose from preflight, tokenizer"),
+        (["local", "--only", "numbrs"], "choose from preflight, identify, tokenizer"),
         (["local", "--quick", "--long"], "cannot be combined"),
         (["what:ever"], "unknown target"),
         (["local", "--budget", "0"], "--budget"),

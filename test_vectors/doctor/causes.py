@@ -15,6 +15,8 @@ from ..finding import CAUSES, Finding, Outcome, counted
 DEPENDS_ON = ("engine", "checkpoint", "quantization")
 """Causes on which the logits of the numbers stage depend."""
 CLEAR, WRONG, UNKNOWN = "nothing wrong found", "wrong", "cannot tell"
+VALUES = {CLEAR: "ok", WRONG: "wrong", UNKNOWN: "unknown"}
+"""The answers' names in JSON."""
 Check = tuple[str, Finding]
 """A stage's name and one of its findings."""
 
@@ -35,7 +37,7 @@ class Answer:
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON object for a report."""
-        return {"answer": self.answer, "says": self.says, "stage": self.stage}
+        return {"answer": VALUES[self.answer], "says": self.says, "stage": self.stage}
 
 
 def answers(checks: Sequence[Check]) -> list[Answer]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ds4ref.runs.provenance import stamp
 
-from ..finding import plain
+from ..finding import Outcome, plain
 from .examination import Examination
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ KIND = "doctor"
 FEWEST, MOST = 3, 12
 """Numbers of earlier examinations: at least for a claim about a figure, and at most that are read."""
 LEVEL = 0.999
+NOT_RUN, SPOILED = Outcome.SKIPPED.value, {outcome.value for outcome in Outcome if outcome.spoils}
 SAME = ("target", "model", "quick", "long")
 """Keys of ``Examination.form`` that must be equal for two examinations to be compared."""
 Rows = Mapping[tuple[str, str], Mapping[str, Any]]
@@ -67,9 +68,12 @@ def since(store: Store, examination: Examination) -> dict[str, Any]:
 def _differences(key: tuple[str, str], now: Rows, earlier: Sequence[Rows]) -> Iterator[tuple[str, Any, Any]]:
     """Yield (outcome or figure, value in the last examination, value now) of one check where it has changed."""
     new, last = now.get(key, {}), earlier[0].get(key, {})
-    outcomes = last.get("outcome", "not run"), new.get("outcome", "not run")
-    if outcomes[0] != outcomes[1]:
-        yield ("outcome", *outcomes)
+    was, value = last.get("outcome", ""), new.get("outcome", "")
+    ran = all(any(name == key[0] and row["outcome"] != NOT_RUN for (name, _), row in rows.items())
+              for rows in (now, earlier[0]))  # fmt: skip
+    # some checks report only what is wrong; one that did not run has not changed
+    if was != value and ran and NOT_RUN not in (was, value) and (was and value or {was, value} & SPOILED):
+        yield "outcome", was or "not reported", value or "not reported"
     for name, value in new.get("figures", {}).items():
         values = [figures[name] for each in earlier if name in (figures := each.get(key, {}).get("figures", {}))]
         name_only = isinstance(value, str) and " " not in value

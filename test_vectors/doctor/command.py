@@ -25,9 +25,9 @@ from ..finding import OPEN
 from ..record import add_store, opened
 from . import changes
 from .examination import Examination, failed
-from .matrix import matrix
+from .matrix import matrix, steps_of
 from .page import prepare, write
-from .saved import save, to_continue
+from .saved import load, save, to_continue
 
 if TYPE_CHECKING:
     from ds4ref.runs.store import Store
@@ -122,9 +122,10 @@ def run(argv: Sequence[str]) -> int:
                  for at, e in enumerate(examinations, 1)]  # fmt: skip
         if len(examinations) > 1:
             heads = ("check", *(str(at) for at in range(1, len(examinations) + 1)), "")
-            table = [(row.name, *(line(cell.text) for cell in row.cells), "differ" if row.differ else "")
-                     for row in matrix(examinations)]  # fmt: skip
-            shown += ["", _left_aligned(heads, table)]
+            table = [
+                (line(row.name)[:40], *row.results, "differ" if row.differ else "") for row in matrix(examinations)
+            ]
+            shown += ["", _left_aligned(heads, table), "", *(f"next {line(step)}" for step in steps_of(examinations))]
         shown += [f"report       {path}" for path in written]
         result = examinations[0].summary()
         if len(examinations) > 1:
@@ -145,11 +146,12 @@ def _examined(
     secret   API key, kept out of the report
     """
     examinations: list[Examination] = []
+    earlier = load(args.out) if args.out else []
     for at, spec in enumerate(specs):
         if len(specs) > 1:
             say(PROG, f"target {at + 1} of {len(specs)}: {spec}")
         try:
-            examinations.append(_examine_one(args, spec, command, store, secret, examinations))
+            examinations.append(_examine_one(args, spec, command, store, secret, examinations, earlier))
         except Ds4Error as error:
             if len(specs) == 1 or isinstance(error, UsageError):
                 raise
@@ -160,9 +162,14 @@ def _examined(
 
 
 def _examine_one(
-    args: Namespace, spec: str, command: str, store: Store | None, secret: str, before: list[Examination]
-) -> Examination:
-    """Open target and model, and examine the target; ``before``: the examinations to save with it."""
+    args: Namespace, spec: str, command: str, store: Store | None, secret: str,
+    before: list[Examination], report: list[Examination],
+) -> Examination:  # fmt: skip
+    """Open target and model, and examine the target.
+
+    before  the examinations of earlier targets, to save with it
+    report  those of the report that was there when the command began
+    """
     from ds4ref.engine import Engine
     from ds4ref.nano.diagnostic import diagnostic_path
 
@@ -175,7 +182,7 @@ def _examine_one(
         options.pop("numerics", None)  # of the target
         with Engine.open(args.model or own, **options) as engine:
             case = ExamContext(target, engine, quick=args.quick, long=args.long, budget=args.budget, spec=spec)
-            earlier, says = to_continue(args.out, form_of(case, args.only)) if args.out else (None, "")
+            earlier, says = to_continue(report, form_of(case, args.only))
             if says:
                 say(PROG, says)
             if earlier is not None and earlier.finished:

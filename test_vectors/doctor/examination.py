@@ -159,6 +159,11 @@ class Examination:
         return answers([(stage.name, check) for stage, check in self.checks()])
 
     @property
+    def evidence(self) -> set[str]:
+        """Return the names of the stages that have something to show: those that ran."""
+        return {stage.name for stage in self.stages if stage.outcome is not Outcome.SKIPPED}
+
+    @property
     def limits(self) -> list[tuple[str, str]]:
         """Return the detection limits of the checks that found nothing wrong, as (names of the checks, limit)."""
         names: dict[str, list[str]] = {}

@@ -9,7 +9,7 @@ from typing import Any
 from ds4ref.console.page import Toned
 
 from ..finding import CAUSES, OPEN, Finding, Outcome
-from .causes import CLEAR, UNKNOWN, WRONG
+from .causes import CLEAR, UNKNOWN, VALUES, WRONG
 from .examination import Examination
 
 TONES = {Outcome.WRONG: "bad", Outcome.UNEXPLAINED: "bad", Outcome.FAILED: "bad", Outcome.OK: "good"}
@@ -24,20 +24,22 @@ SHOWN = ("identify",)
 class Row:
     """A row of the matrix.
 
-    name    name of the check, with its stage's
-    cells   a cell per target; its link goes to the evidence
-    differ  whether targets that were tested give different results
-    cause   whether the row is about a cause, not a check
+    name     name of the check, with its stage's
+    results  per target: value of its outcome, "" if it has no such check; of a cause, the answer
+    cells    the same for the page, with links to the evidence
+    differ   whether targets that were tested give different results
+    cause    whether the row is about a cause, not a check
     """
 
     name: str
+    results: tuple[str, ...]
     cells: tuple[Toned, ...]
     differ: bool
     cause: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON object for a report."""
-        return {"check": self.name, "results": [cell.text for cell in self.cells], "differ": self.differ}
+        return {"check": self.name, "results": self.results, "differ": self.differ}
 
 
 def marked(outcome: Outcome) -> Toned:
@@ -52,9 +54,9 @@ def matrix(examinations: Sequence[Examination]) -> list[Row]:
     for cause in CAUSES:
         each = [of[cause] for of in by_cause]
         known = {a.answer for a in each if a.answer != UNKNOWN}
-        cells = tuple(Toned(a.answer, ANSWERS[a.answer], a.says, a.stage and f"{at}-{a.stage}")
-                      for at, a in enumerate(each, 1))  # fmt: skip
-        rows.append(Row(cause, cells, len(known) > 1, cause=True))
+        cells = tuple(Toned(a.answer, ANSWERS[a.answer], a.says, f"{at}-{a.stage}" if a.stage in e.evidence else "")
+                      for at, (a, e) in enumerate(zip(each, examinations, strict=True), 1))  # fmt: skip
+        rows.append(Row(cause, tuple(VALUES[a.answer] for a in each), cells, len(known) > 1, cause=True))
     checked = [{(stage.name, check.name): (stage.title, check) for stage, check in e.checks()
               if stage.outcome is not Outcome.SKIPPED} for e in examinations]  # fmt: skip
     keys = sorted(dict.fromkeys(key for each in checked for key in each),
@@ -67,7 +69,8 @@ def matrix(examinations: Sequence[Examination]) -> list[Row]:
         tested = {
             (c.outcome, c.says if key[0] in SHOWN else "") for c in checks if c is not None and c.outcome not in OPEN
         }
-        rows.append(Row(f"{title}: {key[1]}", cells, len(tested) > 1))
+        results = tuple("" if c is None else c.outcome.value for c in checks)
+        rows.append(Row(f"{title}: {key[1]}", results, cells, len(tested) > 1))
     return rows
 
 
@@ -78,3 +81,8 @@ def _cell(stage: str, check: Finding | None, at: int) -> Toned:
     if stage in SHOWN:
         text = check.says if len(check.says) <= WIDTH else check.says[: WIDTH - 1] + "\u2026"
     return Toned(text, tone, check.says, f"{at}-{stage}")
+
+
+def steps_of(examinations: Sequence[Examination], most: int = 5) -> list[str]:
+    """Return the first next steps of every target, each with the target's number in front."""
+    return [f"{at}: {step}" for at, e in enumerate(examinations, 1) for step in e.steps[:most]]

@@ -10,10 +10,10 @@ from ds4ref.console.common import check_output
 from ds4ref.console.page import Listing, Page, Section, Table, Tokens, Toned, write_page
 from ds4ref.errors import DataError
 
-from ..finding import OPEN, Finding, Outcome, plain
+from ..finding import OPEN, Finding, plain
 from .changes import FEWEST
-from .examination import Examination, Stage
-from .matrix import ANSWERS, TONES, marked, matrix
+from .examination import Examination
+from .matrix import ANSWERS, TONES, marked, matrix, steps_of
 from .saved import save
 
 FILES = ("doctor.html", "doctor.md", "doctor.json")
@@ -58,8 +58,9 @@ def page_of_several(examinations: Sequence[Examination]) -> Page:
     sections = [
         Section("Side by side", [
             "Each cell links to its evidence. A row is marked where servers give different results.",
-            Table(("check", *heads, ""), rows), Listing(names),
+            Table(("check", *heads, ""), rows),
         ]),
+        *([Section("What to do next", [Listing(steps)])] if (steps := steps_of(examinations)) else []),
         *(Section(name, sections_of(e, f"{at}-"), False, f"{at}-top")
           for at, (name, e) in enumerate(zip(names, examinations, strict=True), 1)),
     ]  # fmt: skip
@@ -76,9 +77,9 @@ def sections_of(e: Examination, mark: str = "") -> list[Section]:
 
     ``mark``: put before the names of anchors, which must be unique in a page.
     """
-    causes = [(a.cause, Toned(a.answer, ANSWERS[a.answer], "", a.stage and f"{mark}{a.stage}"), a.says)
-              for a in e.answers]  # fmt: skip
-    stages = [(Toned(stage.title, "", stage.asks, f"{mark}{stage.name}" if shown(stage) else ""),
+    to = {name: f"{mark}{name}" for name in e.evidence}
+    causes = [(a.cause, Toned(a.answer, ANSWERS[a.answer], "", to.get(a.stage, "")), a.says) for a in e.answers]
+    stages = [(Toned(stage.title, "", stage.asks, to.get(stage.name, "")),
                marked(stage.outcome), stage.says, f"{stage.seconds:.1f}") for stage in e.stages]  # fmt: skip
     wrong = [f"{stage.title}, {check.name}: {check.says}" for stage, check in e.checks() if check.outcome.spoils]
     unseen = [f"{stage.title}, {check.name} ({check.outcome.words}): {check.says}" for stage, check in e.checks(*OPEN)]
@@ -92,15 +93,10 @@ def sections_of(e: Examination, mark: str = "") -> list[Section]:
         Section("Not tested", ["This report says nothing about these.", Listing(unseen)]) if unseen else None,
         Section("Detection limits of the passed checks", [Table((), e.limits)]) if e.limits else None,
         *(Section(stage.title, [stage.asks, *(section for check in stage.checks if (section := details(check)))],
-                  None, f"{mark}{stage.name}") for stage in e.stages if shown(stage)),
+                  None, f"{mark}{stage.name}") for stage in e.stages if stage.name in e.evidence),
         Section("Environment", [Table((), e.facts)]),
     ]  # fmt: skip
     return [section for section in sections if section]
-
-
-def shown(stage: Stage) -> bool:
-    """Return whether a stage has a section of its own."""
-    return stage.outcome is not Outcome.SKIPPED
 
 
 def changed(e: Examination) -> list[Any]:

@@ -65,15 +65,15 @@ def load(folder: str) -> list[Examination]:
         return []
 
 
-def to_continue(folder: str, form: dict[str, Any]) -> tuple[Examination | None, str]:
-    """Return (the examination in ``folder`` to continue or keep, a line that says what becomes of it).
+def to_continue(earlier: Sequence[Examination], form: dict[str, Any]) -> tuple[Examination | None, str]:
+    """Return (the one of ``earlier`` to continue or keep, a line that says what becomes of the report).
 
-    form  of the examination that is asked for
+    earlier  the examinations of the folder's report, when the command began
+    form     of the examination that is asked for
 
     An unfinished one of the same form is continued. A finished one is returned only from a report of several servers
     that as a whole is unfinished.
     """
-    earlier = load(folder)
     match = next((e for e in earlier if e.form == form), None)
     if not earlier:
         return None, ""
@@ -81,11 +81,11 @@ def to_continue(folder: str, form: dict[str, Any]) -> tuple[Examination | None, 
     if match is None:
         return (
             None,
-            f"{folder}: replacing the report of {earlier[0].target}{date and ', ' + date}: other target or options",
+            f"replacing the report of {earlier[0].target}{date and ', ' + date}: other target or options",
         )
     if match.finished and all(e.finished for e in earlier):
-        return None, f"{folder}: the report of {date} is finished: examining {match.target} again"
+        return None, f"the report of {date} is finished: examining {match.target} again"
     if match.finished:
-        return match, f"{folder}: {match.target} has been examined"
+        return match, f"{match.target} has been examined"
     done = sum(stage.done for stage in match.stages)
-    return match, f"{folder}: continuing {match.target}: {done} stages are done (remove {FILE} to start anew)"
+    return match, f"continuing {match.target}: {done} stages are done (remove {FILE} to start anew)"

@@ -39,13 +39,14 @@ class Asker:
 
     refused   setting -> why
     requests  number of requests sent
+    answered  number of requests that were answered
     """
 
     def __init__(self, target: Target, limit: Limit):
         self.target, self.limit = target, limit
         self.http = target.kind == "http"
         self.refused: dict[str, str] = {}
-        self.requests = 0
+        self.requests = self.answered = 0
         self._fields: dict[str, dict[str, Any]] = {}
         self._no_usage = self._no_counter = False
 
@@ -96,6 +97,7 @@ class Asker:
         self.requests += 1
         answer = target.complete(Request(prompt, tokens, top_logprobs=top, cancel=self.limit))
         self.limit.check()
+        self.answered += 1
         return answer
 
     def _asking(self, setting: str) -> HttpTarget | None:

@@ -84,7 +84,7 @@ def run(argv: Sequence[str]) -> int:
         if live:
             sys.stderr.write("\r\x1b[K")
     served = work.served
-    if not work.asker.requests or not any(each.odds for each in served.properties.values()):
+    if not work.asker.answered:
         raise DataError("no request was answered: nothing could be identified")
     wrong = [f"{name} is {served.value(name)}, not {value}" for name, value in args.expect
              if served.value(name) not in (None, value)]  # fmt: skip

@@ -58,10 +58,8 @@ class Manner:
 
     @property
     def prior(self) -> float:
-        """Return its probability before anything is measured."""
-        return ((0.7 if self.thinks else 0.3) * {"low": 0.3, "high": 0.5, "max": 0.2}[self.effort]
-                * (0.85 if self.switch else 0.15) * (0.85 if self.efforts else 0.15)
-                * (0.3 if self.caps else 0.7))  # fmt: skip
+        """Return its probability before anything is measured: each default is as likely as another."""
+        return (0.7 if self.switch else 0.3) * (0.7 if self.efforts else 0.3) * (0.3 if self.caps else 0.7)
 
 
 _YES = (True, False)

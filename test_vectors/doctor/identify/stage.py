@@ -228,7 +228,10 @@ class Identification:
         elif not reasons["default"] and reasons.get("on"):
             log -= math.log(20)
             says.append("the answer has no reasoning, with thinking on it has")
-        posterior.weigh(lambda template, manner, bos: log if manner.thinks else 0.0, 0.0)
+        switched = (
+            math.log(20) if steady and {"on", "off"} <= answers.keys() and answers["on"] != answers["off"] else 0.0
+        )
+        posterior.weigh(lambda t, m, bos: (log if m.thinks else 0.0) + (switched if m.switch else 0.0), 0.0)
         return "; ".join(says)
 
     def _escaping(self) -> None:

@@ -17,7 +17,7 @@ from ds4ref.targets import Delta
 FEWEST = 24
 """Number of events of a stream from which its timing is judged."""
 BURST = 0.2
-"""A gap shorter than this part of the upper quartile of gaps joins a token to the one before it."""
+"""A gap shorter than this part of the mean gap joins a token to the one before it."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,7 @@ class Stream:
     def joined(self) -> list[bool]:
         """Return for each event but the first whether it arrived in a burst with the one before it."""
         gaps = [b - a for a, b in zip(self.times, self.times[1:], strict=False)]
-        usual = statistics.quantiles(gaps, n=4)[2] if len(gaps) > 1 else 0.0
-        return [gap < BURST * usual for gap in gaps]
+        return [gap < BURST * statistics.mean(gaps) for gap in gaps]
 
 
 def drafts(streams: Sequence[Stream]) -> tuple[dict[str, float], str]:

@@ -1,0 +1,198 @@
+"""What a server is identified as, by counts, streams and refusals; nothing is claimed that they do not show."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+import random
+
+import pytest
+
+from ds4ref.targets import Delta, Message, Usage, open_target
+from ds4ref.test_vectors import cli
+from ds4ref.test_vectors.doctor.identify import context, timing
+from ds4ref.test_vectors.doctor.identify.context import Reply
+from ds4ref.test_vectors.doctor.identify.posterior import Posterior
+from ds4ref.test_vectors.doctor.identify.shapes import BASE, SYSTEM, TEMPLATES, TURNS, Shape, lengths_of
+from ds4ref.test_vectors.doctor.identify.stage import Identification
+from ds4ref.test_vectors.doctor.limits import Limit
+from ds4ref.test_vectors.doctor.served import Property, Served
+from ds4ref.text.official import PROFILES
+from ds4ref.text.protocol import SYSTEM as SYSTEM_TOKEN
+
+from .paper import Paper
+
+PROFILE = {"may": None, **PROFILES}
+
+
+@pytest.fixture(scope="module")
+def tokenizer(engine):
+    known = copy.copy(engine.tokenizer)
+    known._special_ids = {**known._special_ids, SYSTEM_TOKEN: 2}
+    return known
+
+
+def identified(paper: Paper, known: bool = True, quick: bool = True) -> tuple[Served, Identification]:
+    with paper as url, open_target(url, attempts=1) as target:
+        work = Identification(target, Limit(60), None, {"ours": paper.tokenizer} if known else {}, quick=quick)
+        return work.run(), work
+
+
+# ------------------------------------------------------------------------------------------------------ templates
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["tokenizer", "no tokenizer"])
+@pytest.mark.parametrize("fault", ["", "one more", "refuses", "ignores", "control"])
+@pytest.mark.parametrize("name", PROFILE)
+def test_the_template_and_its_defaults(tokenizer, name: str, fault: str, known: bool) -> None:
+    """Whatever the fault, no claim is wrong; without one, all is told that counts can tell."""
+    thinks, effort = {"may": (False, "max"), "0731": (True, "low"), "v4.1": (True, "max")}[name]
+    paper = Paper(tokenizer, PROFILE[name], thinks, effort)
+    if fault == "one more":
+        paper.counted = lambda count: count + 1
+    elif fault == "refuses":
+        paper.refuses = ("chat_template_kwargs", "thinking")
+    elif fault == "ignores":
+        paper.ignores = ("thinking", "reasoning_effort", "chat_template_kwargs")
+    elif fault == "control":
+        paper.tokenizer = copy.copy(tokenizer)
+        paper.tokenizer.encode = tokenizer.encode_rendered
+    served, work = identified(paper, known)
+    want = {"profile": name, "effort": effort, "thinking": "on" if thinks else "off", "bos": "1",
+            "escaping": "control" if fault == "control" else "text", "drafts": None, "context": None}  # fmt: skip
+    claims = {key: served.value(key) for key in want}
+    wrong = {key: value for key, value in claims.items() if value not in (None, want[key])}
+    assert not wrong, served[next(iter(wrong))].to_json()
+    # without settings that have an effect, May's "max" or 0731's "low" may be anything
+    if fault not in ("refuses", "ignores"):
+        assert claims["profile"] == name, served["profile"].to_json()
+        assert claims["effort"] == effort and claims["thinking"] == want["thinking"] and claims["escaping"]
+    assert bool(known) == (served.value("tokenizer") == "ours") and work.asker.requests < 50
+
+
+def test_another_template_is_unknown_and_never_the_nearest(tokenizer) -> None:
+    def chatml(messages, mode):
+        text = "".join(f"<|im_start|>{m['role']}\n{m['content']}<|im_end|>\n" for m in messages)
+        return tokenizer.encode(text + "<|im_start|>assistant\n")
+
+    def effort(messages, mode):
+        """May's form with an effort text of its own."""
+        ids = Paper(tokenizer).ids({"messages": messages, "thinking": {"type": "disabled"}})
+        return ids[:1] + tokenizer.encode("Think hard. " * {"none": 0, "low": 1, "high": 5, "max": 9}[mode]) + ids[1:]
+
+    for render, known in itertools.product((chatml, effort), (True, False)):
+        served, _ = identified(Paper(tokenizer, render=render), known)
+        assert served.value("profile") == "unknown", (render.__name__, known, served["profile"].to_json())
+        assert {served.value(name) for name in ("bos", "effort")} == {None}
+
+
+def test_nothing_is_claimed_where_counts_vary_or_are_missing(tokenizer) -> None:
+    rng = random.Random(1)
+    for counted in (lambda count: None, lambda count: count + rng.randrange(40)):
+        served, _ = identified(Paper(tokenizer, PROFILES["0731"], counted=counted))
+        claims = {name: served.value(name) for name in ("profile", "bos", "effort", "checkpoint")}
+        assert set(claims.values()) <= {None, "unknown"}, claims
+
+
+def test_a_double_bos_is_told_from_a_count_that_is_off_by_one(tokenizer) -> None:
+    known = lengths_of(tokenizer)
+    for plain, value in ((1, "2"), (3, "1"), (2, None), (None, None)):
+        posterior = Posterior(TEMPLATES, known)
+        for shape, setting, count in ((BASE, "off", 6), (SYSTEM, "off", 7), (TURNS, "off", 12), (BASE, "max", 6)):
+            posterior.observe(shape, setting, count)
+        if plain is not None:
+            posterior.plain(plain, 1)
+        told = Property("bos", posterior.odds(lambda t, m, bos, offset: str(bos)))
+        assert told.value == value, (plain, told.to_json())
+
+
+def test_one_wrong_count_of_a_certain_shape_refutes_every_known_template(tokenizer) -> None:
+    posterior = Posterior(TEMPLATES, lengths_of(tokenizer))
+    posterior.observe(BASE, "off", 5)
+    posterior.observe(Shape("more", (Message("user", "ab"),)), "off", 5 + len(tokenizer.encode("ab")) + 1)
+    assert Property("profile", posterior.profile).value == "unknown"
+
+
+def test_a_name_that_the_counts_contradict_is_reported_and_not_used(tokenizer) -> None:
+    names = ("deepseek-v4-flash-0731", "deepseek-v4.1", "served")
+    for name in names:
+        served, work = identified(Paper(tokenizer, model=name), quick=False)
+        assert served.value("profile") == "may" and served.value("context") == "3000"
+        assert len(work.contradictions) == (name != "served"), work.contradictions
+        assert work.claims["context_length"] == 3000
+
+
+# ------------------------------------------------------------------------------------------------------ streams
+
+
+def stream(bursts: list[int], step: float = 0.02, jitter: float = 0.0, seed: int = 1, words: str = "") -> timing.Stream:
+    """A stream with so many pieces in each burst."""
+    rng, now, times = random.Random(seed), 0.0, list[float]()
+    for size in bursts:
+        now += step + rng.uniform(0, jitter)
+        times += [now + 1e-4 * i for i in range(size)]
+    text = (words or "one two three four ").split()
+    return timing.Stream(tuple(f"{text[i % len(text)]} " for i in range(len(times))), tuple(times), len(times))
+
+
+def told(*streams: timing.Stream) -> str | None:
+    return Property("drafts", timing.drafts(streams)[0]).value
+
+
+def test_drafts_are_bursts_that_come_again() -> None:
+    rng = random.Random(2)
+    accepted = [rng.choice((1, 1, 2, 3, 4)) for _ in range(40)]
+    assert told(stream(accepted, jitter=0.01), stream(accepted, jitter=0.01, seed=2)) == "on"
+    assert told(stream([1] * 90, jitter=0.01), stream([1] * 90, jitter=0.01, seed=2)) == "off"
+    network = [[rng.choice((1, 1, 1, 2)) for _ in range(90)] for _ in range(2)]
+    assert told(*(stream(each[:70], jitter=0.01, seed=i) for i, each in enumerate(network))) != "on"
+    assert told(stream([4] * 20), stream([4] * 20)) is None, "sent in fours, or drafts that are always right"
+    assert told(stream([1] * 10), stream([1] * 10)) is None and told(stream([1] * 90)) is None
+    alone = " ".join(f"w{i}" for i in range(90))
+    assert told(stream([1] * 90, words=alone), stream([1] * 90, words=alone, seed=2)) is None, "nothing to look up"
+
+
+def test_a_stream_keeps_what_is_shown() -> None:
+    deltas = [Delta("a", time=0.1), Delta(reasoning="b", time=0.2), Delta(time=0.3),
+              Delta("", (), 0.4, "length", Usage(3, 7))]  # fmt: skip
+    assert timing.Stream.of(deltas) == timing.Stream(("a", "b"), (0.1, 0.2), 7)
+
+
+# ------------------------------------------------------------------------------------------------------ context
+
+
+@pytest.mark.parametrize("says, limit", [
+    ("Prompt has {n} tokens, but the configured context size is 8192 tokens", 8192),
+    ("This model's maximum context length is 8,192 tokens. However, you requested {n} (1 in the completion)", 8192),
+    ('{{"code":400,"message":"request ({n} tokens) exceeds the available context size (8192 tokens)"}}', 8192),
+    ("too long", None),
+    ("between 8000 and 8192: {n}", None),
+])  # fmt: skip
+def test_the_limit_is_the_number_that_refusals_share(says: str, limit: int | None) -> None:
+    replies = context.probe(
+        lambda n: Reply(n, n) if n < 8192 else Reply(n, refusal=says.format(n=n)), 10**6, lambda: False
+    )
+    assert [reply.size for reply in replies] == [4000, 20000, 25000]
+    assert context.limit_of(replies)[0] == limit
+
+
+def test_prompts_that_are_cut_show_the_limit_as_well() -> None:
+    replies = context.probe(lambda n: Reply(n, min(n, 4096)), 100_000, lambda: False)
+    assert context.limit_of(replies)[0] == 4096
+    assert context.limit_of([Reply(4000, 4000), Reply(20000)]) == (None, "at least 4000")
+
+
+# ------------------------------------------------------------------------------------------------------ the command
+
+
+def test_the_command(tokenizer, capsys) -> None:
+    with Paper(tokenizer, PROFILES["0731"]) as url:
+        for expect, code in (("profile=0731", 0), ("profile=may", 1), ("quantization=Q4_K", 0)):
+            assert cli.main(["identify", url, "--quick", "--json", "--expect", expect]) == code
+            result = json.loads(capsys.readouterr().out)
+            assert result["properties"]["profile"]["value"] == "0731" and bool(result["unexpected"]) == bool(code)
+        assert cli.main(["identify", url, "--quick"]) == 0
+        assert "cannot tell: no hypothesis has the needed probability of 0.95" in capsys.readouterr().out
+    assert cli.main(["identify", url, "--attempts", "1"]) == 1 and "no request was answered" in capsys.readouterr().err
+    assert cli.main(["identify", url, "--expect", "size=1"]) == 2 and "the names are profile" in capsys.readouterr().err

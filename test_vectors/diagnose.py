@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from .diagnosis import Diagnosis, Signatures
 
-NOT_DEEPSEEK = ("only DeepSeek V4 has a library of known mistakes; this model was compared with rounding sets and with "
-                "mistakes of prompt, template and output")  # fmt: skip
+NOT_DEEPSEEK = ("only DeepSeek V4 has a library of known mistakes; this model was compared with rounding sets, wrong "
+                "keys of its file, and mistakes of prompt, template and output")  # fmt: skip
 TYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
 USUAL = 250
 """Number of candidates in a search that does not end early, for the progress display."""
@@ -44,7 +44,8 @@ Verdicts: a rounding set (exact, qat, ds4, llama.cpp, bfloat16, ...): no mistake
 mistake; "unknown": nothing known explains the numbers; "broken": some numbers are missing or not finite.
 Exit code 0 only for a rounding set (--allow-undecided: also for "undecided").
 
-DeepSeek V4 is compared with all known mistakes; dense models with rounding sets and mistakes of prompt and output."""
+DeepSeek V4 is compared with all known mistakes; dense models with rounding sets, wrong keys of their file, and
+mistakes of prompt and output."""
 
 
 def run(argv: Sequence[str]) -> int:
@@ -141,6 +142,7 @@ def run_diagnosis(
     """
     from .diagnosis import Signatures
     from .diagnosis import diagnose as explain
+    from .diagnosis.columns import thinned
 
     findings = preflight(seen)
     useless = refused(findings)
@@ -153,7 +155,8 @@ def run_diagnosis(
             line.label = f"trying {doing}"
             line(done, max(done, USUAL))
 
-        library, tokenizer = Signatures(engine, seen.ids.tolist()), tokenizer_of(engine)
+        whole, (seen, columns) = seen, thinned(seen, engine.shape.vocab)
+        library, tokenizer = Signatures(engine, seen.ids.tolist(), columns), tokenizer_of(engine)
         bos = None if tokenizer is None else tokenizer.bos
 
         def explained(part: Observation) -> Diagnosis:
@@ -167,7 +170,7 @@ def run_diagnosis(
     result.notes += [finding.says for finding in findings if finding.name != "storage"]
     if not library.runner.own:
         result.notes.append(NOT_DEEPSEEK)
-    _show_tokens(engine, library, seen, result)
+    _show_tokens(engine, library, whole, result)
     if result.verdict == "fault" and their_model is None:
         result.next.append("if that engine reads a file other than -m: --their-model FILE shows whether the file or "
                            "the engine is wrong")  # fmt: skip
@@ -213,7 +216,7 @@ def _of_their_file(
     with Opened.open(path, backend=engine.backend, threads=1) as other:
         if other.shape.vocab != engine.shape.vocab:
             raise DataError(f"{path} has a vocabulary of {other.shape.vocab}, ours has {engine.shape.vocab}")
-        there = Signatures(other, seen.ids.tolist())
+        there = Signatures(other, seen.ids.tolist(), library.columns)
         theirs = explain(there, seen, bos)
         if not theirs.clean:
             return None, f"their engine is also wrong on its own file: {theirs.fault or theirs.verdict}"
@@ -236,7 +239,8 @@ def _show_tokens(engine: Engine, library: Signatures, seen: Observation, result:
         return f"{raw!r} ({token})"
 
     r = int(np.searchsorted(seen.rows, first))
-    ours = library.get(result.mode).logprobs[first]
+    ours = np.full(engine.shape.vocab, -np.inf)
+    ours[slice(None) if library.columns is None else library.columns] = library.get(result.mode).logprobs[first]
     theirs = np.where(np.isnan(seen.logprobs[r]), -np.inf, seen.logprobs[r])
     best = int(theirs.argmax())
     token = best if seen.support is None else int(seen.support[r, best])

@@ -16,6 +16,7 @@ from ds4ref.errors import TargetError, TextError, UsageError
 from ds4ref.nano.diagnostic import PROMPTS
 from ds4ref.nano.prose import prose
 from ds4ref.targets import Ability, Prompt, Request, Step, Target
+from ds4ref.text.chat import text_start
 from ds4ref.text.prompts import encode_chat_prompt
 from ds4ref.text.tokenizer import Tokenizer
 from ds4ref.text.vocabulary import ids_by_bytes
@@ -100,12 +101,15 @@ def elicit(
         text = _text(engine, prompt)
         if chat:
             target.require(Ability.CHAT, needed_for="diagnose --chat")
+            if not (engine.tokenizer.renders or engine.tokenizer.chats):
+                raise UsageError("the model file has no chat template, so what a chat becomes is not known")
             request, tokens = Prompt.chat(text), encode_chat_prompt(engine.tokenizer, "", text, "none")
         else:
-            request, tokens = Prompt.plain(text), engine.tokenizer.encode(text)
+            start = text_start(engine.tokenizer, text)
+            request, tokens = Prompt.plain(text), start + engine.tokenizer.encode(text)
             if target.can(Ability.SCORE):
                 try:
-                    return _echoed(engine, tokens, target.score_text(text, top), early)
+                    return _echoed(engine, tokens, target.score_text(text, top), early, len(start))
                 except TargetError:
                     target.require_raw_text()  # no echo here: continue the text instead
     answer = target.complete(Request(request, GENERATED, top_logprobs=top, cancel=cancel))
@@ -142,14 +146,14 @@ def _check_vocabulary(known: dict[bytes, int], steps: Sequence[Step]) -> None:
         )
 
 
-def _echoed(engine: Engine, tokens: list[int], steps: list[Step], early: bool) -> Observation:
-    """Make an observation from the echo ``steps`` of a text that our tokenizer splits into ``tokens``.
+def _echoed(engine: Engine, ids: list[int], steps: list[Step], early: bool, start: int = 0) -> Observation:
+    """Make an observation from the echo ``steps`` of a text that our tokenizer splits into ``ids``.
 
-    The distribution after position t is in the next token's step, or if ``early`` in its own. A BOS token that the
-    server added is dropped. If the server splits the text differently, only positions at which a token ends in both
-    remain.
+    The first ``start`` ids, such as BOS, are not of the text. The distribution after position t is in the next token's
+    step, or if ``early`` in its own. A BOS token that the server added is dropped. If the server splits the text
+    differently, only positions at which a token ends in both remain.
     """
-    known, tokenizer = ids_by_bytes(engine.tokenizer), engine.tokenizer
+    known, tokenizer, tokens = ids_by_bytes(engine.tokenizer), engine.tokenizer, ids[start:]
     _check_vocabulary(known, steps)
     echoed = [step for step in steps if step.token.raw]
     text, theirs = tokenizer.decode(tokens), b"".join(step.token.raw for step in echoed)
@@ -160,7 +164,7 @@ def _echoed(engine: Engine, tokens: list[int], steps: list[Step], early: bool) -
     ends = {int(end): t for t, end in enumerate(np.cumsum([len(tokenizer.token_bytes(t)) for t in tokens]))}
     until = np.cumsum([len(step.token.raw) for step in echoed]).tolist()
     listed = zip(until, echoed, strict=True) if early else zip(until, echoed[1:], strict=False)
-    return from_top(tokens, [_entry(known, ends[at], step) for at, step in listed if at in ends])
+    return from_top(ids, [_entry(known, start + ends[at], step) for at, step in listed if at in ends])
 
 
 def _continued(engine: Engine, tokens: list[int], steps: Sequence[Step]) -> Observation:

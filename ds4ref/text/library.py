@@ -158,16 +158,16 @@ def of_checkpoint(checkpoint: Checkpoint) -> LibraryTokenizer:
                             adds_bos=_adds_bos(table, settings, ends["bos_token"]))  # fmt: skip
 
 
-def of_gguf(source: TensorSource) -> LibraryTokenizer:
+def of_gguf(source: TensorSource, other: str = "") -> LibraryTokenizer:
     """Open the byte-level tokenizer of a GGUF file, with its chat template.
 
-    ``tokenizer.ggml.pre`` names its pre-tokenizer, one of ``pretokenizers.RULES``. Raise TextError if the file has no
-    usable tokenizer of this kind.
+    ``tokenizer.ggml.pre`` names its pre-tokenizer, one of ``pretokenizers.RULES``; ``other``: name to use instead.
+    Raise TextError if the file has no usable tokenizer of this kind.
     """
     where, keys = f"{source.path}: its tokenizer", VocabularyKeys(source)
     if keys.value("model", ("string",), "") != "gpt2":
         raise TextError(f"{source.path}: no supported tokenizer.ggml.model: this file has no tokenizer")
-    pre, stored = keys.value("pre", ("string",), "default"), keys.read()
+    pre, stored = other or keys.value("pre", ("string",), "default"), keys.read()
     rule = RULES.get(pre)
     if rule is None:
         raise TextError(f"{where} has tokenizer.ggml.pre {pre[:40]!r}, which is not supported")

@@ -21,6 +21,7 @@ from ..archs.dense.forward import Model as DenseModel
 from ..backends import private_backend
 from ..engine import Engine
 from ..session.session import Session
+from .dense import dense_families
 from .families import FAMILIES, Family
 from .faults import Fault
 from .library import applicable
@@ -36,9 +37,6 @@ flip roundings that no correct build flips, and would hide bugs of that size."""
 
 SMALL = 256 << 20
 """Bytes of weights below which a pass is too short to share among threads, so that several passes run in parallel."""
-
-ANYWHERE = frozenset({"embed", "result_output"})
-"""Ops and intermediates that every architecture has: families of faults that change only these fit any model."""
 
 _NOISY = frozenset({"attn_norm", "ffn_norm", "KVnorm", "q_lora_norm", "result_norm"})
 
@@ -120,6 +118,8 @@ class Runner:
         self.many = engine.backend == "cpu" and engine.threads > 1 and size < SMALL
         self.own = isinstance(engine.model, Model)
         """Whether the model is DeepSeek V4, the architecture whose faults are in ``LIBRARY``."""
+        self.usual = () if self.own else ("llama.cpp",)
+        """Rounding sets beside our modes that engines of this model usually have."""
         self._models: dict[tuple[str, int], Any] = {}
         self._own = threading.local()
 
@@ -129,7 +129,7 @@ class Runner:
 
     def families(self) -> dict[str, Family]:
         """Return the families of faults that apply to this model's architecture, by name."""
-        return {name: each for name, each in FAMILIES.items() if self.own or _general(each)}
+        return dict(FAMILIES) if self.own else dense_families(self.engine.model)
 
     def sets(self) -> list[str]:
         """Return the names of the rounding sets that differ for this model: a dense decoder has no FP8 cache and no
@@ -137,7 +137,11 @@ class Runner:
         if self.own:
             return list(ROUNDING)
         kept: dict[Any, str] = {}
+        # llama.cpp rounds as our mode ds4 does, except inputs of 16-bit matrices: then ds4 is no set of its own
+        same = () if self.formats & {"F16", "BF16"} else ("ds4", "int8", "int8_kv_f16")
         for name, each in ROUNDING.items():
+            if name in same:
+                continue
             kept.setdefault((each.numerics.act_quant, self._kv_f16(name), each.begin), name)
         return list(kept.values())
 
@@ -191,11 +195,6 @@ class Runner:
                 made.numerics = made.numerics._replace(kv_f16=self._kv_f16(mode))
             made.steering = model.steering
         return self._models[key]
-
-
-def _general(family: Family) -> bool:
-    touched = family.fault(2.0).touches
-    return bool(touched) and touched <= ANYWHERE
 
 
 def code_files() -> list[Path]:

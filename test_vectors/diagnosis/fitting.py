@@ -30,6 +30,8 @@ TINY = 1e-3
 """Relative change of a parameter that measures its slope (effect per change); float noise is 1/100 of the effect."""
 OUTWARD, FARTHEST = 4.0, 4
 """Factor between values that are tried beyond the end of a logarithmic grid, and their largest number."""
+IDLE = 0.98
+"""Factor by which the distance must fall within two rounds of a fit, else it ends."""
 ALIGNED = 0.7
 """Smallest cosine between the observed difference and a parameter's effect at which the parameter is suspected; that of
 unrelated differences of several hundred numbers reaches 0.3."""
@@ -181,6 +183,7 @@ def _smooth(case: Case, mode: str, family: Family, start: float) -> Candidate:
     if not any(np.isclose(centre, a) for a in grid):  # suggested by the slope, so only off as effects are not linear
         right = family.neutral(case.library.engine.shape)
         gap = min(gap, max(abs(centre - float(into(right))) / 8, 1e-4)) if right > 0 or not family.log else gap
+    idle, before = 0, np.inf
     for turn in range(ROUNDS + 2):
         # far from the right value, only at a few early positions do the numbers change smoothly with the value
         which = 2 if turn < 4 else 0
@@ -193,6 +196,10 @@ def _smooth(case: Case, mode: str, family: Family, start: float) -> Candidate:
         bend = ys[0] - 2 * ys[1] + ys[2]
         step = 0.5 * (ys[0] - ys[2]) / bend * gap if bend > 0 else (-gap if ys[0] < ys[2] else gap)
         step = float(np.clip(step, -2 * gap, 2 * gap))
+        least = min(point[0] for point in points.values())
+        idle, before = (idle + 1 if least > IDLE * before else 0), least
+        if idle == 2:  # what remains is not due to the parameter
+            break
         if coarse and gap <= REACH:
             break
         centre += step
@@ -203,13 +210,17 @@ def _smooth(case: Case, mode: str, family: Family, start: float) -> Candidate:
     width = min(width, 20.0) if family.log else width
     low, high = float(back(best - width)), float(back(best + width))
     value = float(back(best))
-    # constants are usually round numbers: prefer one inside the interval if it fits better
+    # constants are usually round numbers: prefer one inside the interval if it fits better, or where a set quantizes,
+    # if it does not fit clearly worse
+    slack = 1.0 if coarse else 0.0
     for digits in range(1, 5):
         near = float(f"{value:.{digits}g}")
         if low <= near <= high and near != family.neutral(case.library.engine.shape):
             (rounded,) = case.computed([case.member(mode, family, near)])
-            if rounded.fit.score > chosen.fit.score:
+            if rounded.fit.score > chosen.fit.score - slack:
                 chosen, value = rounded, near
+                if coarse:
+                    break
     return _with(case, chosen, family, value, low, high)
 
 

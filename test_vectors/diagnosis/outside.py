@@ -10,9 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ds4ref.variants.families import FAMILIES
+
 from ..observation import Observation, log_softmax
 from .prompts import MISTAKES, PromptBug, places
-from .signatures import Signatures
+from .signatures import Pass, Signatures
 
 COVERED = 0.8
 """A mistake in the prompt is a candidate only if it predicts at least this share of the observed rows."""
@@ -55,7 +57,13 @@ def _shifted(by: int) -> Make:
 
 
 def _columns(by: int) -> Make:
-    return lambda library, mode, seen: np.roll(library.get(mode).logprobs, by, axis=1)
+    def make(library: Signatures, mode: str, seen: Observation) -> np.ndarray:
+        out = np.roll(library.get(mode).logprobs, by, axis=1)
+        if library.columns is not None:
+            out[:, library.columns - np.roll(library.columns, by) != by] = np.nan
+        return out
+
+    return make
 
 
 def _scaled(library: Signatures, mode: str, seen: Observation) -> np.ndarray:
@@ -75,6 +83,9 @@ def _scaled(library: Signatures, mode: str, seen: Observation) -> np.ndarray:
     slope = float((mine * theirs).sum() / max((mine**2).sum(), 1e-9)) if use.any() else 1.0
     if not 0.1 < slope < 10 or abs(slope - 1) < 0.01:
         return np.full_like(rows, np.nan)
+    if library.columns is not None:
+        fault = FAMILIES["logit_scale"].fault(round(slope, 4))
+        return library.of(Pass(mode, (fault,), fault.name)).logprobs
     return log_softmax(rows * slope).astype(np.float32)
 
 
@@ -103,10 +114,20 @@ def _misread(mistake: PromptBug) -> Make:
     return make
 
 
+def _after(make: Make) -> Make:
+    """Return a function that predicts only tokens generated after a prompt, which was sent as text."""
+
+    def generated(library: Signatures, mode: str, seen: Observation) -> np.ndarray:
+        return make(library, mode, seen) if seen.rows[0] else np.full((len(library.ids), 1), np.nan)
+
+    return generated
+
+
 def outside_bugs(library: Signatures, bos: int | None) -> list[OutsideBug]:
     """Return the mistakes that are possible for this model and these tokens; ``bos``: id of the BOS token, None if the
     file has no tokenizer."""
-    every = [
+    every = [OutsideBug(bug.name, bug.says, _after(_misread(bug))) for bug in library.prompt_keys]
+    every += [
         OutsideBug("first_token_dropped", "first token of the prompt missing", _first_dropped),
         OutsideBug("rows_late", "each row holds the distribution of the token before", _shifted(1)),
         OutsideBug("rows_early", "each row holds the distribution of the token after", _shifted(-1)),

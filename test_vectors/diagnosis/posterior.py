@@ -222,7 +222,7 @@ class Posterior:
         here = projection(self.case.values, narrower, c.rows, weight)
         spread = max(float(usual.std(ddof=1)), 0.01) * np.sqrt(1 + 1 / len(usual))
         mean = float(usual.mean())
-        return mean > LIMIT * spread and here > 0.5 and abs(here - mean) < limit * spread + 0.1 * mean
+        return mean > LIMIT * spread and here > 0.5 * min(mean, 1.0) and abs(here - mean) < limit * spread + 0.1 * mean
 
     # --- the beginning
 

@@ -88,7 +88,7 @@ class Search:
     def stages(self) -> Iterator[None]:
         """Compute candidates, likeliest explanations first; yield after each stage."""
         self._sets(["exact"])
-        near = self._nearest_set()
+        near = self._usual() or self._nearest_set()
         if near == "exact":
             self._library("exact")
             yield
@@ -194,6 +194,13 @@ class Search:
             self._say(f"rounding {', '.join(new) if len(new) < 3 else 'sets'}")
         self.case.library.ahead(Pass(mode, noise=i) for mode in new for i in (None, *range(REPLICAS)))
         self._add(self.case.clean(mode) for mode in new)
+
+    def _usual(self) -> str | None:
+        """Return the rounding set beside our modes that such engines usually have, if it explains the data; else
+        None."""
+        self._sets(self.case.library.runner.usual)
+        answer = self.posterior.answer()
+        return None if answer is None else answer.mode
 
     def _nearest_set(self) -> str:
         """Return the rounding set to which the data is clearly nearer than to "exact", else "exact".
@@ -327,7 +334,8 @@ class Search:
         self.fitted.add(mode)
         clean, coarse = self._clean(mode), ROUNDING[mode].coarse
         library = self.case.library
-        families = [library.families[name] for name in (FAMILIES if only is None else only) if name in library.families]
+        known = FAMILIES if library.runner.own else library.families
+        families = [library.families[name] for name in (known if only is None else only) if name in library.families]
         self._say(f"constants in {mode}")
         tried = self._add(fitting.nearest(self.case, mode, families))
         best: dict[str, Candidate] = {}

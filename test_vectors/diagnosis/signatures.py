@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +29,9 @@ from ds4ref.nano.cache import cache_dir
 from ds4ref.variants import MODE_NAMES, Fault, Runner, code_digest
 from ds4ref.variants.runner import AnyFault
 
+from ..elicit import tokenizer_of
 from ..observation import log_softmax
+from .prompts import PromptBug
 
 REPLICAS = 8
 """Number of runs with float noise per compared candidate; their differences are what correct engines may differ by."""
@@ -44,7 +46,7 @@ MEMORY_LIMIT = 256 << 20
 class Signature:
     """Result of one run of the model.
 
-    logprobs  (T, V) float32
+    logprobs  (T, V) float32, or (T, K) of the library's ``columns``
     margin    (T,) how near the token's closest top-k decision was to a tie; 0 is a tie
     """
 
@@ -80,23 +82,40 @@ class Pass:
 
 
 class Signatures:
-    """Cached runs of one model on one token list."""
+    """Cached runs of one model on one token list.
 
-    def __init__(self, engine: Engine, ids: Sequence[int]):
-        self.engine, self.ids = engine, np.asarray(ids, np.int32)
+    columns  ids of the tokens whose log probabilities are kept, ascending (``columns.thinned``); None: all
+    """
+
+    def __init__(self, engine: Engine, ids: Sequence[int], columns: np.ndarray | None = None):
+        self.engine, self.ids, self.columns = engine, np.asarray(ids, np.int32), columns
         self.runner = Runner(engine)
         self.families = self.runner.families()
         """Families of faults (wrong constants) that are possible in this model, by name."""
         self.sets = self.runner.sets()
         """Names of the rounding sets that give different numbers for this model."""
-        self.modes = [name for name in MODE_NAMES if name in self.sets]
+        self.modes = [name for name in (*MODE_NAMES, *self.runner.usual) if name in self.sets]
         key = hashlib.sha256()
         key.update(f"{_model(engine)} {code_digest()} {engine.backend}".encode() + self.ids.tobytes())
+        key.update(b"" if columns is None else columns.tobytes())
         self._folder = cache_dir() / "signatures" / key.hexdigest()[:24]
         self._memory: dict[str, Signature] = {}
         self._bytes = 0
         self._coming: dict[str, Future[Signature]] = {}
         self._pool: ThreadPoolExecutor | None = None
+
+    @cached_property
+    def prompt_keys(self) -> list[PromptBug]:
+        """Mistakes in the keys of the model's tokenizer; none for DeepSeek V4, or without a tokenizer."""
+        from .prompt_keys import prompt_keys
+
+        tokenizer = None if self.runner.own else tokenizer_of(self.engine)
+        return [] if tokenizer is None else prompt_keys(self.engine, tokenizer)
+
+    @property
+    def width(self) -> int:
+        """Return the number of log probabilities that are kept of each token."""
+        return self.engine.shape.vocab if self.columns is None else len(self.columns)
 
     def faults(self, mode: str) -> list[Fault]:
         """Return the known faults that can change the numbers on these tokens in rounding set ``mode``."""
@@ -159,7 +178,17 @@ class Signatures:
             tokens, run.mode, run.faults, noise, run.since, LOUD if run.louder else 1.0, beside
         )
         with np.errstate(all="ignore"):
-            return Signature(log_softmax(logits).astype(np.float32), margin.astype(np.float32))
+            return Signature(self._logprobs(logits), margin.astype(np.float32))
+
+    def _logprobs(self, logits: np.ndarray) -> np.ndarray:
+        """Return the log probabilities of logits (T, V), float32, of the library's columns."""
+        if self.columns is None:
+            return log_softmax(logits).astype(np.float32)
+        total = np.empty(len(logits))
+        for at, row in enumerate(logits):  # row by row, as the vocabulary is large
+            top = float(row.max())
+            total[at] = top + np.log(np.exp(row - np.float32(top)).sum(dtype=np.float64))
+        return (logits[:, self.columns] - total[:, None]).astype(np.float32)
 
     def _path(self, name: str) -> Path:
         return self._folder / f"{hashlib.sha256(name.encode()).hexdigest()[:24]}.npy"
@@ -184,7 +213,7 @@ class Signatures:
         path = self._path(name)
         try:
             table = np.load(path, allow_pickle=False)
-            if table.dtype == np.float32 and table.ndim == 2 and table.shape[1] == self.engine.shape.vocab + 1:
+            if table.dtype == np.float32 and table.ndim == 2 and table.shape[1] == self.width + 1:
                 return Signature(table[:, :-1], table[:, -1])
         except (OSError, ValueError, EOFError):
             pass

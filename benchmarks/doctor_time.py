@@ -30,6 +30,7 @@ from urllib.parse import urlsplit
 from ds4ref.engine import Engine
 from ds4ref.nano.diagnostic import diagnostic_path
 from ds4ref.server.app import apis
+from ds4ref.server.constrain import guide_of
 from ds4ref.server.listen import Background
 from ds4ref.server.sequences import Sequences
 from ds4ref.server.service import Service
@@ -107,7 +108,8 @@ class Throttle:
 def served(model: str, threads: int = 1) -> Iterator[str]:
     """Context manager: the address of ds4-server in this process."""
     with Engine.open(model, threads=threads) as engine:
-        service = Service(Worker(engine, ctx=32768, sequences=Sequences(engine.tokenizer, 64 << 20)), apis())
+        worker = Worker(engine, ctx=32768, sequences=Sequences(engine.tokenizer, 64 << 20), constrain=guide_of)
+        service = Service(worker, apis())
         with Background(service) as url:
             yield f"{url}/v1"
 

@@ -20,7 +20,7 @@ from ds4ref.text.prompts import prompt_of
 
 from .api_formats import TOOLS, on
 from .examination import Stage
-from .wire import BROKEN, UNSURE, Reply, Subject, Unsure, Wire
+from .wire import BROKEN, UNSURE, Subject, Unsure, Wire
 
 MAY = replace(PROFILES["0731"], name="may", efforts={**PROFILES["0731"].efforts, "high": "", "low": "",
                                                      "max": PROFILES["0731"].efforts["high"]})  # fmt: skip
@@ -150,17 +150,18 @@ def _all(measure: Callable[[Any], int], ways: Sequence[Any]) -> list[int]:
     return out
 
 
-def prefix(wire: Wire, stage: Stage, prompt: str, base: Reply) -> None:
+def prefix(wire: Wire, stage: Stage) -> None:
     """Check that an answer's beginning, given as the last message, is continued."""
-    words = _spaces(base.text)
-    start = base.text[: words[len(words) // 2]] if words else ""
+    prompt, text = wire.prompt, wire.base.text
+    words = [at for at, char in enumerate(text) if char == " " and at > 2]
+    start = text[: words[len(words) // 2]] if words else ""
 
     def continued(attempt: int, of_message: dict[str, Any], of_request: dict[str, Any]) -> str:
         if not start:
             raise Skip("no answer is long enough")
         messages = [{"role": "user", "content": prompt}, {"role": "assistant", "content": start, **of_message}]
         reply = wire.chat(messages, attempt > 0, **of_request)
-        rest = base.text[len(start) :].strip()
+        rest = text[len(start) :].strip()
         if reply.text.strip() and (rest.startswith(reply.text.strip()) or reply.text.strip().startswith(rest)):
             return shown(reply.text)[:40]
         raise NotOffered(f"it begins another answer: {shown(reply.text)[:60]!r}")
@@ -171,8 +172,3 @@ def prefix(wire: Wire, stage: Stage, prompt: str, base: Reply) -> None:
         rows.check("prefix", partial(continued, of_message={"prefix": True}, of_request={}))
         more = {"continue_final_message": True, "add_generation_prompt": False}
         rows.check("continue_final_message", partial(continued, of_message={}, of_request=more))
-
-
-def _spaces(text: str) -> list[int]:
-    """Return the offsets of the spaces in a text, from the third character on."""
-    return [at for at, char in enumerate(text) if char == " " and at > 2]

@@ -134,8 +134,9 @@ def _loaded(text: str) -> Any:
 class Wire(Talk):
     """The tester's connection, over the target's own: with its key, retries, limits, and the stage's time limit.
 
-    off    request fields that switch reasoning off; None until ``settle`` has found them
-    salts  numbers for prompts that must be new to the server
+    off     request fields that switch reasoning off, as ``settle`` has found them
+    prompt  prompt with the longest answer, ``base``, as a server with a warm cache gives it
+    salts   numbers for prompts that must be new to the server
     """
 
     def __init__(self, case: ExamContext):
@@ -143,6 +144,7 @@ class Wire(Talk):
         self.case, self.target = case, case.target
         super().__init__(case.target.name, case.target.model, tokens=48)
         self.off: Json = {}
+        self.prompt, self.base = "", Reply()
         self.salts = count(1)
 
     @contextmanager
@@ -171,6 +173,16 @@ class Wire(Talk):
             if watch is not None:
                 reply = _loaded(answer.body.decode("utf-8", "replace")) if answer is not None else None
                 watch(json.loads(data or b"{}"), reply, time.monotonic() - start)
+
+    def leave(self, path: str, body: Mapping[str, Any]) -> str:
+        """Request a stream and leave it after its first bytes, which are returned; raise as ``chat`` does."""
+        try:
+            return super().leave(path, body)
+        except Refused as refused:
+            kind = Skip if refused.status in BUSY else NotOffered if refused.status in REFUSALS else Wrong
+            raise kind(str(refused)) from None
+        except TargetError as error:
+            raise Skip(f"no answer: {error}") from None
 
     def body(self, content: Any, **more: Any) -> Json:
         """Return a greedy request without reasoning.

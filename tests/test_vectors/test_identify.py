@@ -87,6 +87,22 @@ def test_another_template_is_unknown_and_never_the_nearest(tokenizer) -> None:
         assert {served.value(name) for name in ("bos", "effort")} == {None}
 
 
+@pytest.mark.parametrize("name", PROFILE)
+def test_a_server_that_adds_a_system_text(tokenizer, name: str) -> None:
+    def render(messages, mode):
+        own = (
+            []
+            if any(m["role"] == "system" for m in messages)
+            else [{"role": "system", "content": "Be brief and kind."}]
+        )
+        settings = {"reasoning_effort": mode, "thinking": {"type": "disabled" if mode == "none" else "enabled"}}
+        return Paper(tokenizer, PROFILE[name]).ids({"messages": own + messages, **settings})
+
+    for known in (True, False):
+        served, _ = identified(Paper(tokenizer, render=render), known)
+        assert served.value("profile") == name and served.value("bos") in ("1", None), served["profile"].to_json()
+
+
 def test_nothing_is_claimed_where_counts_vary_or_are_missing(tokenizer) -> None:
     rng = random.Random(1)
     for counted in (lambda count: None, lambda count: count + rng.randrange(40)):

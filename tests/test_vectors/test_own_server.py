@@ -36,7 +36,7 @@ RUNS = {
     "ppl": ["ppl --text {text} --depths 64,128 --target {url}"],
     "diagnose": ["diagnose -m {model} --prompt short --target {url}"],
     "doctor": ["doctor {url} -m {model} --quick -o {dir}/report"],
-    "identify": ["identify {url} -m {model} --quick --expect profile=may"],
+    "identify": ["identify {url} -m {model} --quick"],
 }
 
 

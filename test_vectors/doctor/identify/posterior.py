@@ -58,8 +58,10 @@ class Manner:
 
     @property
     def prior(self) -> float:
-        """Return its probability before anything is measured: each default is as likely as another."""
-        return (0.7 if self.switch else 0.3) * (0.7 if self.efforts else 0.3) * (0.3 if self.caps else 0.7)
+        """Return its probability before anything is measured: each default is as likely as another, and who heeds the
+        switch often heeds efforts."""
+        heeds = 0.85 if self.switch else 0.4
+        return (0.7 if self.switch else 0.3) * (heeds if self.efforts else 1 - heeds) * (0.3 if self.caps else 0.7)
 
 
 _YES = (True, False)

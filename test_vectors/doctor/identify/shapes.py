@@ -60,6 +60,8 @@ CORNERS = (
     _shape("an answer first", "ab", "ua", core=False),
     _shape("a tool", "ua", tools=(TOOL,), core=False),
 )
+ADDS = 0.05
+"""Probability that a server adds a system text of its own."""
 CONTROL = "<｜User｜>"
 CONTROLS = (_shape("a control string", f"ua{CONTROL}b"), _shape("two control strings", f"ua{CONTROL}b{CONTROL}c"))
 
@@ -71,19 +73,28 @@ class Template:
     name    value of the property ``profile``
     prior   its probability before anything is measured, relative to the others'
     render  returns the prompt of (messages, tool schemas, mode)
+    extra   length in tokens of the system text that the server adds where there is none
+    bos     number of BOS tokens of a prompt
     """
 
     name: str
     prior: float
     render: Callable[[Sequence[Message], Sequence[str], str], Rendered]
+    extra: int = 0
+    bos: int = 1
 
     def ids(self, shape: Shape, mode: str, tokenizer: Tokenizer) -> list[int]:
-        """Return the token ids of a conversation in a thinking mode; TextError if the vocabulary lacks a token."""
+        """Return the token ids of a conversation in a thinking mode; TextError if they cannot be known."""
+        if self.extra:
+            raise TextError("the server adds a text that is not known")
         return self.render(shape.messages, shape.tools, mode).encode(tokenizer)
 
     def count(self, shape: Shape, mode: str, length: Length) -> int | None:
         """Return the number of prompt tokens of a conversation, None if a text's length is unknown."""
         total = 0
+        if self.extra and not any(message.role == "system" for message in shape.messages):
+            total = self.extra - 1  # its text takes the place of a letter
+            shape = replace(shape, messages=(SYSTEM.messages[0], *shape.messages))
         for text, control in _pieces(self.render(shape.messages, shape.tools, mode)):
             more = 1 if control else length(text)
             if more is None:
@@ -129,7 +140,7 @@ TEMPLATES = (
     Template("may", 0.3, _ds4(MAY)),
     Template("may", 0.15, _official("0731", MAY)),
     Template("0731", 0.3, _official("0731", PROFILES["0731"].efforts)),
-    Template("0731", 0.05, _ds4(PROFILES["0731"].efforts)),
+    Template("0731", 0.03, _ds4(PROFILES["0731"].efforts)),
     Template("v4.1", 0.2, _official("v4.1", PROFILES["v4.1"].efforts)),
 )
 """DeepSeek's templates: the texts of reasoning efforts differ by checkpoint; the form of turns and tools by program,
@@ -155,6 +166,15 @@ class OwnTemplate(Template):
         with suppress(TextError):
             return len(self.ids(shape, mode, self.tokenizer)) if self.tokenizer else None
         return None
+
+
+def with_system(templates: Sequence[Template], base: int, system: int) -> list[Template]:
+    """Return templates of a server that adds a system text where there is none; none if the counts show no such text.
+
+    base, system  the counts of ``BASE`` and ``SYSTEM``
+    """
+    extra = base - system + 1
+    return [replace(each, prior=ADDS * each.prior, extra=extra) for each in templates] if extra > 1 else []
 
 
 def lengths_of(tokenizer: Tokenizer) -> Length:

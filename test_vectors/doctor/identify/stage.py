@@ -8,13 +8,13 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ds4ref.archs.deepseek4.checkpoint import checkpoint_of
 from ds4ref.cancellation import Cancellation
 from ds4ref.engine import Engine
-from ds4ref.errors import Ds4Error
+from ds4ref.errors import Ds4Error, TextError
 from ds4ref.targets import Ability, Message, Prompt, Request, Target
 from ds4ref.targets.transport import Refused
 from ds4ref.text.tokenizer import Tokenizer
@@ -42,6 +42,7 @@ from .shapes import (
     Shape,
     Template,
     lengths_of,
+    with_system,
 )  # fmt: skip
 from .weights import SAME, WEIGHTS, Comparison
 
@@ -58,7 +59,7 @@ STREAMED = 96
 NAMES = {"0731": "0731", "0813": "0731", "vision-exp": "0731", "v4.1": "v4.1", "v4-1": "v4.1", "v41": "v4.1"}
 """Parts of a model's name that claim a template -> that template."""
 
-RELEASES = {"may": {"may": 0.7, "0731": 0.2}, "0731": {"0731": 0.5, "0813": 0.25, "may": 0.1}, "v4.1": {"v4.1": 0.97}}
+RELEASES = {"may": {"may": 0.7, "0731": 0.2}, "0731": {"0731": 0.5, "0813": 0.25, "may": 0.1}, "v4.1": {"v4.1": 0.9}}
 """Template -> probability of each checkpoint, if nothing else is known: servers also render the wrong one."""
 LIMITS = re.compile("max_model_len|context|n_ctx$")
 """Names under which servers state their context limit."""
@@ -93,10 +94,14 @@ class Identification:
         self.setting = "off"
         self.progress("tokenizer")
         tokenizer, length = self._tokenizer()
-        posterior = Posterior(_templates(tokenizer), length)
+        templates = list(_templates(tokenizer))
+        system = None if self.base is None else self.asker.count(SYSTEM, self.setting)
+        if self.base is not None and system is not None:
+            templates += with_system(templates, self.base, system)
+        posterior = Posterior(templates, length)
         self.counted = ""
         if self.base is not None:
-            self._counts(posterior)
+            self._counts(posterior, system)
         self.progress("log probabilities")
         comparison = self._weights(posterior)
         self.progress("thinking by default")
@@ -158,13 +163,14 @@ class Identification:
         count = self._count(f"a{piece}b" if feeds else f"{piece}a")
         return None if count is None or self.base is None else count - self.base - feeds
 
-    def _counts(self, posterior: Posterior) -> None:
+    def _counts(self, posterior: Posterior, system: int | None) -> None:
         """Ask for the counts of conversations, those first that tell most, and update ``posterior``."""
         assert self.base is not None
         posterior.observe(BASE, self.setting, self.base)
-        for shape in (SYSTEM, TURNS):
-            if (count := self.asker.count(shape, self.setting)) is not None:
-                posterior.observe(shape, self.setting, count)
+        if system is not None:
+            posterior.observe(SYSTEM, self.setting, system)
+        if (count := self.asker.count(TURNS, self.setting)) is not None:
+            posterior.observe(TURNS, self.setting, count)
         pool = [(BASE, setting) for setting in self.asker.settings if setting != self.setting]
         pool += [(shape, self.setting) for shape in CORNERS]
         wanted = DETAILS
@@ -243,7 +249,8 @@ class Identification:
             return
         more = int(counts[1] or 0) - int(counts[0] or 0)
         kind = "control" if more == 2 else "text" if more >= 4 else "removed" if more in (0, 1) else ""
-        odds = {kind: 0.98} if kind and not self.counted else {}
+        plain = self.served.value("profile") in ("own", UNKNOWN)  # whose control strings are others
+        odds = {kind: 0.98} if kind and not self.counted and not plain else {}
         self.served.add("escaping", odds, f"one more {CONTROLS[0].messages[0].content[1:-1]} and a letter in a message "
                         f"make {more} tokens")  # fmt: skip
 
@@ -257,7 +264,7 @@ class Identification:
         refused = [f"{name}: {why[-120:]}" for name, why in self.asker.refused.items()]
         says += f"; refused: {'; '.join(refused)}" if refused else ""
         add("profile", posterior.profile if measured else {}, says)
-        add("bos", posterior.odds(lambda t, m, bos, offset: str(bos)) if measured else {}, says)
+        add("bos", posterior.odds(lambda t, m, bos, offset: str(max(0, bos - 1 + t.bos))) if measured else {}, says)
         add("effort", posterior.odds(_effort) if measured else {}, says)
         thinks = posterior.odds(lambda template, manner, *_: "on" if manner.thinks else "off")
         add("thinking", thinks if measured or behaviour else {}, behaviour or says)
@@ -366,7 +373,10 @@ def _templates(tokenizer: Tokenizer | None) -> tuple[Any, ...]:
     """Return the templates to choose from: DeepSeek's, and that of the model's file if it has one of its own."""
     if tokenizer is None or tokenizer.template is None:
         return TEMPLATES
-    return (OwnTemplate("own", 1.0, TEMPLATES[0].render, tokenizer), *TEMPLATES)
+    own = OwnTemplate("own", 1.0, TEMPLATES[0].render, tokenizer=tokenizer)
+    with suppress(TextError):
+        own = replace(own, bos=own.ids(BASE, "none", tokenizer)[:2].count(tokenizer.bos))
+    return (own, *TEMPLATES)
 
 
 def _normal(log: Mapping[str, float]) -> dict[str, float]:

@@ -6,6 +6,7 @@ the server has the weights of our model file.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
@@ -17,8 +18,8 @@ from ds4ref.targets import Completion, Step
 from ds4ref.text.vocabulary import ids_by_bytes
 
 from .asking import Asker
-from .posterior import MANNERS, Posterior
-from .shapes import BASE, SYSTEM, TURNS, Shape
+from .posterior import MANNERS, Manner, Posterior
+from .shapes import BASE, SYSTEM, TURNS, Shape, Template
 
 SHAPES = (SYSTEM, TURNS, BASE)
 TOKENS = 4
@@ -74,16 +75,16 @@ class Comparison:
         if not any(rows):
             return
         cache: dict[tuple[int, ...], float] = {}
-        distances: dict[tuple[str, str, int, float], float] = {}
+        distances: dict[tuple[Template, str, int], float] = {}
         for template in posterior.templates:
             for mode in {manner.mode(setting) for manner in MANNERS}:
                 with suppress(Ds4Error):
                     ids = template.ids(shape, mode, self.tokenizer)
                     for bos in (0, 1, 2):
-                        made = ids if bos == 1 else ids[1:] if bos == 0 else [ids[0], *ids]
+                        made = [self.tokenizer.bos] * max(0, bos - 1 + template.bos) + ids[template.bos :]
                         if tuple(made) not in cache:
                             cache[tuple(made)] = self._distance(made, forced, rows)
-                        distances[template.name, mode, bos, template.prior] = cache[tuple(made)]
+                        distances[template, mode, bos] = cache[tuple(made)]
         closest = min(cache.values(), default=OTHER)
         if closest > ALIKE:
             self.distance = max(closest, self.distance or 0.0)
@@ -91,12 +92,11 @@ class Comparison:
         self.answers += 1
         self.distance = max(closest, self.distance or 0.0)
         count = EFFECTIVE * len(rows)
-        posterior.weigh(
-            lambda t, m, bos: (
-                -count * np.log(max(FLOOR, distances.get((t.name, m.mode(setting), bos, t.prior), OTHER)))
-            ),
-            -count * np.log(OTHER),
-        )
+
+        def like(template: Template, manner: Manner, bos: int) -> float:
+            return -count * math.log(max(FLOOR, distances.get((template, manner.mode(setting), bos), OTHER)))
+
+        posterior.weigh(like, -count * math.log(OTHER))
 
     def _distance(self, ids: list[int], forced: Sequence[int], rows: Sequence[Mapping[int, float]]) -> float:
         """Return the rms distance in nats of the server's log probabilities ``rows`` (token id -> value, one for each

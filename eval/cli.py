@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ds4ref.console.common import Interrupt, run, say
 from ds4ref.console.options import parsed
 from ds4ref.errors import UsageError
+from ds4ref.runs import shards
 
 from .log import Log, Writer, header_of
 from .options import ENDINGS, PROG, Job, build_parser, read_job
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from .runner import Event, Runner
 
-COMMANDS = {"compare": "compare_command", "view": "view"}
+COMMANDS = {"compare": "compare_command", "merge": "merge_command", "view": "view"}
 """Function of each subcommand, in the module of its name."""
 
 
@@ -65,8 +66,16 @@ def evaluate(job: Job, args: Namespace, command: Sequence[str]) -> int:
         interrupt = stack.enter_context(Interrupt(*ENDINGS))
         sessions = {"sessions": args.concurrency} if args.concurrency > 1 else {}
         target = stack.enter_context(target_of(args, job.spec, **sessions))
+        if args.shard is not None:
+            job.path.parent.mkdir(parents=True, exist_ok=True)
         log = stack.enter_context(_log(job, target, command))
-        wanted = keys(job.asked, job.epochs)
+        wanted, share = keys(job.asked, job.epochs), None
+        if args.shard is not None:
+            from . import merge
+
+            share = stack.enter_context(shards.work(args.output, args.shard, merge.TOOL, merge.plan_of(log.header),
+                                                    [merge.unit(key) for key in wanted]))  # fmt: skip
+            wanted, args.no_store = args.shard.mine(wanted), True
         todo = missing(log, wanted, args.retry_incomplete)
         ctx = args.ctx or _ctx(target, job)
         _announce(job, target, len(wanted) - len(todo), len(wanted))
@@ -85,7 +94,10 @@ def evaluate(job: Job, args: Namespace, command: Sequence[str]) -> int:
             error = failure
         for note in target.notes():
             say(PROG, note)
-        return _conclude(job, args, log, wanted, interrupt, error)
+        code = _conclude(job, args, log, wanted, interrupt, error)
+        if share is not None and not missing(log, wanted):
+            share.finish()
+        return code
 
 
 def _log(job: Job, target: Target, command: Sequence[str]) -> Writer:

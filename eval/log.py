@@ -159,6 +159,13 @@ def read(path: str | os.PathLike[str]) -> Log:
     return Log(os.fspath(path), header, list(samples.values()), torn)
 
 
+def begun(path: Path) -> bool:
+    """Return whether a log has its header; one that was cut off within it is removed."""
+    if path.exists() and b"\n" not in path.read_bytes():
+        path.unlink()
+    return path.exists()
+
+
 def folder() -> Path:
     """Return the folder where logs go unless the user names a path."""
     return data_dir() / "evals"

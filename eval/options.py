@@ -17,6 +17,7 @@ from ds4ref.console.flags import add
 from ds4ref.console.options import Parser, integer, integers, number
 from ds4ref.console.tool import add_target, is_embedded
 from ds4ref.errors import DataError, UsageError
+from ds4ref.runs import shards
 
 from . import library, long_pack, packs
 from . import log as logs
@@ -31,6 +32,7 @@ GIVEN = "think", "tokens", "soft_limit", "hard_limit", "top_p", "min_p", "seed"
 
 USAGE = """ds4-eval [options]                   ask the questions, grade the answers, report
        ds4-eval view LOG [QUESTION]         show a log, or one question in full
+       ds4-eval merge FOLDER                join the logs of a run's shards (--shard)
        ds4-eval compare A B                 compare two logs question by question
        (each with --help)"""
 
@@ -112,6 +114,7 @@ def build_parser() -> Parser:
     add(g, "--concurrency", type=integer(1, 1024), default=1, help="concurrent requests (1)")
     g.add_argument("--plain", action="store_true", help="one line per sample instead of the screen")
     add(g, "--json", help="one JSON document on stdout and nothing else")
+    add(g, "--shard")
     add(g, "--store")
     add(g, "--no-store")
     add(g, "--label")
@@ -161,13 +164,20 @@ def read_job(args: Namespace) -> Job:
     pack = library.load(name, args.long_tokens)
     asked = tuple(chosen(pack.questions, args.only, args.limit))
     path = Path(args.output) if args.output else _new_path(pack.name)
+    if args.shard is not None:
+        if args.output is None:
+            raise UsageError("--shard needs -o FOLDER, which all shards share")
+        path = shards.folder_of(path, args.shard) / "run.jsonl"
     selection = {"only": args.only, "limit": args.limit, "spec": spec}
     settings = settings_of(pack.header.settings, given)
-    return Job(pack, asked, settings, args.epochs or 1, spec, path, False, selection)
+    goes_on = args.shard is not None and logs.begun(path)
+    return Job(pack, asked, settings, args.epochs or 1, spec, path, goes_on, selection)
 
 
 def _resumed(args: Namespace, target: str | None, given: dict[str, Any]) -> Job:
     """Return the run that resumes a log; what the command line leaves out is taken from the log's header."""
+    if args.shard is not None:
+        raise UsageError("a shard is resumed by the same command: --resume does not apply")
     if args.output is not None:
         raise UsageError("--resume continues its log: --output does not apply")
     if args.long_tokens is not None or args.pack == long_pack.NAME:

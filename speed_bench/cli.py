@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ds4ref.console.common import Interrupt, Progress, check_output, run, say
@@ -31,7 +31,12 @@ from ds4ref.errors import DataError, UsageError
 from .options import PROG, build_parser, choose_models, read_plan
 
 if TYPE_CHECKING:
+    from ds4ref.runs.shards import ShardFolder
     from ds4ref.runs.store import Run, Store
+
+    from .output import Output
+    from .plan import Plan
+    from .runner import MeasuredTarget, Measurement
 
 
 def bench(args: Namespace) -> int:
@@ -47,7 +52,7 @@ def bench(args: Namespace) -> int:
             argv = first.facts["command"][1:]
             args = Namespace(**{**vars(build_parser().parse(argv)), "store": args.store, "argv": argv})
         plan = choose_models(read_plan(args))
-        if store is None and not args.no_store:
+        if store is None and not args.no_store and args.shard is None:
             store = open_store(stack, args.store)
         stack.enter_context(single_instance(PROG))
         output, progress_line = Output(args, plan.targets), ProgressLine()
@@ -57,16 +62,53 @@ def bench(args: Namespace) -> int:
         )  # fmt: skip
         if first is not None:
             measurement.resume(first.id)
+        share = None
+        if args.shard is not None:
+            share = stack.enter_context(_shared(args, plan, measurement, progress_line, output))
+            if share.done or not share.mine:
+                share.finish()
+                say(PROG, f"{share.path}: this shard is finished")
+                return 0
         output.begin(measurement)
         try:
             measurement.execute()
             output.conclude()
+            if share is not None:
+                share.finish()
         except BrokenPipeError:  # the program that reads our output has ended
             raise
         except BaseException:
             output.stopped()
             raise
     return 0
+
+
+@contextmanager
+def _shared(
+    args: Namespace, plan: Plan, measurement: Measurement, line: ProgressLine, output: Output
+) -> Iterator[ShardFolder]:
+    """Context manager: the folder of the run's shard; the measurement goes on from the rows in it, and keeps its rows
+    there."""
+    import json
+
+    from ds4ref.files import atomic_write
+    from ds4ref.runs import shards
+
+    from . import shares
+
+    out = args.shard_folder
+    with shards.work(out, args.shard, shares.TOOL, shares.plan_of(plan), shares.units_of(plan)) as folder:
+        with atomic_write(folder.path / "command.json") as file:
+            file.write(json.dumps(args.argv).encode())
+        share = shares.Share(folder, measurement)
+        shown = line.aside(output.row)
+
+        def keep(target: MeasuredTarget) -> None:
+            share.keep(target)
+            shown(target)
+
+        measurement.on_row = keep
+        yield folder
 
 
 def open_store(stack: ExitStack, path: str | None) -> Store:
@@ -159,7 +201,16 @@ def drafts(argv: Sequence[str]) -> int:
     return run_drafts(argv)
 
 
-COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {"plot": draw, "model": model, "drafts": drafts}
+def merge(argv: Sequence[str]) -> int:
+    """Run ``ds4-bench merge``; return the exit code."""
+    from .shares import merge as merge_shares
+
+    return merge_shares(argv)
+
+
+COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
+    "plot": draw, "model": model, "drafts": drafts, "merge": merge,
+}  # fmt: skip
 
 
 def body(argv: Sequence[str]) -> int:

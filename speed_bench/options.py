@@ -40,6 +40,7 @@ BOUNDS = ("ttft", "tpot", "e2e")
 
 USAGE = """ds4-bench [options]                 sweep context depths; a table, or CSV into a pipe
        ds4-bench [options] --csv FILE      the same into a file; a table on stdout
+       ds4-bench merge DIR [options]       join the shards of a run (--shard)
        ds4-bench plot CSV... [options]     draw speed curves
        ds4-bench model [options]           roofline bound of a model on a machine
        ds4-bench drafts A B [options]      is drafting worth it, by kind of text
@@ -126,7 +127,7 @@ def build_parser() -> Parser:
     add(g, "--warm-weights")
 
     g = parser.add_argument_group("results")
-    g.add_argument("--csv", metavar="FILE", help="CSV file (stdout if that is not a terminal)")
+    add(g, "--csv")
     add(g, "--plot", action="append", default=[], help="plot of the sweep: .svg, .png or "
         ".pdf; may be repeated; needs --csv")  # fmt: skip
     add(g, "--output", metavar="FORMAT", type=choice("csv", "md"), help="format on stdout: csv, md")
@@ -135,6 +136,8 @@ def build_parser() -> Parser:
     add(g, "--label", help="name of the run in the store (name of the CSV)")
     add(g, "--store")
     add(g, "--no-store")
+    add(g, "--shard", help="measure only this share of the repetitions; auto: by Slurm, auto/N: Kubernetes")
+    g.add_argument("--shard-folder", metavar="DIR", help="with --shard: the folder that all shards share")
 
     g = parser.add_argument_group("help")
     add(g, "--help")
@@ -335,6 +338,8 @@ def _check_outputs(args: Namespace, tests: bool) -> None:
         (args.plot and tests, "--plot needs a sweep over depths, not tests"),
         (args.store is not None and args.no_store, "choose one of --store and --no-store"),
         (args.json and args.output is not None, "choose one of -o and --json"),
+        ((args.shard is None) != (args.shard_folder is None), "--shard and --shard-folder go together"),
+        (args.shard and (args.csv or args.plot), "ds4-bench merge writes --csv and draws it, not a shard"),
     )
     for path in args.plot:
         check_suffix(path)

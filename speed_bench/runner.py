@@ -91,6 +91,8 @@ class Measurement:
         self.targets = [MeasuredTarget(target) for target in plan.targets]
         self.reps = plan.reps or (MOST_REPS if len(plan.targets) > 1 else 0)
         """Number of repetitions to run; 0 while it is unknown."""
+        self.only: set[int] | None = None
+        """The repetitions to measure, from 0; None: all."""
         self.status = "open"
         self._group = uuid.uuid4().hex[:12]
         self._before = 0.0  # seconds of an earlier part of this run
@@ -98,7 +100,8 @@ class Measurement:
     @property
     def wanted(self) -> int:
         """Number of rows to measure, 0 while unknown."""
-        return self.reps * self.plan.rows * len(self.targets)
+        reps = self.reps if self.only is None else len(self.only)
+        return reps * self.plan.rows * len(self.targets)
 
     @property
     def done(self) -> int:
@@ -171,7 +174,7 @@ class Measurement:
         text = opening.prompt.facts()
         shared = {**text, **stamp(self.command)}
         for target, source in zip(self.targets, sources, strict=True):
-            _require_same_setup(target, {**source.facts, **shared})
+            require_same_setup(target, {**source.facts, **shared}, f"run {target.run} cannot be resumed: it was")
             begun: dict[str, Any] = {
                 name: target.facts[name] for name in ("created", "command") if name in target.facts
             }
@@ -194,6 +197,9 @@ class Measurement:
         """Measure all repetitions, in turns; yield (target, row) as soon as a row is measured."""
         start, rep = time.perf_counter() - self._before, 0
         while rep < (self.reps or self._affordable(rep)):
+            if self.only is not None and rep not in self.only:
+                rep += 1
+                continue
             done = [sum(row["rep"] == rep for row in target.rows) for target in self.targets]
             walks = []
             for number, (source, measured) in enumerate(zip(sources, done, strict=True)):
@@ -273,8 +279,8 @@ def run(plan: Plan, store: Store | None = None, **options: Any) -> Measurement:
     return measurement
 
 
-def _require_same_setup(target: MeasuredTarget, facts: dict[str, Any]) -> None:
-    """Raise DataError if a run cannot be resumed because its earlier rows were measured with another setup.
+def require_same_setup(target: MeasuredTarget, facts: dict[str, Any], says: str) -> None:
+    """Raise DataError, beginning with ``says``, if the target's rows were measured with another setup.
 
     That is another model, text, processor, number of threads, or other settings that change results; ``facts`` is the
     metadata of the present setup.
@@ -287,7 +293,7 @@ def _require_same_setup(target: MeasuredTarget, facts: dict[str, Any]) -> None:
         for key in keys:
             old, new = (old or {}).get(key), (new or {}).get(key)  # type: ignore[assignment]
         if target.rows and old != new:
-            raise DataError(f"run {target.run} cannot be resumed: it was measured with another {name}")
+            raise DataError(f"{says} measured with another {name}")
 
 
 def turns(targets: int, rows: int, rep: int, done: Sequence[int], pausable: bool = True) -> Iterator[int]:

@@ -8,7 +8,7 @@ The directory is marked partial until every case is recorded, and is never chang
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from ds4ref.console.flags import add
 from ds4ref.console.options import integer, parsed
 from ds4ref.console.tool import add_target, finish, parser, report_notes, rows, target_of
 from ds4ref.errors import DataError, TargetError, UsageError
+from ds4ref.runs import shards
 from ds4ref.runs.provenance import now
 from ds4ref.targets import Ability, Prompt, Request, Target
 
@@ -33,6 +34,8 @@ from .schema import (
     record,
     sha256,
 )
+
+TOOL = "capture"
 
 
 def start(
@@ -142,9 +145,14 @@ def forks(case: RecordedCase) -> int | None:
 
 def _asked(manifest: Manifest) -> tuple[Any, ...]:
     """Return the settings that must be the same when a capture is resumed; the digest identifies the model."""
-    source = {key: value for key, value in manifest.source.items() if key not in ("served", "checkpoint")}
+    source = _source(manifest.source)
     cases = [(entry.id, entry.prompt_sha256, entry.ctx) for entry in manifest.cases]
     return manifest.max_tokens, manifest.top_logprobs, manifest.repetitions, manifest.system, source, cases
+
+
+def _source(identity: dict[str, Any]) -> dict[str, Any]:
+    """Return what of an engine's identity must be the same when a capture is resumed."""
+    return {key: value for key, value in identity.items() if key not in ("served", "checkpoint")}
 
 
 def _encoded(text: str) -> bytes:
@@ -176,6 +184,7 @@ def run(argv: Sequence[str]) -> int:
         help="answers per prompt; check accepts differences up to their spread (3)",
     )
     add(flags, "--system", default="", help="system prompt (none)")
+    add(flags, "--shard")
     add(flags, "--json")
     add_target(flags)
     args = parsed(flags, argv)
@@ -183,11 +192,24 @@ def run(argv: Sequence[str]) -> int:
         return 0
     folder = single_path(args.folder, "a directory to record into")
     prompts = read_prompts(args.prompts)
-    with target_of(args, args.target) as target:
+    with ExitStack() as stack:
+        target, share = stack.enter_context(target_of(args, args.target)), None
+        if args.shard is not None:
+            plan = {"tokens": args.tokens, "top": args.top_logprobs, "repeat": args.repeat, "system": args.system,
+                    "source": _source(target.identity()),
+                    "prompts": [sha256(_encoded(p.text)) for p in prompts]}  # fmt: skip
+            share = stack.enter_context(shards.work(folder, args.shard, TOOL, plan, [p.id for p in prompts]))
+            folder, prompts = str(share.path / "vectors"), args.shard.mine(prompts)
+            if share.done or not prompts or (Vectors.exists(folder) and Vectors.open(folder).manifest.complete):
+                share.finish()
+                finish({"folder": folder, "recorded": 0, "complete": True}, args.json, f"{folder}: nothing to do")
+                return 0
         vectors = start(folder, target, prompts, max_tokens=args.tokens, top_logprobs=args.top_logprobs,
                         repetitions=args.repeat, system=args.system)  # fmt: skip
         with Progress("recording") as progress:
             done = record_missing(vectors, target, progress)
+        if share is not None:
+            share.finish()
         notes = report_notes("ds4-vectors", target)
     table, lost = [], 0
     for item in read_cases(folder):

@@ -23,6 +23,7 @@ from typing import Any
 from ..engine_options import KINDS as OPTION_KINDS
 from ..engine_options import flags
 from ..numerics import RANGES
+from ..runs.shards import parse as parse_shard
 from ..targets.dialects import KINDS
 from .options import SEED_MAX, choice, integer, number, size
 
@@ -48,6 +49,7 @@ FLAGS: dict[str, Flag] = {
     # results
     "--json": _on("one line of JSON instead of text"),
     "--output": _value("FILE", "write results there", "-o"),
+    "--csv": _value("FILE", "CSV file (stdout if that is not a terminal)"),
     "--store": _value("FILE", "run store to use (the per-user store)"),
     "--no-store": _on("do not record this run"),
     "--label": _value("TEXT", "name of the run in the store"),
@@ -70,6 +72,9 @@ FLAGS: dict[str, Flag] = {
     "--key": _value("NAME", "array of the .npz (logits)", default="logits"),
     "--depths": _value("LIST", "depths in tokens, separated by commas"),
     "--quick": _on("fewer and shorter requests, no long context"),
+    "--shard": _value(
+        "I/N", "do only this share of the run, in -o's folder; auto: by Slurm, auto/N: Kubernetes", type=parse_shard
+    ),
     "--budget": _value("S", "time limit in seconds", type=number(1, 1e7)),
     "--tag": _value("TAG", "tag of the run"),
     "--seed": _value("N", "random seed", type=integer(0, SEED_MAX)),

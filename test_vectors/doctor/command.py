@@ -9,6 +9,7 @@ import shlex
 import textwrap
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from ds4ref.console.common import say
@@ -18,7 +19,8 @@ from ds4ref.console.options import number, parsed, printable
 from ds4ref.console.page import line, without
 from ds4ref.console.tables import stdout_width
 from ds4ref.console.tool import add_target, finish, parser, target_of
-from ds4ref.errors import Ds4Error, UsageError
+from ds4ref.errors import DataError, Ds4Error, UsageError
+from ds4ref.runs import shards
 from ds4ref.targets.local import LocalTarget
 
 from ..finding import OPEN
@@ -42,6 +44,7 @@ Exit code 0: nothing wrong found in what could be tested. 1: something is wrong 
 or the logits could not be compared. 2: usage. 130: Ctrl-C, 143: SIGTERM; the report covers the finished checks."""
 
 
+TOOL = "doctor"
 QUICK = 600.0
 """Default of --total with --quick, in seconds."""
 
@@ -92,6 +95,7 @@ def run(argv: Sequence[str]) -> int:
     flags.add_argument("--total", metavar="S", type=number(1, 1e6),
                        help="time limit of the whole examination in seconds; less valuable stages are left out "
                        "(600 with --quick)")  # fmt: skip
+    add(flags, "--shard", help="examine only this share of the targets; auto: by Slurm, auto/N: Kubernetes")
     add(flags, "--json")
     add_store(flags)
     add_target(flags, default=None)
@@ -112,27 +116,68 @@ def run(argv: Sequence[str]) -> int:
         raise UsageError("--quick and --long cannot be combined")
     if args.total is None and args.quick:
         args.total = QUICK
+    with ExitStack() as stack:
+        share = None
+        if args.shard is not None:
+            if not args.out:
+                raise UsageError("--shard needs -o DIR, which all shards share")
+            share = stack.enter_context(shards.work(args.out, args.shard, TOOL, _plan(args), specs))
+            args.out, specs = str(share.path), share.mine
+            if share.done or not specs:
+                share.finish()
+                say(PROG, f"{share.path}: this shard is finished")
+                return 0
+        code = _run(args, specs, shlex.join([*PROG.split(), *argv]))
+        if share is not None and code < 128:
+            share.finish()
+    return code
+
+
+def merge(folder: str, output: str, as_json: bool) -> int:
+    """Join the reports of all shards below ``folder`` into one in ``output``; return the exit code."""
+    folders = shards.read(folder, TOOL)
+    units = [name for each in folders for name in each.mine]
+    examinations = [e for each in folders if each.mine for e in load(str(each.path))]
+    if len(examinations) != len(units):
+        raise DataError(f"{folder}: {len(examinations)} reports of {len(units)} targets; run the shards again")
+    by_name = list(zip(units, examinations, strict=True))
+    ordered = []
+    for name in folders[0].entry["units"]:  # a target may be named twice
+        ordered.append(by_name.pop(next(i for i, (each, _) in enumerate(by_name) if each == name))[1])
+    prepare(output)
+    return _report(ordered, write(ordered, output), as_json, "")
+
+
+def _plan(args: Namespace) -> dict[str, object]:
+    """Return what must be equal in all shards of an examination."""
+    return {name: getattr(args, name) for name in ("model", "quick", "long", "only", "total", "budget")}
+
+
+def _run(args: Namespace, specs: Sequence[str], command: str) -> int:
+    """Examine the targets, write the report and print it; return the exit code."""
     if args.out:
         prepare(args.out)
     secret = os.environ.get(args.key_env, "").strip()
     with opened(args) as store:
-        examinations = _examined(args, specs, shlex.join([*PROG.split(), *argv]), store, secret)
-        written = write(examinations, args.out, secret) if args.out else []
-        shown = [_shown(e) if len(examinations) == 1 else f"{at}. {e.target}: {e.verdict}"
-                 for at, e in enumerate(examinations, 1)]  # fmt: skip
-        if len(examinations) > 1:
-            heads = ("check", *(str(at) for at in range(1, len(examinations) + 1)), "")
-            table = [
-                (line(row.name)[:40], *row.results, "differ" if row.differ else "") for row in matrix(examinations)
-            ]
-            shown += ["", _left_aligned(heads, table), "", *(f"next {line(step)}" for step in steps_of(examinations))]
-        shown += [f"report       {path}" for path in written]
-        result = examinations[0].summary()
-        if len(examinations) > 1:
-            result = {"passed": all(e.passed for e in examinations), "complete": all(e.complete for e in examinations),
-                      "servers": [e.summary() for e in examinations]}  # fmt: skip
-        whole = json.dumps({**result, "files": written}, ensure_ascii=False)
-        finish(json.loads(without(whole, secret)), args.json, without("\n".join(shown), secret))
+        examinations = _examined(args, specs, command, store, secret)
+    return _report(examinations, write(examinations, args.out, secret) if args.out else [], args.json, secret)
+
+
+def _report(examinations: list[Examination], written: list[str], as_json: bool, secret: str) -> int:
+    """Print what was found, without the API key ``secret``; return the exit code. ``written``: files of the report."""
+    shown = [_shown(e) if len(examinations) == 1 else f"{at}. {e.target}: {e.verdict}"
+             for at, e in enumerate(examinations, 1)]  # fmt: skip
+    if len(examinations) > 1:
+        heads = ("check", *(str(at) for at in range(1, len(examinations) + 1)), "")
+        table = [(line(row.name)[:40], *row.results, "differ" if row.differ else "") for row in matrix(examinations)]
+        shown += ["", _left_aligned(heads, table), "", *(f"next {line(step)}" for step in steps_of(examinations))]
+    shown += [f"report       {path}" for path in written]
+    result = examinations[0].summary()
+    if len(examinations) > 1:
+        result = {"passed": all(e.passed for e in examinations), "complete": all(e.complete for e in examinations),
+                  "servers": [e.summary() for e in examinations]}  # fmt: skip
+    whole = json.dumps({**result, "files": written}, ensure_ascii=False)
+    finish(json.loads(without(whole, secret)), as_json, without("\n".join(shown), secret))
     signum = next((e.signum for e in examinations if e.signum), 0)
     return 128 + signum if signum else int(not all(e.passed for e in examinations))
 

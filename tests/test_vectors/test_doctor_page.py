@@ -187,6 +187,20 @@ def test_servers_side_by_side(engine, tmp_path, capsys) -> None:
     assert set(re.findall(r"\]\(#([^)]*)\)", markdown)) <= set(re.findall(r'<a id="([^"]*)">', markdown))
 
 
+def test_targets_on_several_machines_make_one_report(engine, tmp_path, capsys) -> None:
+    with Endpoint(engine) as one, Endpoint(engine) as two, Endpoint(engine, "chatless") as three:
+        urls = [one.url, two.url, three.url]
+        argv = ["doctor", *urls, "--quick", "--only", "tokenizer", "-o", str(tmp_path / "out")]
+        for number in (2, 1):
+            cli.main([*argv, "--shard", f"{number}/2"])
+        counts = [server.requests for server in (one, two, three)]
+        cli.main([*argv, "--shard", "1/2"])
+        assert all(counts) and counts == [server.requests for server in (one, two, three)], "it was done already"
+    cli.main(["merge", str(tmp_path / "out"), "-o", str(tmp_path / "report")])
+    whole = json.loads((tmp_path / "report/doctor.json").read_text())
+    assert [server["target"] for server in whole["servers"]] == urls and (tmp_path / "report/doctor.html").exists()
+
+
 # --------------------------------------------------------------------------------------------------- what changed
 
 

@@ -165,6 +165,12 @@ def test_drafts_are_bursts_that_come_again() -> None:
     assert told(*(stream(each[:70], jitter=0.01, seed=i) for i, each in enumerate(network))) != "on"
     assert told(stream([4] * 20), stream([4] * 20)) is None, "sent in fours, or drafts that are always right"
     assert told(stream([1] * 10), stream([1] * 10)) is None and told(stream([1] * 90)) is None
+    for sizes, value in ((accepted, "on"), ([4] * 40, None), ([rng.choice((1, 2)) for _ in range(60)], "on")):
+        texts = tuple("one " * size for size in sizes)
+        packed = timing.Stream(texts, tuple(0.02 * i for i in range(len(texts))), sum(sizes))
+        assert told(packed, packed) == value, sizes
+        whole = timing.Stream(("unfathomable ",) * len(texts), packed.times, packed.tokens)
+        assert told(whole, whole) is None, "sent by whole words"
     alone = " ".join(f"w{i}" for i in range(90))
     assert told(stream([1] * 90, words=alone), stream([1] * 90, words=alone, seed=2)) is None, "nothing to look up"
 

@@ -54,7 +54,7 @@ DETAILS = 2
 QUESTION = Shape("a question", (Message("user", "Name three rivers."),))
 REPEATED = "Write this line ten times: one two three one two three one two three one two three"
 ANSWER = 24
-STREAMED = 96
+STREAMED = 128
 """Tokens of the answers by which the thinking default and drafts are told."""
 NAMES = {"0731": "0731", "0813": "0731", "vision-exp": "0731", "v4.1": "v4.1", "v4-1": "v4.1", "v41": "v4.1"}
 """Parts of a model's name that claim a template -> that template."""

@@ -7,6 +7,7 @@ but at other places each time; a server that sends every N tokens has bursts of 
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections import Counter
 from collections.abc import Sequence
@@ -16,6 +17,9 @@ from ds4ref.targets import Delta
 
 FEWEST = 24
 """Number of events of a stream from which its timing is judged."""
+PACKED, ALIKE, LONGEST = 1.15, 0.8, 16
+"""Tokens per piece above which pieces hold several; the share of pieces of one length that drafts do not reach; most
+words of a pass of drafts."""
 BURST = 0.2
 """A gap shorter than this part of the mean gap joins a token to the one before it."""
 
@@ -48,6 +52,11 @@ class Stream:
         return [gap < BURST * statistics.mean(gaps) for gap in gaps]
 
 
+def words(text: str) -> int:
+    """Return the number of words and marks in a text, about its tokens."""
+    return len(re.findall(r"\w+|[^\w\s]+", text))
+
+
 def drafts(streams: Sequence[Stream]) -> tuple[dict[str, float], str]:
     """Return the probabilities of "on" and "off" from two streams of the same greedy request, and the evidence."""
     prior = {"on": 0.4, "off": 0.6}
@@ -60,28 +69,36 @@ def drafts(streams: Sequence[Stream]) -> tuple[dict[str, float], str]:
         same += 1
     if same < FEWEST:
         return prior, "two equal greedy requests have different answers, or pieces"
+    pieces = [words(text) for text in streams[0].texts[:same]]
+    mean = max([statistics.mean(pieces), *(stream.tokens / len(stream.times) for stream in streams if stream.tokens)])
+    if mean > PACKED:
+        alike = Counter(pieces).most_common(1)[0][1] / len(pieces)
+        says = (f"{mean:.1f} tokens per piece, {100 * alike:.0f} % of pieces with the same number of words, equal in "
+                "two equal requests")  # fmt: skip
+        # else sent in groups of a fixed number, by whole words, or by sentences
+        odds = 40.0 if alike <= ALIKE and statistics.mean(pieces) > PACKED and max(pieces) <= LONGEST else 1.0
+    else:
+        odds, says = _bursts_odds(streams, same)
+        if odds < 1 and not repeats(streams[0].text):
+            odds, says = 0.25, f"{says}; the answer repeats nothing, which drafts by look-up need"
+    weight = prior["on"] * odds
+    return {"on": weight / (weight + prior["off"]), "off": prior["off"] / (weight + prior["off"])}, says
+
+
+def _bursts_odds(streams: Sequence[Stream], same: int) -> tuple[float, str]:
+    """Return the odds that the arrival of pieces gives for drafts, and the evidence; ``same``: number of equal pieces
+    in both streams."""
     first, second = (stream.joined()[: same - 1] for stream in streams[:2])
     share = (sum(first) + sum(second)) / (2 * len(first))
     agree = _correlation(first, second)
     sizes = Counter(_bursts([a and b for a, b in zip(first, second, strict=True)]))
     varied = len([size for size, n in sizes.items() if n >= 0.05 * sizes.total()]) > 1
-    several = [stream.tokens / len(stream.times) for stream in streams if stream.tokens]
-    packed = bool(several) and min(several) > 1.3
     says = (f"{100 * share:.0f} % of {len(first)} pieces arrive together with the one before; the correlation of these "
             f"places in two equal requests is {agree:.2f}")  # fmt: skip
-    if packed:
-        says += f"; {min(several):.1f} tokens per piece"
     if share > 0.05 and agree > 0.6 and varied:
-        odds = 60.0 if agree > 0.75 else 25.0
-    elif share > 0.5 or packed:
-        odds = 1.0  # pieces are joined on the way, or held back by the server
-    elif agree < 0.3:
-        odds = 1 / 20 if repeats(streams[0].text) else 1 / 4
-        says += "" if odds < 0.1 else "; the answer repeats nothing, which drafts by look-up need"
-    else:
-        odds = 1.0
-    weight = prior["on"] * odds
-    return {"on": weight / (weight + prior["off"]), "off": prior["off"] / (weight + prior["off"])}, says
+        return 60.0 if agree > 0.75 else 25.0, says
+    # many joined pieces: joined on the way, or held back by the server
+    return 1 / 20 if share <= 0.5 and agree < 0.3 else 1.0, says
 
 
 def repeats(text: str) -> bool:

@@ -53,7 +53,7 @@ class ControlStrings:
         other string."""
         known = {protocol.BOS: self.bos, protocol.EOS: self.eos}
         known |= {protocol.THINK_OPEN: self.think_open, protocol.THINK_CLOSE: self.think_close}
-        return (dict.fromkeys(protocol.SPECIALS, -1) | known)[string]
+        return (dict.fromkeys((*protocol.SPECIALS, *protocol.LATER), -1) | known)[string]
 
     def with_split(self, split: Any) -> Any:
         """Raise TextError: only DeepSeek's pre-tokenizer can be replaced."""

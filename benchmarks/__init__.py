@@ -7,5 +7,6 @@ python -m benchmarks.experts    decode of a model larger than memory, against pl
 python -m benchmarks.cluster    what it costs to have the layers on several workers
 python -m benchmarks.load       many clients of the server at once
 python -m benchmarks.coverage   do intervals cover what they claim
+python -m benchmarks.identify   how often ds4-vectors identify is right, on drawn servers of two engines
 python -m benchmarks.diagnosis  how often ds4-vectors diagnose is right; calibration, patients: its confidence
 """

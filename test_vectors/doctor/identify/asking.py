@@ -85,6 +85,12 @@ class Asker:
         self.limit.check()
         return None
 
+    def greet(self) -> None:
+        """Send one plain request, from whose refusal the target learns the server's dialect."""
+        with suppress(Ds4Error):
+            self._complete(self.target, Prompt(BASE.messages), 1, 0)
+        self.limit.check()
+
     def stream(self, messages: Sequence[Message], tokens: int) -> list[Delta]:
         """Return the deltas of a greedy streamed answer of exactly ``tokens`` tokens, where the server can do that."""
         self.requests += 1
@@ -130,8 +136,10 @@ class Asker:
         from ds4ref.targets.openai import HttpTarget
 
         assert isinstance(self.target, HttpTarget)
-        return HttpTarget(self.target.name, self.target.model, dialect="plain", extra=self.target.extra | fields,
-                          accept=self.target.accept, transport=self.target.transport)  # fmt: skip
+        other = HttpTarget(self.target.name, self.target.model, dialect="plain", extra=self.target.extra | fields,
+                           accept=self.target.accept, transport=self.target.transport)  # fmt: skip
+        other.dialect.limit = self.target.dialect.limit
+        return other
 
     def _counted(self, shape: Shape, setting: str) -> int | None:
         if not self.http or setting == "default" or shape.tools:

@@ -92,6 +92,7 @@ class Identification:
         """Ask everything and return the properties."""
         self.asker = Asker(self.target, self.limit)
         self.setting = "off"
+        self.asker.greet()
         self.progress("tokenizer")
         tokenizer, length = self._tokenizer()
         templates = list(_templates(tokenizer))

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import time
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from ds4ref.console.common import Progress, check_output
+from ds4ref.console.common import Progress, atomic_output, check_output
 from ds4ref.console.flags import add
 from ds4ref.console.options import choice, integer, number, parsed
 from ds4ref.console.tool import add_target, finish, parser, report_notes, rows, target_of
-from ds4ref.errors import UsageError
+from ds4ref.errors import DataError, UsageError
+from ds4ref.runs import shards
 from ds4ref.runs.store.rows import vector_row
 from ds4ref.targets import Target
 
@@ -22,6 +25,8 @@ from .forced import Committed
 from .junit import write_results
 from .record import PROG, add_store, describe, keep, opened, text_digest
 from .verdicts import PROFILES, CaseResult, check_case
+
+TOOL, RESULTS = "check", "results.json"
 
 
 def run(argv: Sequence[str]) -> int:
@@ -59,18 +64,27 @@ def run(argv: Sequence[str]) -> int:
     add(flags, "--tokens", type=integer(1, 1 << 20), default=200, help="longest answer to ask for (200)")
     flags.add_argument("--junit", metavar="FILE", help="also write JUnit XML")
     add(flags, "--output", "--out", dest="out", help="also write every step as JSON")
+    add(flags, "--shard")
     add(flags, "--json")
     add_store(flags)
     add_target(flags)
     args = parsed(flags, argv)
     if args is None:
         return 0
-    for file in (args.junit, args.out):
+    for file in (args.junit, None if args.shard else args.out):
         if file:
             check_output(file)
     check = Committed(args) if args.teacher_forced else Recorded(args)
     results: list[CaseResult] = []
-    with opened(args) as store, target_of(args, args.target) as target, Progress("checking") as progress:
+    with ExitStack() as stack:
+        share = None
+        if args.shard is not None:
+            share = stack.enter_context(_shared(args, check))
+            if share.done:
+                finish({"folder": str(share.path), "complete": True}, args.json, f"{share.path}: nothing to do")
+                return 0
+        store, target = stack.enter_context(opened(args)), stack.enter_context(target_of(args, args.target))
+        progress = stack.enter_context(Progress("checking"))
         refuse_other_checkpoint(args.path, target)
         begun = time.monotonic()
         for result in check.results(target):
@@ -87,8 +101,43 @@ def run(argv: Sequence[str]) -> int:
     whole: dict[str, Any] = {"path": args.path[0] if args.path else None, "target": args.target, "cases": len(results),
                              "failed": [r.id for r in results if r.failed], "passed": passed, **fields}  # fmt: skip
     write_results(args, whole, results)
+    if share is not None:
+        share.finish()
     finish(whole, args.json, table)
     return 0 if passed else 1
+
+
+@contextmanager
+def _shared(args: Namespace, check: Recorded | Committed) -> Iterator[shards.ShardFolder]:
+    """Context manager: the folder of a shard of the check, whose cases and output file become the shard's."""
+    if not isinstance(check, Recorded) or not args.out or args.junit:
+        raise UsageError("--shard needs -o FOLDER, which all shards share; no --junit and no --teacher-forced")
+    plan = {"profile": args.profile, "floor": args.floor, "texts": text_digest(check.texts)}
+    units = [item.case.id for item in check.cases]
+    with shards.work(args.out, args.shard, TOOL, plan, units) as folder:
+        args.out, args.no_store, args.store = str(folder.path / RESULTS), True, None
+        check.cases = args.shard.mine(check.cases)
+        yield folder
+
+
+def merged(folder: str, output: str) -> dict[str, Any]:
+    """Write the results of all shards below ``folder`` to the file ``output`` as the whole check would have; return
+    them without their steps."""
+    folders = shards.read(folder, TOOL)
+    parts = [json.loads((each.path / RESULTS).read_bytes()) for each in folders]
+    results = {result["id"]: result for part in parts for result in part["results"]}
+    units = folders[0].entry["units"]
+    if missing := [name for name in units if name not in results]:
+        raise DataError(f"{folder}: case {missing[0]} is missing; run the shards again")
+    verdicts = [results[name]["verdict"] for name in units]
+    failed = [name for part in parts for name in part["failed"]]
+    compared = any(step["verdict"] != "incomparable" for result in results.values() for step in result["steps"])
+    whole = {**parts[0], "cases": len(units), "failed": [name for name in units if name in failed],
+             "passed": not failed and compared, "verdicts": {v: verdicts.count(v) for v in dict.fromkeys(verdicts)},
+             "results": [results[name] for name in units]}  # fmt: skip
+    with atomic_output(output) as out:
+        out.write((json.dumps(whole, indent=1) + "\n").encode())
+    return {key: value for key, value in whole.items() if key != "results"}
 
 
 class Recorded:

@@ -23,7 +23,7 @@ PROG = "ds4-vectors"
 COMMANDS = {
     "capture": "record greedy continuations with their top log probabilities from any engine",
     "check": "compare an engine with recorded vectors, step by step, teacher-forced",
-    "merge": "join the shards of a capture, or of a doctor",
+    "merge": "join the shards of a capture, a check or a doctor",
     "convert": "write vectors as ds4's official.vec",
     "diff": "compare full logits: two files, or two engines on token ids",
     "diagnose": "identify the rounding mode or the bug behind another engine's logits",

@@ -1,4 +1,4 @@
-"""``ds4-vectors merge``: join the shards of a capture or of an examination (``--shard``) into one."""
+"""``ds4-vectors merge``: join the shards of a capture, a check or an examination (``--shard``) into one."""
 
 from __future__ import annotations
 
@@ -13,15 +13,18 @@ from ds4ref.runs import shards
 
 from .capture import TOOL
 from .cases import single_path
+from .check import RESULTS
+from .check import merged as merged_check
 from .schema import Vectors
 
 
 def run(argv: Sequence[str]) -> int:
     """Run ``ds4-vectors merge FOLDER``; return the exit code."""
-    flags = parser("ds4-vectors merge", "Join all shards of a capture into one directory of vectors, or of a doctor "
-                   "into one report.", "FOLDER -o DIR [--json]", "shards -o vectors/mine")  # fmt: skip
+    flags = parser("ds4-vectors merge", "Join all shards of a capture into one directory of vectors, of a check "
+                   "into one file of results, of a doctor into one report.", "FOLDER -o PATH [--json]",
+                   "out -o vectors/mine", "out -o report")  # fmt: skip
     flags.add_argument("folder", nargs="*", metavar="FOLDER", help="the folder that the shards share")
-    add(flags, "--output", metavar="DIR", help="the directory of vectors, or of the report, to write")
+    add(flags, "--output", metavar="DIR", help="what to write: a directory of vectors, a file of results, or a report")
     add(flags, "--json")
     args = parsed(flags, argv)
     if args is None:
@@ -33,6 +36,10 @@ def run(argv: Sequence[str]) -> int:
         from .doctor.command import merge
 
         return merge(folder, args.output, args.json)
+    if any(Path(folder).glob(f"shard-*-of-*/{RESULTS}")):
+        whole = merged_check(folder, args.output)
+        finish(whole, args.json, f"{args.output}: {whole['cases']} cases, {len(whole['failed'])} failed")
+        return 0 if whole["passed"] else 1
     vectors = merged(folder, args.output)
     count = len(vectors.manifest.cases)
     finish({"folder": args.output, "cases": count, "complete": True}, args.json, f"{args.output}: {count} cases")

@@ -21,13 +21,15 @@ from .repeat import prompt_of
 
 FORMS = ("quick", "usual", "long")
 COSTS: dict[str, tuple[Cost, Cost, Cost]] = {
+    "identify": (Cost(40, 1500, 435, 5),) * 3,
     "tokenizer": (Cost(6, 230, 6), Cost(10, 420, 10), Cost(10, 420, 10)),
-    "template": (Cost(5, 100, 5), Cost(6, 150, 37, 30), Cost(6, 150, 37, 30)),
-    "numbers": (Cost(2, 240, 33, 30, True), Cost(6, 700, 99, 90, True), Cost(8, 900, 132, 120, True)),
+    "template": (Cost(5, 100, 5), Cost(6, 150, 37, 15), Cost(6, 150, 37, 15)),
+    "numbers": (Cost(2, 240, 33, 20, True), Cost(6, 700, 99, 60, True), Cost(8, 900, 132, 80, True)),
     "determinism": (Cost(3, 474, 72), Cost(4, 640, 96), Cost(4, 640, 96)),
     "ways": (Cost(9, 1000, 56, 3, True), Cost(26, 3500, 84, 4, True), Cost(26, 3500, 84, 4, True)),
-    "batch": (Cost(4, 268, 96), Cost(8, 700, 192), Cost(8, 700, 192)),
-    "depth": (Cost(4, 4200, 165, 20), Cost(12, 16000, 600, 40), Cost(16, 60000, 700, 90)),
+    "batch": (Cost(4, 268, 96), Cost(8, 914, 192), Cost(8, 914, 192)),
+    "api": (Cost(123, 21000, 8700),) * 3,
+    "depth": (Cost(4, 4200, 165, 5), Cost(12, 16000, 600, 10), Cost(16, 60000, 700, 20)),
 }
 USUAL = Cost(40, 8000, 800)
 """Assumed of a stage that is not in ``COSTS``."""

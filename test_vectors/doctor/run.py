@@ -5,15 +5,16 @@ After pre-flight, which measures the target's pace, the time of the others is es
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 import traceback
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from ds4ref.console.common import CYAN, columns, duration, is_tty, tint
-from ds4ref.errors import Ds4Error
+from ds4ref.console.common import CYAN, columns, duration, is_tty, say, tint
+from ds4ref.errors import Ds4Error, TargetError
 from ds4ref.runs.provenance import stamp
 from ds4ref.targets import Ability
 from ds4ref.version import __version__
@@ -24,6 +25,7 @@ from .case import ExamContext
 from .examination import Examination, Stage
 from .identify.stage import identify
 from .limits import Limit, OutOfTime
+from .pace import Pace
 from .plan import Plan, measure
 from .saved import context_of, restore
 
@@ -145,17 +147,20 @@ def examine(
     progress = StageProgress(case)
     case.progress = progress
     examination = Examination(case.spec or case.target.name, command=command, form=form_of(case, only))
-    done = {stage.name: stage for stage in earlier.stages if stage.done} if earlier else {}
-    waiting = [step.name for step in STEPS if not _left_out(case, step, only) and step.name != "preflight"]
+    done = (
+        {stage.name: stage for stage in earlier.stages if stage.done and stage.name != "preflight"} if earlier else {}
+    )
     for number, step in enumerate(STEPS, 1):
         stage, first = Stage(step.name, step.title, step.asks, cause=step.cause), step.name == "preflight"
         examination.stages.append(stage)
         why, plan = _left_out(case, step, only), progress.plan
-        if examination.signum or why:
-            stage.add(step.name, Outcome.SKIPPED, why or "interrupted before it began")
-            stage.done = bool(why)
-        elif step.name in done and not first:
+        if why:
+            stage.add(step.name, Outcome.SKIPPED, why)
+            stage.done = True
+        elif step.name in done:
             examination.stages[-1] = done[step.name]
+        elif examination.signum:
+            stage.add(step.name, Outcome.SKIPPED, "interrupted before it began")
         elif not first and not case.kinds and not case.target.can(Ability.FULL_LOGITS):
             stage.add(step.name, Outcome.IMPOSSIBLE, "target unreachable")
             stage.done = True
@@ -163,26 +168,54 @@ def examine(
             stage.add(step.name, Outcome.SKIPPED, "no time for it", next=[MORE_TOTAL])
         else:
             progress.begin(step.name, f"{number}/{len(STEPS)} {step.title}")
-            budget = case.budget if plan is None else plan.limit(step.name, case.budget)
+            budget = min(case.budget, total or case.budget) if plan is None else plan.limit(step.name, case.budget)
             examination.signum = _run_stage(case, step, stage, budget)
             progress.end(stage)
         if first and not examination.signum:
-            if earlier is not None and not _same_target(case, earlier):
-                progress.say("the target has changed since: examining it from the start")
-                done = {}
-            elif earlier is not None:
-                restore(case, earlier.context)
-            names = [name for name in waiting if name not in done] if case.kinds else []
-            if names and (case.target.kind == "http" or total is not None):
-                plan = Plan.make(case, measure(case), names, total, time.monotonic() - start)
-                progress.plan, examination.estimate = plan, plan.to_json()
-                for line in plan.lines():
-                    progress.say(line)
+            if earlier is not None:
+                done = _continued(case, earlier, done, stage)
+            names = [s.name for s in STEPS[1:] if not _left_out(case, s, only) and s.name not in done]
+            if names and case.kinds and (case.target.kind == "http" or total is not None):
+                examination.signum = _planned(case, progress, names, total, start)
+                examination.estimate = progress.plan.to_json() if progress.plan is not None else {}
         examination.context, examination.identity = context_of(case), _identity(case)
-        save(examination)
+        later = [done[s.name] for s in STEPS[number:] if s.name in done]
+        save(replace(examination, stages=examination.stages + later))
     examination.facts = provenance(case, examination)
     examination.finished = not examination.signum
     return examination
+
+
+def _continued(case: ExamContext, earlier: Examination, done: dict[str, Stage], preflight: Stage) -> dict[str, Stage]:
+    """Restore what the stages of ``earlier`` left for later ones; return those that are kept of its ``done`` stages.
+
+    Raise TargetError, which leaves the report as it is, if the target does not answer now.
+    """
+    if not case.kinds and not case.target.can(Ability.FULL_LOGITS):
+        raise TargetError(f"{preflight.says}; the unfinished report is kept")
+    if not _same_target(case, earlier):
+        say("ds4-vectors doctor", "the target has changed since: examining it from the start")
+        return {}
+    restore(case, earlier.context)
+    return done
+
+
+def _planned(case: ExamContext, progress: StageProgress, names: list[str], total: float | None, start: float) -> int:
+    """Measure the target's pace, make the plan and print it; return the number of the signal that interrupted this.
+
+    names  of the stages to run
+    start  when the examination began
+    """
+    with Limit(min(case.budget, (total or math.inf) / 4)) as limit:
+        case.limit = limit
+        try:
+            pace = measure(case)
+        except (OutOfTime, KeyboardInterrupt):
+            pace = Pace(max((s.seconds for s in case.meter.samples), default=0.0), 0.0, 0.0)
+    progress.plan = Plan.make(case, pace, names, total, time.monotonic() - start)
+    for line in progress.plan.lines():
+        progress.say(line)
+    return limit.signum
 
 
 def form_of(case: ExamContext, only: Collection[str]) -> dict[str, Any]:

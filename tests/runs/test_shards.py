@@ -112,6 +112,12 @@ def captured(folder: Path) -> list[tuple]:
     return [(item.case.id, item.prompt, [r.steps for r in item.case.repetitions]) for item in read_cases(str(folder))]
 
 
+def checked(file: Path) -> list[tuple]:
+    whole = json.loads(file.read_text())
+    rows = [(r["id"], r["verdict"], [s["verdict"] for s in r["steps"]]) for r in whole["results"]]
+    return [*rows, (whole["passed"], whole["failed"], whole["verdicts"], whole["cases"])]
+
+
 def measured(csv: Path) -> list[tuple]:
     samples = json.loads(csv.with_suffix(".json").read_text())["samples"]
     return [(row["rep"], row["ctx_tokens"], row["prefill_tokens"], row["gen_tokens"]) for row in samples]
@@ -130,12 +136,19 @@ def run_of(tool: str, folder: Path) -> tuple:
         return (lambda args: vectors_cli.main([*args[:1], *args[1:]] if args[0] == "merge" else ["capture", *args]),
                 argv, [str(one)], [str(out)], ["merge", str(out), "-o", str(whole)],
                 lambda name: captured(folder / name))  # fmt: skip
+    if tool == "check":
+        vectors = str(folder / "vectors")
+        if not Path(vectors).exists():
+            vectors_cli.main(["capture", vectors, "--prompts", prompts(folder), "-n", "4", "--repeat", "2"])
+        return (lambda args: vectors_cli.main(args if args[0] == "merge" else ["check", *args]), [vectors],
+                ["-o", f"{one}.json"], ["-o", str(out)], ["merge", str(out), "-o", f"{whole}.json"],
+                lambda name: checked(folder / f"{name}.json"))  # fmt: skip
     argv = ["--ctx-start", "8", "--ctx-max", "16", "--step-incr", "8", "-n", "2", "-r", "4", "--no-warmup"]
     return (bench_cli.main, argv, ["--csv", f"{one}.csv", "--no-store"], ["--shard-folder", str(out)],
             ["merge", str(out), "--csv", f"{whole}.csv"], lambda name: measured(folder / f"{name}.csv"))  # fmt: skip
 
 
-@pytest.mark.parametrize("tool", ["eval", "capture", "bench"])
+@pytest.mark.parametrize("tool", ["eval", "capture", "check", "bench"])
 def test_merged_shards_equal_one_run(tool, tmp_path, capsys) -> None:
     """The shards run in any order, and one of them twice."""
     main, argv, one, out, merge, results = run_of(tool, tmp_path)
@@ -148,7 +161,7 @@ def test_merged_shards_equal_one_run(tool, tmp_path, capsys) -> None:
     assert main(merge) == 0
     assert results("whole") == results("one") and len(results("one")) >= 5
     # another run does not fit into these folders
-    more = ["--seed", "5"] if tool == "eval" else ["-n", "3"]
+    more = {"eval": ["--seed", "5"], "check": ["--floor", "3"]}.get(tool, ["-n", "3"])
     assert main([*argv, *more, *out, "--shard", "1/3"]) in (1, 2)
     err = capsys.readouterr().err
     assert "another run" in err or "other settings" in err

@@ -150,6 +150,21 @@ def test_an_examination_that_was_killed_is_continued(engine, monkeypatch, tmp_pa
         assert len(seen) == 3 and "other target or options" in capsys.readouterr().err
 
 
+def test_a_server_that_is_gone_does_not_cost_the_report(engine, monkeypatch, tmp_path, capsys) -> None:
+    def killed(case, stage):
+        raise Killed
+
+    steps = tuple(s if s.name != "batch" else run.StageSpec("batch", "B", "?", killed) for s in run.STEPS)
+    monkeypatch.setattr(run, "STEPS", steps)
+    with Endpoint(engine) as server:
+        argv = ["doctor", server.url, *QUICK, "-o", str(tmp_path), "--attempts", "1"]
+        with pytest.raises(Killed):
+            cli.main(argv)
+    before = (tmp_path / "doctor.json").read_bytes()
+    assert cli.main(argv) == 1 and "the unfinished report is kept" in capsys.readouterr().err
+    assert (tmp_path / "doctor.json").read_bytes() == before
+
+
 def test_what_stages_leave_for_later_ones_comes_back(engine) -> None:
     case, again = (ExamContext(Scripted([step(b"a")]), engine) for _ in range(2))
     case.kinds, case.same_model, case.mode, case.offset = {"text", "ids"}, True, "ds4", 2

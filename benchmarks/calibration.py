@@ -73,7 +73,7 @@ def collect(path: Path, trials: range) -> None:
             if trial in done:
                 continue
             patient = draw(engine, trial)
-            diagnosis = diagnose(patient.library, patient.seen, engine.tokenizer.bos)
+            diagnosis = diagnose(patient.library, patient.seen, engine.tokenizer.bos, seconds=0)
             out.write(json.dumps(outcome(patient, diagnosis)) + "\n")
             out.flush()
             print(f"{patient}: {diagnosis.fault or diagnosis.verdict}", file=sys.stderr)

@@ -135,7 +135,9 @@ def faults(engine: Engine, mode: str = "exact", seed: int = 11, top: int | None 
     tally = Tally()
     for source in (inside, outside):
         for name, library, observation in source(engine, mode, seed):
-            diagnosis = diagnose(library, observation if top is None else observation.top(top), engine.tokenizer.bos)
+            diagnosis = diagnose(
+                library, observation if top is None else observation.top(top), engine.tokenizer.bos, seconds=0
+            )
             right = diagnosis.fault == name
             kind = "right" if right else "wrong name" if diagnosis.fault else "not seen"
             if diagnosis.verdict == "unknown":
@@ -161,7 +163,7 @@ def clean(engine: Engine, trials: range, modes: tuple[str, ...] = tuple(ROUNDING
         library = Unkept(engine, rng.integers(0, DIAGNOSTIC.vocab, int(rng.integers(16, 65))).tolist())
         observation = from_logits(library.ids, library.run(mode, [], seed=trial))
         observed = observation.top(20) if trial // len(modes) % 2 else observation
-        diagnosis = diagnose(library, observed, engine.tokenizer.bos)
+        diagnosis = diagnose(library, observed, engine.tokenizer.bos, seconds=0)
         same = diagnosis.verdict == mode
         kind = "accused" if diagnosis.fault else "right set" if same else diagnosis.verdict
         if diagnosis.clean and not same:
@@ -182,7 +184,7 @@ def held_out(engine: Engine, trials: range) -> Tally:
     tally = Tally()
     for trial in trials:
         patient = draw(engine, trial, ("outside",))
-        diagnosis = diagnose(patient.library, patient.seen, engine.tokenizer.bos)
+        diagnosis = diagnose(patient.library, patient.seen, engine.tokenizer.bos, seconds=0)
         kind = "wrong name" if diagnosis.fault else "clean, below the limit" if diagnosis.clean else diagnosis.verdict
         bad = diagnosis.fault is not None or (diagnosis.clean and not right(patient, diagnosis))
         tally.add("acquitted" if bad and diagnosis.clean else kind, f"{patient}: {says(diagnosis)}", not bad)

@@ -251,6 +251,8 @@ def _show_tokens(engine: Engine, library: Signatures, seen: Observation, result:
 
 def _describe(result: Diagnosis, seen: Observation) -> str:
     """Return the diagnosis of the observation ``seen`` as text, with a table of the best candidates."""
+    from .diagnosis.verdict import where
+
     kind = "full logits" if seen.full else f"the top {seen.logprobs.shape[1]} tokens"
     stored = f" stored as {result.stored}" if result.stored else ""
     early = f"stopped early, after {result.stopped} candidates: one not tried yet may explain the numbers better"
@@ -271,6 +273,14 @@ def _describe(result: Diagnosis, seen: Observation) -> str:
         lines.append(f"agrees with  {result.agrees_with}{until}")
     lines += [f"note         {note}" for note in result.notes]
     lines += [f"next         {step}" for step in result.next]
+    if result.places:
+        spots = [
+            (p["op"], where(p["layer"]), "{}-{}".format(*p["positions"]),
+             f"{p['probability']:.2f}", f"{p['explained']:.2f}", p["change"])
+            for p in result.places[:6]
+        ]  # fmt: skip
+        head = ("place (op)", "layer", "positions", "probability", "explains", "nearest change of our pass")
+        lines += ["", rows(head, spots)]
     table = [
         (r["name"], f"{r['odds']:.1f}", f"{r['distance']:.2e}", f"{r['misfit']:.1f}",
          "-" if r["fits_until"] is None else str(r["fits_until"]))

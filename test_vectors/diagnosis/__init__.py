@@ -14,6 +14,7 @@ prompts       mistakes in tokenizing a prompt or rendering its chat template
 calibration   priors, and the confidence of a verdict
 posterior     prior times likelihood, and the rule that chooses the verdict
 decide        from the posterior to the verdict
+places        where a mistake without a name may be: ops and layers, ranked
 limit         the smallest mistake that a verdict "no mistake" would have detected
 verdict       fields of the result
 """

@@ -27,6 +27,7 @@ from .case import CLIP, Candidate, Case
 from .evidence import LIMIT, squares, tail_cost
 from .limit import detection_limit
 from .onsets import change_point, narrowed
+from .places import places
 from .posterior import ACCUSED, Posterior
 from .search import Progress, search
 from .signatures import Signatures
@@ -49,6 +50,7 @@ def diagnose(
     progress: Progress | None = None,
     cancel: Callable[[], bool] | None = None,
     computes: str | None = None,
+    seconds: float | None = None,
 ) -> Diagnosis:
     """Explain the observation ``seen`` by a rounding set or a mistake, or say that neither does.
 
@@ -58,11 +60,16 @@ def diagnose(
     cancel    called again and again; once it returns True, the search ends with the best answer so far
     computes  type that the engine computes in, "bfloat16" or "float16" (None: the type in which the numbers seem to be
               stored)
+    seconds   most time to look for places of a mistake without a name, 0 for none (None: ``places.SECONDS``)
     """
     case = Case(library, seen, bos)
     try:
         posterior = search(case, progress, cancel)
         result = _Judge(case, posterior, computes or seen.stored).verdict()
+        if result.verdict in ("unknown", "undecided") and not (cancel is not None and cancel()):
+            if progress is not None:
+                progress(len(posterior.candidates), "places in the pass")
+            result.places = [place.to_json() for place in places(case, result.mode, seconds, cancel)]
     finally:
         library.close()
     if cancel is not None and cancel():

@@ -8,6 +8,11 @@ from typing import Any
 PROBLEMS = ("fault", "file", "unknown", "broken")
 
 
+def where(layer: int | None) -> str:
+    """Return the name of a place's layer: "layer 3", "the head" for -1, "all layers" for None."""
+    return {None: "all layers", -1: "the head"}.get(layer, f"layer {layer}")
+
+
 @dataclass
 class Diagnosis:
     """The result of a diagnosis.
@@ -30,6 +35,8 @@ class Diagnosis:
     limit           detection limit of a verdict without a mistake (``limit.detection_limit``)
     features        inputs from which the confidence was computed (``calibration``)
     next            what the user can do to learn more
+    places          of "unknown" and "undecided": where the mistake may be, as JSON objects, likeliest first
+                    (``places.Place``)
     stopped         how many candidates were compared if the search was stopped early; None if it was not
     ranking         candidates as JSON objects, best first
     """
@@ -52,6 +59,7 @@ class Diagnosis:
     limit: dict[str, Any] | None = None
     next: list[str] = field(default_factory=list)
     features: dict[str, float] = field(default_factory=dict)
+    places: list[dict[str, Any]] = field(default_factory=list)
     stopped: int | None = None
 
     def to_json(self) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from ds4ref.variants import LIBRARY, ROUNDING, SETS
 
 from ..diagnose import run_diagnosis
 from ..diagnosis.prompts import MISTAKES
+from ..diagnosis.verdict import where
 from ..elicit import elicit
 from ..finding import Finding, Outcome, row
 from ..observation import OtherModel
@@ -131,6 +132,8 @@ def add_diagnosis(
         "positions": len(observation.rows), "first_position": first, "agrees_with": diagnosis.agrees_with,
         "agrees_until": until,
         "numbers": "full logits" if observation.full else f"top {observation.logprobs.shape[1]}",
+        "places": "; ".join(f"{p['op']} of {where(p['layer'])} ({p['probability']:.2f})" for p in diagnosis.places[:3])
+        or None,
     }  # fmt: skip
     if diagnosis.agrees_with in ROUNDING and until is not None and (observation.rows < until).sum() >= AGREES:
         case.hint = diagnosis.agrees_with
@@ -144,10 +147,10 @@ def add_diagnosis(
         steps.append(plan.text())
     if outcome is not Outcome.OK and (diagnosis.verdict == "fault" or not steps):
         steps.append(command)
-    where = []
+    shown = []
     if outcome is not Outcome.OK and first is not None:
-        where = [(f"first deviation after token {first}", row([case.token(int(i)) for i in observation.ids], first))]
+        shown = [(f"first deviation after token {first}", row([case.token(int(i)) for i in observation.ids], first))]
     says = f"{diagnosis.fault or diagnosis.verdict}: {diagnosis.says}"
     cause = cause_of(diagnosis) if outcome.spoils else stage.cause
     return stage.add(name, outcome, says, figures={key: value for key, value in figures.items() if value is not None},
-                     notes=notes, next=steps, limit=limit, where=where, cause=cause)  # fmt: skip
+                     notes=notes, next=steps, limit=limit, where=shown, cause=cause)  # fmt: skip

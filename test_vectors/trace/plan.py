@@ -16,6 +16,9 @@ from ds4ref.variants import ROUNDING
 from ..diagnosis.onsets import LATE, compressed
 from ..diagnosis.verdict import Diagnosis
 
+LIKELY = 0.05
+"""Probability of a place from which on its layer is to be dumped."""
+
 
 @dataclass(frozen=True)
 class DumpPlan:
@@ -34,7 +37,7 @@ class DumpPlan:
 
     def text(self, model: str = "", ids: str = "") -> str:
         """Return the plan in one line; ``model``: options that name the model; ``ids``: file of the token ids."""
-        listed = ", ".join(map(str, self.layers))
+        listed = ", ".join(map(str, self.layers)) or "none"
         layers = ",".join([*map(str, self.layers), "head"])
         command = f"ds4-vectors trace blame DUMP {model} --token-ids {ids or 'IDS.json'} --layers {layers}"
         return (f"a dump of layer{'s' if len(self.layers) > 1 else ''} {listed} and the head, with the input of each, "
@@ -43,12 +46,15 @@ class DumpPlan:
 
 
 def planned(shape: Any, tokens: int, diagnosis: Diagnosis) -> DumpPlan | None:
-    """Return the dump of ``tokens`` tokens that would show what is wrong if the diagnosis is "unknown".
+    """Return the dump of ``tokens`` tokens that would show what is wrong if the diagnosis is "unknown" or has places.
 
     None for any other verdict, and for any model but DeepSeek V4, as trace knows no other. ``shape``: the model's.
     """
-    if diagnosis.verdict != "unknown" or not isinstance(shape, ModelShape):
+    if not (diagnosis.verdict == "unknown" or diagnosis.places) or not isinstance(shape, ModelShape):
         return None
+    likely = [place for place in diagnosis.places if place["probability"] >= LIKELY]
+    if likely and all(place["layer"] is not None for place in likely):
+        return DumpPlan(tokens, tuple(sorted({place["layer"] for place in likely} - {-1})))
     # in a rounding set with much noise, the mistake may begin earlier than is seen
     exactly = diagnosis.mode in ROUNDING and not ROUNDING[diagnosis.mode].coarse
     first = diagnosis.first_position or 0

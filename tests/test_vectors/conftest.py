@@ -10,7 +10,7 @@ import pytest
 from ds4ref.console import tool
 from ds4ref.engine import Engine
 from ds4ref.nano.diagnostic import diagnostic_path
-from ds4ref.test_vectors.diagnosis import search
+from ds4ref.test_vectors.diagnosis import places, search
 
 
 @pytest.fixture(scope="session")
@@ -18,6 +18,12 @@ def engine(_model_cache) -> Iterator[Engine]:
     """The diagnostic model."""
     with Engine.open(diagnostic_path(), backend="cpu", numerics="exact") as opened:
         yield opened
+
+
+@pytest.fixture(autouse=True)
+def without_places(monkeypatch) -> None:
+    """Look for no places, which takes up to 40 s and has its own tests."""
+    monkeypatch.setattr(places, "SECONDS", 0.0)
 
 
 @pytest.fixture

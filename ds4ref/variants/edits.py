@@ -1,0 +1,194 @@
+"""Changes of the pass that no name stands for: at every place, whatever an engineer may have got wrong there.
+
+``changes(model)`` yields them for every intermediate and layer: parts that are zero or exchanged, the value of another
+token, coarse storage, a product whose input or tensor is wrong, and variants of formulas (``edits_formulas``). They say
+*where* a mistake is; mistakes known by name are in ``library``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ..archs.deepseek4.chunk import HEAD
+from ..archs.deepseek4.forward import Model
+from .edits_formulas import FEW, Alter, at_head, each, formulas, permuted, swaps, without
+from .faults import Edit
+from .replay import Change
+from .rounding import round_bf16
+
+AXES = {
+    "hc_attn_in": "TCF", "hc_attn_pre_mixes": "TF", "hc_attn_pre_weights": "TC", "hc_attn_pre_post_weights": "TC",
+    "attn_norm": "TF", "q_lora_norm": "TF", "Qcur": "THF", "KVcur": "TF", "attn_comp_kv_raw": "TF",
+    "attn_comp_gate_raw": "TF", "KVcompress": "NF", "indexer_comp_kv_raw": "TF", "indexer_comp_gate_raw": "TF",
+    "indexer_KVcompress": "NF", "indexer_q": "THF", "indexer_weights": "TH", "kqv_back": "THF", "attn_low": "TF",
+    "attn_out": "TF", "hc_ffn_in": "TCF", "hc_ffn_pre_mixes": "TF", "hc_ffn_pre_weights": "TC",
+    "hc_ffn_pre_post_weights": "TC", "ffn_norm": "TF", "ffn_moe_logits": "TE", "ffn_moe_weights_scaled": "TS",
+    "ffn_moe_gate": "TSF", "ffn_moe_up": "TSF", "ffn_moe_weighted_swiglu": "TSF", "ffn_moe_out": "TF",
+    "ffn_shexp_gate": "TF", "ffn_shexp_up": "TF", "ffn_shexp_mid": "TF", "ffn_shexp": "TF", "ffn_out": "TF",
+    "result_hc_pre": "TC", "result_hc_weights": "TC", "result_norm": "TF", "result_output": "TF",
+}  # fmt: skip
+"""Intermediates whose values are changed as they are: T token, N cache row, H head, S chosen expert, E expert, C
+residual stream, F channel."""
+UNITS = {"H": "head", "S": "chosen expert", "E": "expert", "C": "stream"}
+PARTS = 4
+"""Number of parts into which channels are divided: a shard of a matrix, a group of a tensor-parallel engine."""
+MOVED: dict[str, Alter] = {
+    "of the row before": lambda v: np.concatenate((v[:1], v[:-1])),
+    "of the row after": lambda v: np.concatenate((v[1:], v[-1:])),
+}
+
+
+def changes(model: Model) -> Iterator[Change]:
+    """Yield every change, in each layer alone."""
+    for layer in range(model.shape.n_layers):
+        for name, axes in AXES.items():
+            if _reached(model, layer, name) and not name.startswith("result"):
+                for says, edit in _values(axes, _sizes(model, name)):
+                    yield Change(name, layer, says, {name: edit})
+        yield from _tensors(model, layer)
+        for op, says, edits in formulas(model, layer):
+            if all(_reached(model, layer, name) for name in edits):
+                yield Change(op, layer, says, edits)
+    for name, axes in AXES.items():
+        if name.startswith("result"):
+            for says, edit in _values(axes, _sizes(model, name)):
+                yield Change(name, HEAD, says, {name: edit})
+    yield from (Change(op, HEAD, says, edits) for op, says, edits in at_head(model))
+
+
+def everywhere(change: Change) -> Change:
+    """Return the same change in every layer that has the place."""
+    return dataclasses.replace(change, layer=None)
+
+
+def _reached(model: Model, layer: int, name: str) -> bool:
+    """Return whether a layer has the intermediate, which depends on its compression ratio."""
+    ratio = model.shape.ratios[layer]
+    if name.startswith("indexer"):
+        return ratio == 4
+    return bool(ratio) or not name.startswith(("attn_comp", "KVcomp", "comp_count"))
+
+
+# ---- values: parts zero, exchanged, of another token, stored coarsely
+
+
+def _sizes(model: Model, name: str) -> dict[str, int]:
+    s = model.shape
+    heads = s.index_heads if name.startswith("indexer") else s.n_heads
+    return {"H": heads, "S": s.n_used, "E": s.n_experts, "C": s.hc}
+
+
+def _values(axes: str, sizes: dict[str, int]) -> Iterator[tuple[str, Edit]]:
+    """Yield (what is changed, edit) of an intermediate with these axes."""
+    yield "zero", each(lambda v: 0 * v)
+    yield "a tenth larger", each(lambda v: v * np.float32(1.1))
+    for name, rounded in ROUNDED.items():
+        yield f"stored as {name}", each(rounded)
+    for axis, unit in enumerate(axes):
+        if unit in UNITS and sizes[unit] > 1:
+            n = sizes[unit]
+            for i in range(n if n <= FEW else 0):
+                yield f"{UNITS[unit]} {i} is zero", each(without(axis, i, n))
+            for i, j, order in swaps(n):
+                yield f"{UNITS[unit]}s {i} and {j} are exchanged", each(permuted(axis, order))
+            if n > 2:
+                yield f"{UNITS[unit]}s are in reverse", each(permuted(axis, np.arange(n)[::-1]))
+                for by in (1, -1):
+                    yield f"{UNITS[unit]}s are moved by {by}", each(permuted(axis, np.roll(np.arange(n), by)))
+        elif unit == "F":
+            for i in range(PARTS):
+                yield f"part {i} of {PARTS} of the channels is zero", each(without(axis, i, PARTS))
+            yield "halves of the channels exchanged", each(lambda v, a: np.roll(v, v.shape[a] // 2, a), axis)
+            yield "even and odd channels apart", each(lambda v: np.concatenate((v[..., ::2], v[..., 1::2]), -1))
+        elif unit in "TN":
+            for says, moved in MOVED.items():
+                yield says, each(moved)
+
+
+def _float_bits(x: np.ndarray, bits: int, least: int, top: float) -> np.ndarray:
+    """Round to a float of ``bits`` fraction bits, smallest exponent ``least``, largest value ``top``."""
+    exponent = np.maximum(np.floor(np.log2(np.maximum(np.abs(x), 1e-30))), least)
+    step = np.exp2(exponent - bits)
+    return np.clip(np.rint(x / step) * step, -top, top)
+
+
+def _by_row(quantize: Alter, top: float) -> Alter:
+    def alter(x: np.ndarray) -> np.ndarray:
+        scale = np.maximum(np.abs(x).max(axis=-1, keepdims=True), 1e-30) / top
+        return quantize(x / scale) * scale
+
+    return alter
+
+
+ROUNDED: dict[str, Alter] = {
+    "bfloat16": round_bf16, "E4M3": lambda x: _float_bits(x, 3, -6, 448),
+    "int8 with a scale by row": _by_row(np.rint, 127),
+}  # fmt: skip
+
+
+# ---- tensors: another one, or one product alone with another input
+
+TENSORS = {
+    **{f"hc_{half}_{name}": f"hc_{half}_pre_mixes" for half in ("attn", "ffn") for name in ("fn", "scale", "base")},
+    "attn_norm": "attn_norm", "attn_q_a": "q_lora", "attn_q_a_norm": "q_lora_norm", "attn_q_b": "Qraw",
+    "attn_kv": "KVraw", "attn_kv_a_norm": "KVnorm", "attn_sinks": "attn_sinks", "attn_output_a": "attn_low",
+    "attn_output_b": "attn_out", "attn_compressor_kv": "attn_comp_kv_raw",
+    "attn_compressor_gate": "attn_comp_gate_raw", "attn_compressor_ape": "attn_comp_score_raw",
+    "attn_compressor_norm": "KVcompress", "indexer_compressor_kv": "indexer_comp_kv_raw",
+    "indexer_compressor_gate": "indexer_comp_gate_raw", "indexer_compressor_ape": "indexer_comp_score_raw",
+    "indexer_compressor_norm": "indexer_KVcompress", "indexer_attn_q_b": "indexer_q",
+    "indexer_proj": "indexer_weights", "ffn_norm": "ffn_norm", "ffn_gate_inp": "ffn_moe_logits",
+    "exp_probs_b": "ffn_moe_topk", "ffn_gate_tid2eid": "ffn_moe_topk", "ffn_gate_exps": "ffn_moe_gate",
+    "ffn_up_exps": "ffn_moe_up", "ffn_down_exps": "ffn_moe_out", "ffn_gate_shexp": "ffn_shexp_gate",
+    "ffn_up_shexp": "ffn_shexp_up", "ffn_down_shexp": "ffn_shexp",
+}  # fmt: skip
+"""The intermediate that a tensor of a layer makes."""
+SIBLINGS = {"attn_norm": "ffn_norm", "hc_attn_fn": "hc_ffn_fn", "hc_attn_scale": "hc_ffn_scale",
+            "hc_attn_base": "hc_ffn_base", "attn_kv_a_norm": "attn_compressor_norm",
+            "ffn_gate_exps": "ffn_up_exps", "ffn_gate_shexp": "ffn_up_shexp"}  # fmt: skip
+_ONES: dict[str, Alter] = {"left out": np.ones_like, "one higher": lambda v: v + 1}
+_ZERO: dict[str, Alter] = {"left out": np.zeros_like, "moved by one": lambda v: np.ascontiguousarray(np.roll(v, 1, 0))}
+VECTORS = {"norm": _ONES, "scale": _ONES, "base": _ZERO, "ape": _ZERO, "sinks": _ZERO, "b": _ZERO}
+"""What is changed in a vector of weights, by the last word of its name."""
+
+
+def _shape_of(tensor: Any) -> Any:
+    return (tensor.rows, tensor.cols, tensor.experts) if hasattr(tensor, "rows") else np.shape(tensor)
+
+
+def _tensors(model: Model, layer: int) -> Iterator[Change]:
+    """Yield changes of every tensor of a layer: that of another layer or of a sibling, left out, parts of its input
+    missing."""
+    own, both = model.weights.layers[layer], {**SIBLINGS, **{b: a for a, b in SIBLINGS.items()}}
+    for name, op in TENSORS.items():
+        tensor = getattr(own, name)
+        if tensor is None:
+            continue
+        others = {f"{name} of layer {j}": getattr(other, name) for j, other in enumerate(model.weights.layers)
+                  if j != layer}  # fmt: skip
+        if name in both:
+            others[f"{both[name]} for {name}"] = getattr(own, both[name])
+        for says, other in others.items():
+            if other is not None and _shape_of(other) == _shape_of(tensor):
+                yield Change(op, layer, f"with {says}", weights={name: other})
+        if not hasattr(tensor, "rows"):
+            for says, alter in VECTORS.get(name.rpartition("_")[2], {}).items():
+                yield Change(op, layer, f"{name} {says}", weights={name: alter(tensor)})
+            continue
+        for by in range(1, tensor.experts if tensor.nbytes < MOST else 0):
+            moved = dataclasses.replace(tensor, data=np.roll(tensor.data, by, 0))
+            yield Change(op, layer, f"{name} of the expert {by} before", weights={name: moved})
+        if not name.startswith("hc"):
+            for i in range(PARTS):
+                says = f"part {i} of {PARTS} of the input of {name} is zero"
+                yield Change(op, layer, says, inputs=((tensor, without(-1, i, PARTS)),))
+            for says, alter in MOVED.items():
+                yield Change(op, layer, f"the input of {name} {says}", inputs=((tensor, alter),))
+
+
+MOST = 1 << 25
+"""Bytes up to which matrices are copied in another order of experts."""

@@ -1,0 +1,157 @@
+"""Repeat one prompt's pass with something changed at one place, from the half layer on in which it is changed.
+
+    replay = Replay(engine, ids, "exact")
+    replay.logits                              (T, V) of the pass as it is
+    replay.run(Change("attn_out", 3, "zero", {"attn_out": ...}))
+
+A short prompt's pass takes milliseconds, so that thousands of changes can be tried (``edits``). The residual streams at
+every half layer are kept, and everything is causal: the first tokens alone give the first rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from ..archs.deepseek4 import attention, head, moe
+from ..archs.deepseek4.chunk import HEAD
+from ..archs.deepseek4.forward import Model
+from ..backends import private_backend
+from ..engine import Engine
+from .faults import Changed, Edit
+from .rounding import INPUTS, SETS
+
+FFN = ("hc_ffn", "ffn")
+
+
+@dataclass(frozen=True, eq=False)
+class Change:
+    """One change of the pass at one place.
+
+    op     the intermediate at which the mistake would be
+    layer  number of the layer, ``HEAD`` for the output head, None for every layer that has the intermediate
+    says   what is changed, in words
+    edits  functions that replace intermediates, by name
+    weights  tensors in place of the layer's, by field of ``LayerWeights``
+    inputs   (matrix, function of the input that its product alone gets)
+    mask   (T,) bool, the tokens whose intermediates are replaced; None: all
+    share  how far each floating-point intermediate goes from the right value (0) to the replaced one (1)
+    """
+
+    op: str
+    layer: int | None
+    says: str
+    edits: Mapping[str, Edit] = field(default_factory=dict)
+    weights: Mapping[str, Any] = field(default_factory=dict)
+    inputs: tuple[tuple[Any, Callable[[np.ndarray], np.ndarray]], ...] = ()
+    mask: np.ndarray | None = None
+    share: float = 1.0
+
+
+class _Changing:
+    """Session hooks that apply a change after the rounding set's own replacements."""
+
+    def __init__(self, begin: Callable[[Any], None] | None, change: Change | None):
+        self._begin, self._change = begin, change
+        self._taps: dict[str, Any] = {}
+
+    def begin(self, chunk: Any) -> None:
+        if self._begin is not None:
+            self._begin(chunk)
+        for matrix, alter in self._change.inputs if self._change is not None else ():
+            chunk.ops = Changed(chunk.ops, **{name: self._fed(chunk, name, matrix, alter) for name in INPUTS})
+
+    def _fed(self, chunk: Any, name: str, matrix: Any, alter: Callable[[np.ndarray], np.ndarray]) -> Callable:
+        """Return the product ``name`` that gives ``matrix`` another input."""
+        plain, change = getattr(chunk.ops, name), self._change
+
+        def product(x: np.ndarray, *args: Any) -> np.ndarray:
+            if change is not None and any(arg is matrix for arg in args[:2]):
+                x = blend(x, alter(x), change, len(chunk.ids))
+            return plain(x, *args)
+
+        return product
+
+    def tap(self, name: str, layer: int, value: Any, chunk: Any) -> Any:
+        change = self._change
+        if change is not None:
+            edit = change.edits.get(name)
+            if edit is not None and change.layer in (None, layer):
+                value = blend(value, edit(value, layer, chunk, self._taps), change, len(chunk.ids))
+            self._taps[name] = value
+        return value
+
+
+def blend(value: Any, new: Any, change: Change, tokens: int) -> Any:
+    """Return ``new`` at the change's tokens and to its share, ``value`` elsewhere; both have one shape, or are equally
+    long tuples."""
+    if isinstance(value, tuple):
+        return tuple(blend(a, b, change, tokens) for a, b in zip(value, new, strict=True))
+    if not isinstance(value, np.ndarray) or not isinstance(new, np.ndarray):
+        return new
+    if change.share != 1 and value.dtype.kind == "f":
+        new = value + np.float32(change.share) * (new - value)
+    if change.mask is not None and len(value) == tokens:
+        new = np.where(change.mask[:tokens].reshape(-1, *[1] * (value.ndim - 1)), new, value)
+    return np.ascontiguousarray(new, value.dtype)
+
+
+class Replay:
+    """One prompt's pass in one rounding set, with changes.
+
+    beside  compute on this thread alone, so that several replays can run at a time
+    """
+
+    def __init__(self, engine: Engine, ids: Sequence[int], mode: str, beside: bool = False):
+        own = engine.model
+        assert isinstance(own, Model)
+        ops = private_backend(engine.backend) if beside else own.ops
+        self.rounding = SETS[mode]
+        self.model = Model(own.shape, own.weights, ops, self.rounding.numerics)
+        self.model.steering = own.steering
+        self.ids = np.asarray(ids, np.int32)
+        self.cache = self.model.cache(len(self.ids) + 1, exact=True)
+        self._streams: dict[tuple[int, str], np.ndarray] = {}
+        self.logits = self._pass(None, len(self.ids), (0, "attn"))
+
+    def run(self, change: Change, until: int | None = None) -> np.ndarray:
+        """Return the logits (n, V) of the first ``until`` tokens (None: all) with a change."""
+        layer = 0 if change.layer is None else change.layer
+        ffn = change.layer is not None and change.op.startswith(FFN)
+        start = (layer, "ffn" if ffn else "attn")
+        with np.errstate(all="ignore"):
+            return self._pass(change, len(self.ids) if until is None else until, start)
+
+    def _pass(self, change: Change | None, until: int, start: tuple[int, str]) -> np.ndarray:
+        """Return logits (n, V), beginning at a half layer; without a change, keep the streams that enter each."""
+        model, first = self.model, start[0]
+        self.cache.restart(0)
+        c = model.chunk(self.ids[:until], self.cache, _Changing(self.rounding.begin, change))
+        weights = list(model.weights.layers)
+        if change is not None and change.weights:
+            weights[first] = replace(weights[first], **change.weights)
+        for layer, w in enumerate(weights):
+            if layer >= first >= 0:
+                moe.hashed_experts(c, layer, w)
+        if change is None:
+            X = c.ops.streams(c.ops.embed(model.weights.token_embd, c.ids), model.shape.hc)
+        else:
+            X = self._streams[start if first != HEAD else (HEAD, "attn")][:until]
+        for layer, (w, rows) in enumerate(zip(weights, self.cache.layers, strict=True)):
+            if not 0 <= first <= layer:
+                continue
+            c.at_layer(layer, w, rows)
+            if (layer, "attn") >= start:
+                self._keep(change, layer, "attn", X)
+                X = attention.half_layer(c, X)
+            self._keep(change, layer, "ffn", X)
+            X = moe.half_layer(c, X)
+        self._keep(change, HEAD, "attn", X)
+        return np.array(head.logits(c, model.weights, X))
+
+    def _keep(self, change: Change | None, layer: int, half: str, X: np.ndarray) -> None:
+        if change is None:
+            self._streams[layer, half] = X.copy()

@@ -7,7 +7,10 @@ preflight    is the target reachable, what can it do, are its log probabilities 
 prompts      tokenizer and chat template, by ids, echoed bytes or token counts
 numbers      diagnosis of the target's log probabilities or logits
 yardstick    how far two runs of a correct engine may differ
-repeat       the engine against itself: repeated requests, one or many at a time, prefill or decode, chunk edges
+repeat       the engine against itself: repeated requests, prefill or decode, chunk edges
+load         requests alone, after cached prefixes, several at once, beside streams that are cut off
+registers    prompts with codes to repeat, by which content of other requests shows
+altered      whether an answer was altered, and with whose content
 depth        recall of facts from a long story, by their depth in it
 run, limits  order of stages, time budgets, Ctrl-C
 page         the report as HTML and JSON

@@ -27,7 +27,7 @@ COSTS: dict[str, tuple[Cost, Cost, Cost]] = {
     "numbers": (Cost(2, 240, 33, 20, True), Cost(6, 700, 99, 60, True), Cost(8, 900, 132, 80, True)),
     "determinism": (Cost(3, 474, 72), Cost(4, 640, 96), Cost(4, 640, 96)),
     "ways": (Cost(9, 1000, 56, 3, True), Cost(26, 3500, 84, 4, True), Cost(26, 3500, 84, 4, True)),
-    "batch": (Cost(4, 268, 96), Cost(8, 914, 192), Cost(8, 914, 192)),
+    "load": (Cost(140, 40000, 3400), Cost(290, 80000, 7000), Cost(290, 80000, 7000)),
     "api": (Cost(123, 21000, 8700),) * 3,
     "depth": (Cost(4, 4200, 165, 5), Cost(12, 16000, 600, 10), Cost(16, 60000, 700, 20)),
 }

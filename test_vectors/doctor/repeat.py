@@ -1,4 +1,4 @@
-"""Compare the engine with itself: repeated requests, prefill and decode, one and many requests, chunk edges.
+"""Compare the engine with itself: repeated requests, prefill and decode, chunk edges.
 
 A correct engine gives the same distribution for the same tokens, however they were fed. The yardstick sets the allowed
 difference: none, or the effect of float noise in the target's rounding set. A small difference that a batch or a prompt
@@ -8,7 +8,6 @@ cache causes is not a mistake: few engines promise batch invariance.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -41,10 +40,6 @@ NO_CACHE_PROMISE = (
     "Nothing to mend if it keeps a cache of prompts: the first answer then comes from a prefill of the whole prompt, "
     "later ones from that of its last token, and llama.cpp, SGLang and vLLM choose kernels by the number of tokens. "
     "Without the cache, the answers must be identical"
-)
-NO_BATCH_PROMISE = (
-    "Nothing to mend: llama.cpp, SGLang and vLLM (without its batch-invariant mode) choose kernels by the size of a "
-    "batch and promise no equal answers. Compare such an engine with one request at a time"
 )
 DECODE = "Look at what decode does otherwise than prefill: cache rows, positions, masks, kernels"
 IDS = "--id-prompts, if the server takes token ids as prompt; --prefill STYLE, if it goes on with a given answer"
@@ -147,16 +142,16 @@ def _values(answer: Completion) -> list[tuple[object, ...]]:
     return [(step.token, step.top) for step in answer.steps]
 
 
-def batch_effect(answer: AnswerComparison, others: Sequence[AnswerComparison]) -> float | None:
+def batch_effect(answer: AnswerComparison, others: Sequence[AnswerComparison], limit: float = UNKNOWN) -> float | None:
     """Return an answer's largest difference (nats rms) if batching or a prompt cache may have caused it, else None.
 
     Both change how many tokens are evaluated at once, and an engine may choose its kernels by that number. ``answer``
-    compares two answers to one request, ``others`` all answers to it. None if the difference exceeds ``UNKNOWN``, or
-    if the best token changed although it led by ``FLIP`` times the difference at other positions.
+    compares two answers to one request, ``others`` all answers to it. None if the difference exceeds ``limit``, or if
+    the best token changed although it led by ``FLIP`` times the difference at other positions.
     """
     before = np.concatenate([each.rms[: each.fork] for each in others])
     noise = float(np.nanmax(before)) if np.isfinite(before).any() else 0.0
-    if not len(answer.rms) or not np.isfinite(answer.rms).all() or answer.rms.max() > UNKNOWN:
+    if not len(answer.rms) or not np.isfinite(answer.rms).all() or answer.rms.max() > limit:
         return None
     if answer.fork is not None and (answer.margin is None or answer.margin > FLIP * max(noise, FLOAT)):
         return None
@@ -242,36 +237,6 @@ def add_comparison(
     check = stage.add(name, outcome, says, figures=figures, where=where, limit=yard.limit(len(rms)),
                       next=[] if outcome is Outcome.OK else [ORDER])  # fmt: skip
     return check, comparisons
-
-
-def batch(case: ExamContext, stage: Stage) -> None:
-    """Compare requests sent alone and concurrently."""
-    if case.target.kind != "http":
-        stage.add("many at once", Outcome.IMPOSSIBLE, f"a {case.target.kind} target takes one request at a time")
-        return
-    prompts = [
-        p for i in range(2 if case.quick else 4) if (p := prompt_of(case, 120 + 90 * i, seed=20 + i)) is not None
-    ]
-    if not prompts:
-        stage.add("many at once", Outcome.IMPOSSIBLE, "no request was answered")
-        return
-    case.progress("one after another")
-    alone = [case.ask(prompt, TOKENS) for prompt in prompts]
-    case.progress(f"{len(prompts)} at once")
-    pool = ThreadPoolExecutor(len(prompts))
-    try:
-        together = list(pool.map(lambda prompt: case.ask(prompt, TOKENS), prompts))
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
-    figures: dict[str, object] = {"one after another, s": round(sum(done.seconds for done in alone), 2),
-                                  "at once, s": round(max(done.seconds for done in together), 2)}  # fmt: skip
-    made = [add_comparison(case, stage, f"request {i + 1}", prompt, [alone[i], together[i]], figures)
-            for i, prompt in enumerate(prompts)]  # fmt: skip
-    every = [comparison for _, (comparison,) in made]
-    for check, (comparison,) in made:
-        excuse(check, comparison, every, f"alone and among {len(prompts)} it differs", NO_BATCH_PROMISE)
-    if stage.outcome is Outcome.OK:
-        stage.checks[0].limit += " a server that takes one request after another cannot fail this"
 
 
 # -------------------------------------------------------------------------------------------- prefill and decode

@@ -20,7 +20,7 @@ from ds4ref.targets import Ability
 from ds4ref.version import __version__
 
 from ..finding import Outcome, counted, plain
-from . import api, depth, numbers, preflight, prompts, repeat
+from . import api, depth, load, numbers, preflight, prompts, repeat
 from .case import ExamContext
 from .examination import Examination, Stage
 from .identify.stage import identify
@@ -66,7 +66,7 @@ STEPS = (
               "engine"),
     StageSpec("ways", "Prefill and decode", "Do prefill and token-by-token decode give the same logits?", repeat.ways,
               "engine"),
-    StageSpec("batch", "One and many", "Does a request get the same answer alone and in a batch?", repeat.batch,
+    StageSpec("load", "Load", "Does a request get its own answer beside others and after cached prompts?", load.load,
               "load"),
     StageSpec("api", "API", "Does it do what requests ask for: limits, stop strings, formats, tools, counts?", api.api),
     StageSpec("depth", "Long context", "Does it recall distant text and join prefill chunks correctly?",

@@ -69,7 +69,7 @@ TABLE: list[tuple[str, int, str]] = [
     ("diagnose -m {model} --logits {nan}", 1, "verdict      broken"),
     ("diagnose -m {model} --target local:{model} --token-ids {ids}", 0, "verdict      "),
     ("doctor local:{model} --quick", 0, "Nothing wrong was found"),
-    ("doctor local:{model} --only numbers,ways,batch --long", 0, "Nothing wrong was found"),
+    ("doctor local:{model} --only numbers,ways,load --long", 0, "Nothing wrong was found"),
     ("doctor local:{model}?numerics=ds4 -m {model} --quick", 0, "Nothing wrong was found"),
     ("trace record -m {model} --token-ids {ids} -o {folder}/r.safetensors", 1, V4_ONLY),
     ("trace blame {right} -m {model} --token-ids {ids}", 1, V4_ONLY),

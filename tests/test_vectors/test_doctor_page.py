@@ -22,7 +22,7 @@ from .endpoint import Endpoint
 from .examined import examination
 from .scripted import Scripted, step
 
-QUICK = ["--quick", "--only", "tokenizer,determinism,batch"]
+QUICK = ["--quick", "--only", "tokenizer,determinism,ways"]
 
 
 def answered(*checks: tuple[str, str, Outcome]) -> dict[str, str]:
@@ -43,9 +43,9 @@ def answered(*checks: tuple[str, str, Outcome]) -> dict[str, str]:
         # unexplained logits leave open what is wrong, whatever else was in order
         ([("numbers", "engine", Outcome.UNEXPLAINED), ("preflight", "checkpoint", Outcome.OK),
           ("ways", "engine", Outcome.OK)], set(), set()),
-        ([("batch", "load", Outcome.DEPENDS)], set(), {"load"}),
+        ([("load", "load", Outcome.DEPENDS)], set(), {"load"}),
         ([("ways", "engine", Outcome.OK), ("determinism", "engine", Outcome.UNSURE)], set(), {"engine"}),
-        ([("ways", "engine", Outcome.UNSURE), ("batch", "load", Outcome.FAILED)], set(), set()),
+        ([("ways", "engine", Outcome.UNSURE), ("load", "load", Outcome.FAILED)], set(), set()),
     ],
 )  # fmt: skip
 def test_one_answer_for_each_cause(checks, wrong, clear) -> None:
@@ -126,7 +126,7 @@ def test_an_examination_that_was_killed_is_continued(engine, monkeypatch, tmp_pa
         stage.add("went on", Outcome.OK, "here")
 
     def with_stage(function):
-        return tuple(s if s.name != "batch" else run.StageSpec("batch", "B", "?", function) for s in run.STEPS)
+        return tuple(s if s.name != "ways" else run.StageSpec("ways", "B", "?", function) for s in run.STEPS)
 
     with Endpoint(engine) as server:
         argv[1] = server.url
@@ -146,7 +146,7 @@ def test_an_examination_that_was_killed_is_continued(engine, monkeypatch, tmp_pa
         # a finished one is examined again, and so is one with other options
         cli.main(argv)
         assert len(seen) == 2 and "is finished: examining" in capsys.readouterr().err
-        cli.main([*argv[:-2], "--long", "-o", str(tmp_path)] if "--quick" not in argv else [*argv, "--only", "batch"])
+        cli.main([*argv[:-2], "--long", "-o", str(tmp_path)] if "--quick" not in argv else [*argv, "--only", "ways"])
         assert len(seen) == 3 and "other target or options" in capsys.readouterr().err
 
 

@@ -44,8 +44,8 @@ def test_a_stage_that_breaks_leaves_the_others_alone(engine, quiet, monkeypatch,
     by_name = {s.name: s for s in result.stages}
     assert by_name["ways"].outcome is Outcome.FAILED and not by_name["ways"].done
     assert by_name["ways"].checks[0].says == "kept" and "ZeroDivisionError" in by_name["ways"].checks[1].says
-    assert by_name["batch"].outcome is Outcome.IMPOSSIBLE and by_name["determinism"].outcome is Outcome.OK
-    assert not result.passed and "One and many: not supported" in capsys.readouterr().err
+    assert by_name["load"].outcome is Outcome.IMPOSSIBLE and by_name["determinism"].outcome is Outcome.OK
+    assert not result.passed and "Load: not supported" in capsys.readouterr().err
 
 
 def test_time_that_ran_out_is_told(engine, quiet, monkeypatch) -> None:
@@ -103,8 +103,8 @@ def test_where_there_is_no_terminal_a_stage_says_what_it_is_at(engine, quiet, mo
     staged(monkeypatch, waits)
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     case = ExamContext(Scripted([step(b"a", (b"b", -3.0))]), engine, quick=True, budget=1.0)
-    result = run.examine(case, only=["ways", "batch"])
-    ways, batch = (next(s for s in result.stages if s.name == name) for name in ("ways", "batch"))
+    result = run.examine(case, only=["ways", "load"])
+    ways, batch = (next(s for s in result.stages if s.name == name) for name in ("ways", "load"))
     assert [(c.name, c.outcome, c.says) for c in ways.checks] == [
         ("first", Outcome.OK, "kept"), ("rest of the stage", Outcome.SKIPPED, "out of time"),
     ]  # fmt: skip
@@ -153,9 +153,9 @@ def test_signals_end_in_the_page(engine, quiet, monkeypatch, tmp_path, signum, c
 
     staged(monkeypatch, waits)
     doctored(monkeypatch, Scripted([step(b"a", (b"b", -3.0))]))
-    assert cli.main(["doctor", "local", "--only", "ways,batch", "-o", str(tmp_path)]) == code
+    assert cli.main(["doctor", "local", "--only", "ways,load", "-o", str(tmp_path)]) == code
     whole = json.loads((tmp_path / "doctor.json").read_text())
-    ways, batch = (next(s for s in whole["stages"] if s["name"] == name) for name in ("ways", "batch"))
+    ways, batch = (next(s for s in whole["stages"] if s["name"] == name) for name in ("ways", "load"))
     last = "the best answer so far" if polite else "interrupted"
     assert whole["interrupted"] and [c["says"] for c in ways["checks"]] == ["kept", last] and not ways["done"]
     assert batch["checks"][0]["says"] == "interrupted before it began"

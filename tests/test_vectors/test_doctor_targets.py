@@ -59,10 +59,10 @@ class Broken:
 def test_this_engine_agrees_with_itself_in_every_mode(engine, mode) -> None:
     with open_target(f"local:{diagnostic_path()}", numerics=mode, ctx=600) as target:
         result = examine(
-            ExamContext(target, engine, quick=True), ["tokenizer", "template", "determinism", "ways", "batch"]
+            ExamContext(target, engine, quick=True), ["tokenizer", "template", "determinism", "ways", "load"]
         )
     seen = outcomes(result)
-    assert seen.pop("batch") is Outcome.IMPOSSIBLE and set(seen.values()) == {Outcome.OK, Outcome.SKIPPED}, (
+    assert seen.pop("load") is Outcome.IMPOSSIBLE and set(seen.values()) == {Outcome.OK, Outcome.SKIPPED}, (
         result.verdict
     )
 
@@ -140,18 +140,19 @@ SERVERS = [
     ("fork", {"mode": "exact"}, "determinism", {"determinism/run to run": (W, "forks at token 0")}),
     # differences that the widest mode makes, too, prove nothing where the rounding is not known
     ("fork", {}, "determinism", {"determinism/run to run": (U, "forks at token 0")}),
-    pytest.param("crowd", {"mode": "exact"}, "batch", {"batch/request 1": (W, "float noise is about")}, marks=SLOW),
+    pytest.param("crowd", {}, "load", {"load/4 at once": (W, "answers altered under load")}, marks=SLOW),
     # llama.cpp with two slots: 0.002 to 0.006 nats between alone and beside three others; alone twice: none
-    ("batch", {"mode": "exact"}, "determinism,batch",
-     {"batch/request 1": (D, "differs by at most 0.00"), "determinism/run to run": (OK, IDENTICAL)}),
+    pytest.param("batch", {"mode": "exact"}, "determinism,load",
+                 {"load/4 at once": (D, "differs from alone by at most 0.00"),
+                  "determinism/run to run": (OK, IDENTICAL)}, marks=SLOW),
     # llama.cpp: the first answer prefills the whole prompt, later ones its last token; these are identical
     ("cache", {"mode": "exact"}, "determinism", {"determinism/run to run": (D, "the first differs from them")}),
     ("drift", {"mode": "exact"}, "determinism", {"determinism/run to run": (W, "float noise is about")}),
     # ds4's server samples while it thinks, whatever the temperature
-    pytest.param("thinks", {"mode": "exact"}, "determinism,batch",
-                 {"determinism/run to run": (OK, IDENTICAL), "batch/request 1": (OK, IDENTICAL)}, marks=SLOW),
-    pytest.param("always thinks", {"mode": "exact", "without": {Ability.TEXT}}, "determinism,batch",
-                 {"determinism/run to run": (U, THINKS), "batch/request 1": (U, THINKS)}, marks=SLOW),
+    pytest.param("thinks", {"mode": "exact"}, "determinism", {"determinism/run to run": (OK, IDENTICAL)}, marks=SLOW),
+    pytest.param("always thinks", {"mode": "exact", "without": {Ability.TEXT}}, "determinism,load",
+                 {"determinism/run to run": (U, THINKS), "load/alone": (U, "does not keep to temperature 0")},
+                 marks=SLOW),
     # the same tokens as a prompt and one by one, over HTTP with ids
     pytest.param("decode", {"mode": "exact", "ids": True, "quick": False}, "ways",
                  {"ways/prompt against continuation": (W, "float noise is about")}, marks=SLOW),
@@ -191,7 +192,7 @@ def test_a_server(engine, wrong, options, only, expected) -> None:
         assert wrong != "parses" or one.next == ["Tokenize user and tool text without parsing special tokens"]
     listed = {place for place, (outcome, _) in expected.items() if outcome is W and not place.startswith("preflight/")}
     others = {f"{s.name}/{c.name}" for s, c in result.checks(W) if s.name != "preflight"}
-    assert others - {"batch/request 2"} == listed
+    assert {name for name in others if "load/" not in name or name in listed} == listed
     if wrong == "decode":
         ways = check(result, "ways", "prompt against continuation")
         assert "decode" in ways.next[0] and [label for label, _ in ways.where[1:]] == ["generating", "as a prompt"]
@@ -217,7 +218,7 @@ def test_whose_template_a_server_renders(server, checkpoint, says) -> None:
     ("wrong", "only", "code", "verdict", "part"),
     [
         ("over", "preflight", 1, "Something is wrong", "add up to more than 1"),
-        ("batch", "batch", 0, "depends on its batch", "llama.cpp"),
+        pytest.param("batch", "load", 0, "depends on its batch", "llama.cpp", marks=SLOW),
         ("no_logprobs", "numbers", 1, "No verdict: this target does not expose", "--logits FILE"),
         ("foreign", "numbers", 1, "No verdict: not compared: the server serves another model.", "-m MODEL.gguf"),
         ("chatless", "template", 0, "Nothing wrong", "no such endpoint"),
@@ -284,7 +285,7 @@ def test_an_engine_that_only_dumps(engine) -> None:
             return [*ids[:3], (ids[3] + 1) % 512, *ids[4:]] if self.wrong else ids
 
     for wrong, outcome in ((False, Outcome.OK), (True, Outcome.WRONG)):
-        result = examine(ExamContext(Dumps(wrong), engine, quick=True), only=["tokenizer", "batch"])
+        result = examine(ExamContext(Dumps(wrong), engine, quick=True), only=["tokenizer", "load"])
         assert outcomes(result)["tokenizer"] is outcome
-        assert outcomes(result)["batch"] is Outcome.IMPOSSIBLE
+        assert outcomes(result)["load"] is Outcome.IMPOSSIBLE
     assert check(result, "tokenizer", "prose").says.startswith("token 3 is ")

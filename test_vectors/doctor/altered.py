@@ -1,0 +1,212 @@
+"""Decide whether an answer was altered: by more than float noise, and with whose content.
+
+    judge = Judge(limit=0.3)
+    judge.add(reply)                            an answer given alone: later answers to its prompt are compared with it
+    change = judge.change(reply, others)        how a later answer differs from those
+
+An answer is altered if log probabilities moved by more than ``limit`` nats rms, or if the best token changed although
+it led by ``repeat.FLIP`` times the noise at other positions (``repeat.batch_effect``). Its content is foreign if it has
+a code of another prompt, or if its log probabilities, which are not its own, are those of another prompt's answer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ds4ref.targets import Completion, Step
+
+from ..finding import ShownToken, row
+from .preflight import alternatives_row
+from .registers import Register
+from .repeat import AnswerComparison, batch_effect, compare_answers, gap
+from .yardstick import FLOAT, UNKNOWN
+
+GROSS = 3.0
+"""A move of this many times the limit is gross: no kernel makes it."""
+PRIORS = {"text": 0.5, "noise": 50.0, "gross": 2000.0}
+"""Answers of right engines assumed unaltered before any were seen, by the evidence that an answer is altered."""
+SHARED = 8
+"""Fewest alternatives that two steps must share to be called the same."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An answer to a register, or the error in its place; ``beside``: the registers that were answered meanwhile."""
+
+    register: Register
+    answer: Completion | None = None
+    error: str = ""
+    beside: frozenset[Register] = frozenset()
+
+
+@dataclass(frozen=True)
+class Change:
+    """How an answer differs from those given alone.
+
+    nats      largest move of log probabilities at a position with the same tokens before it, rms; None if unknown
+    same      whether it equals one of them
+    altered   whether noise cannot explain the difference, by log probabilities
+    gross     whether it is far beyond that
+    lost      codes that the answers given alone have, and this one lacks
+    source    the register whose content is in the answer; None if no foreign content was seen
+    evidence  what shows that
+    coded     whether a code shows it
+    where     tokens to show
+    """
+
+    reply: Reply
+    nats: float | None
+    same: bool
+    altered: bool = False
+    gross: bool = False
+    lost: tuple[str, ...] = ()
+    source: Register | None = None
+    evidence: str = ""
+    coded: bool = False
+    where: tuple[tuple[str, list[ShownToken]], ...] = ()
+
+
+@dataclass
+class Judge:
+    """Compares answers with those to the same prompt given alone.
+
+    limit    nats rms that noise may move a position
+    typical  nats rms that noise may move the median position; None: not known
+    owners   the register of each code
+    recalls  whether the model repeats codes, so that a missing one is a loss
+    alone    answers given alone, by register
+    """
+
+    owners: dict[str, Register]
+    limit: float = UNKNOWN
+    typical: float | None = None
+    recalls: bool = False
+    alone: dict[Register, list[Completion]] = field(default_factory=dict)
+
+    def add(self, reply: Reply) -> None:
+        """Add an answer that was given alone."""
+        if reply.answer is not None:
+            self.alone.setdefault(reply.register, []).append(reply.answer)
+
+    def changes(
+        self, replies: Sequence[Reply], references: Sequence[Sequence[Completion]] | None = None
+    ) -> list[Change]:
+        """Return the change of each answer; ``references``: the answers to compare each with, else those alone."""
+        answered = [(i, reply) for i, reply in enumerate(replies) if reply.answer is not None]
+        if references is None:
+            references = [self.alone.get(reply.register, ()) for reply in replies]
+        compared = {i: [compare_answers(one, reply.answer) for one in references[i]
+                        if one.steps and reply.answer.steps] for i, reply in answered if reply.answer}  # fmt: skip
+        every = [each for some in compared.values() for each in some if not (_largest(each) > self.limit)]
+        return [self._change(reply, references[i], compared[i], every) for i, reply in answered]
+
+    def _change(
+        self, reply: Reply, references: Sequence[Completion], compared: list[AnswerComparison],
+        every: Sequence[AnswerComparison],
+    ) -> Change:  # fmt: skip
+        answer = reply.answer
+        assert answer is not None
+        own = reply.register
+        same = any(each.same for each in compared) or any(
+            one.text == answer.text and not (one.steps and answer.steps) for one in references
+        )
+        known = own.codes if not references else [c for c in own.codes if all(c in one.text for one in references)]
+        lost = tuple(code for code in known if code not in answer.text) if self.recalls and not same else ()
+        same = same or not references
+        foreign = next((c for c in self.owners if c in answer.text and c not in own.codes), None)
+        if foreign is not None:
+            source: Register | None = next((one for one in reply.beside if foreign in one.codes), self.owners[foreign])
+            return Change(reply, None, False, bool(compared), bool(compared), lost, source,
+                          f"it has the code {foreign} of another prompt", True)  # fmt: skip
+        excused = [self._excused(each, every) for each in compared]
+        if same or not compared or any(nats is not None for nats in excused):
+            moves = [nats for nats in excused if nats is not None]
+            return Change(reply, 0.0 if same else min(moves, default=None), same, lost=lost)
+        best = int(np.argmin([_largest(each) for each in compared]))
+        closest, reference = compared[best], references[best]
+        at = _first(closest, self.limit)
+        nats = _largest(closest)
+        gross = nats > GROSS * self.limit or (
+            closest.fork is not None and (closest.margin is None or closest.margin > 1)
+        )
+        source, evidence = self._source(reply, answer.steps[at] if at < len(answer.steps) else None, every)
+        where = []
+        if at < min(len(answer.steps), len(reference.steps)):
+            where = [("alone", row([(s.token.raw, s.token.id) for s in reference.steps], at)),
+                     ("this answer", row([(s.token.raw, s.token.id) for s in answer.steps], at)),
+                     ("alternatives there, alone", alternatives_row(reference.steps[at])),
+                     ("alternatives there, this answer", alternatives_row(answer.steps[at]))]  # fmt: skip
+        return Change(reply, nats, False, True, bool(gross), lost, source, evidence, where=tuple(where))
+
+    def _excused(self, each: AnswerComparison, every: Sequence[AnswerComparison]) -> float | None:
+        """Return the largest move of an answer that noise may explain, None if it cannot."""
+        if self.typical is not None and len(each.rms) and np.median(each.rms) > self.typical:
+            return None
+        return batch_effect(each, [each, *every], self.limit)
+
+    def _source(
+        self, reply: Reply, step: Step | None, every: Sequence[AnswerComparison]
+    ) -> tuple[Register | None, str]:
+        """Return the register one of whose answers has the log probabilities of ``step``, preferably one that was
+        answered meanwhile, and a sentence on it; None if none has, or if the register's own answers have them, too."""
+        if step is None or not step.top:
+            return None, ""
+        near = max(FLOAT * 10, min(2 * max((_largest(each) for each in every), default=0.0), 0.05))
+        own = [one for answer in self.alone.get(reply.register, ()) for one in answer.steps]
+        if any(_alike(step, one, 10 * near) for one in own):
+            return None, ""
+        others = sorted((r for r in self.alone if r != reply.register), key=lambda r: r not in reply.beside)
+        seen = 0
+        for other in others:
+            for answer in self.alone[other]:
+                for at, one in enumerate(answer.steps):
+                    seen += 1
+                    if _alike(step, one, near):
+                        return other, (f"the log probabilities of a changed token are, within {near:.2g} nats, those "
+                                       f"of token {at} of the answer to another prompt")  # fmt: skip
+        return None, ""
+
+    def twin(self, reply: Reply, other: Sequence[Completion]) -> bool:
+        """Return whether an answer is, to the last bit of its log probabilities, one of those to ``other``."""
+        answer = reply.answer
+        return answer is not None and len(answer.steps) >= SHARED and any(
+            len(one.steps) == len(answer.steps) and all(len(s.top) >= SHARED for s in one.steps)
+            and compare_answers(one, answer).same for one in other
+        )  # fmt: skip
+
+
+def _largest(answer: AnswerComparison) -> float:
+    """Return the largest move of log probabilities; infinite if one is unknown."""
+    return float(np.nan_to_num(answer.rms, nan=np.inf).max(initial=0.0))
+
+
+def _first(answer: AnswerComparison, limit: float) -> int:
+    """Return the index of the first step that moved by more than ``limit``, else of the fork."""
+    beyond = np.flatnonzero(~(answer.rms <= limit))
+    return int(beyond[0]) if len(beyond) else answer.fork or 0
+
+
+def _alike(a: Step, b: Step, near: float) -> bool:
+    shared = {t.raw for t in a.top} & {t.raw for t in b.top}
+    return len(shared) >= min(SHARED, len(a.top)) and a.token.raw == b.token.raw and gap(a, b) <= near
+
+
+def odds(altered: int, answers: int, before: int, alone: int, evidence: str) -> float:
+    """Return the odds that a condition alters answers more often than noise does, at most 1e9.
+
+    ``altered`` of ``answers`` in the condition, ``before`` of ``alone`` without it; evidence: a key of ``PRIORS``. Beta
+    distributions: of any rate (Jeffreys) in the condition, of the rate without it with the prior's unaltered answers.
+    """
+    rate = _beta(altered + 0.5, answers - altered + 0.5) - _beta(0.5, 0.5)
+    a, b = before + 0.5, PRIORS[evidence] + alone - before
+    ratio = rate - _beta(a + altered, b + answers - altered) + _beta(a, b)
+    rarer = before > 0 and altered * alone <= before * answers
+    return math.exp(min(ratio, 0.0 if rarer else math.log(1e9)))
+
+
+def _beta(a: float, b: float) -> float:
+    return math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)

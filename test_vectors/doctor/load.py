@@ -1,0 +1,508 @@
+"""Load stage: the same requests alone, behind other prefixes, several at once, and beside streams that are cut off.
+
+Every prompt lists codes that occur in no other one (``registers``), so that content of another request shows. Answers
+are compared with those to the same prompt alone (``altered``). Reuse of cached prompts is examined before anything runs
+at once, so that what load breaks is not called a mistake of the cache. A condition that looks wrong is repeated. It is
+called wrong if another prompt's code shows, or if the odds against noise are at least ``ODDS``, by two or more answers.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from ds4ref.cancellation import Cancellation
+from ds4ref.errors import Ds4Error
+from ds4ref.targets import Ability, Completion, Request
+from ds4ref.targets.answer import collect
+from ds4ref.text.prompts import prompt_of
+from ds4ref.variants import MODE_NAMES, Runner
+
+from ..finding import Finding, Outcome, counted
+from ..observation import log_softmax
+from .altered import Change, Judge, Reply, odds
+from .case import ExamContext
+from .examination import Stage
+from .registers import LINES, PLACES, Register, Registers
+from .repeat import THINKING, ids_of, step_ids
+from .yardstick import FLOAT
+
+TOKENS, FEW_TOKENS = 44, 24
+"""Tokens of an answer, and of one by a model that repeats no codes."""
+ODDS, MOST_ROUNDS = 100.0, 4
+UNSTEADY = 1e4
+"""The odds that are required if answers change alone, too."""
+RECALLED = 0.9
+"""Share of codes that a model must repeat alone before a missing one counts."""
+TIGHT = 0.02
+"""Most nats rms that noise moves the median position, if the server's own prefill and decode agree with our engine
+within a tenth of it."""
+FLIPPED = 0.43
+"""Least chance of the runner-up, at temperature 1, where noise may make it the best token (0.3 nats)."""
+REQUESTS = 140
+"""Requests of the quick form; if there is no time for them, conditions have fewer."""
+BUSY = ("HTTP 429", "HTTP 503", "HTTP 529")
+ALTERED, DEPENDS = "answers altered under load", "batch dependence"
+NEIGHBOURS, ROWS, REUSE = "leaking neighbours", "cache rows of another prompt", "wrong reuse of a prefix"
+SAMPLING = "sampling state shared between streams"
+NEXT = {
+    NEIGHBOURS: "Look at what streams share: rows of a batched pass, output queues, slots, sampler state",
+    ROWS: "Look at how a cached prefix is found and checked: hash of the tokens, block tables, slots freed too early",
+    REUSE: "Look at the length and the positions of a reused prefix, and at rows that a rewind leaves behind",
+    ALTERED: "Repeat with the batch-invariant mode, with one slot, without CUDA graphs: which one makes it vanish?",
+    DEPENDS: "Nothing to mend: llama.cpp, SGLang, and vLLM unless it is batch-invariant, choose kernels by the size of "
+             "a batch and of what is not cached. Compare such an engine with one request at a time",
+    SAMPLING: "Give each stream its own random generator if seeds are to be kept",
+}  # fmt: skip
+
+
+@dataclass
+class Condition:
+    """Answers under one condition; ``again`` asks for another round of them; ``load``: whether others run meanwhile."""
+
+    name: str
+    load: bool
+    again: Callable[[], list[Change]]
+    changes: list[Change] = field(default_factory=list)
+
+    @property
+    def altered(self) -> list[Change]:
+        return [change for change in self.changes if change.altered or change.source is not None]
+
+    @property
+    def foreign(self) -> list[Change]:
+        return [change for change in self.changes if change.source is not None]
+
+    @property
+    def lost(self) -> int:
+        """Return the number of codes lost."""
+        return sum(len(change.lost) for change in self.changes)
+
+
+@dataclass
+class Baseline:
+    """How often answers change alone: ``altered`` of ``answers`` by log probabilities, ``lost`` of ``codes``."""
+
+    altered: int = 0
+    answers: int = 0
+    lost: int = 0
+    codes: int = 0
+
+
+class Loader:
+    """Asks registers alone or at once, and keeps what is known of the server.
+
+    errors   messages of requests that failed, by whether others ran meanwhile; ``counts``: the requests
+    room     seconds of the stage
+    odds     odds against noise from which a condition is called wrong
+    most     most requests at once that the server takes; ``busy``: requests that it refused as too many
+    streams  whether the server streams
+    mode     mode of ours with the server's log probabilities; None: unknown
+    trusted  whether prompts of one turn (False) and conversations (True) are known to be rendered as by us
+    """
+
+    def __init__(self, case: ExamContext, kind: str):
+        self.case, self.tokens = case, TOKENS
+        self.made = Registers(kind, time.time_ns())
+        self.judge = Judge(self.made.owners)
+        self.base, self.odds, self.room = Baseline(), ODDS, min(case.limit.seconds_left, 1e6)
+        self.errors: dict[bool, list[str]] = {False: [], True: []}
+        self.counts = {False: 0, True: 0}
+        self.most, self.busy, self.streams = 16, 0, True
+        self.mode: str | None = None
+        self.trusted: set[bool] = set()
+        self._turn = itertools.count()
+
+    # --- asking
+
+    def ask(
+        self, register: Register, beside: frozenset[Register] = frozenset(), temperature: float = 0.0,
+        seed: int | None = None, stream: bool = False,
+    ) -> Reply:  # fmt: skip
+        """Ask once, under load every other time as a stream; an error is part of the reply."""
+        case, load = self.case, bool(beside)
+        request = Request(register.prompt(case), self.tokens, temperature, seed=seed, top_logprobs=case.top,
+                          cancel=case.limit)  # fmt: skip
+        self.counts[load] += 1
+        try:
+            if stream or (load and self.streams and next(self._turn) % 2):
+                answer = collect(case.target.stream(request))
+            else:
+                answer = case.target.complete(request)
+        except Ds4Error as error:
+            case.limit.check()
+            busy = any(each in str(error) for each in BUSY)
+            self.busy += busy
+            if not busy and not stream:
+                self.errors[load].append(str(error))
+            return Reply(register, None, str(error), beside)
+        case.limit.check()
+        return Reply(register, answer, "", beside)
+
+    def alone(self, register: Register, learn: bool = False) -> Reply:
+        """Ask while nothing else runs; ``learn``: later answers are compared with this one."""
+        reply = self.ask(register)
+        if learn:
+            self.judge.add(reply)
+        return reply
+
+    def together(self, registers: Sequence[Register], at_once: int, cut: Sequence[Register] = ()) -> list[Reply]:
+        """Ask ``at_once`` at a time; meanwhile streams of ``cut`` begin and break off after some tokens."""
+        everyone = frozenset((*registers, *cut))
+        return self.run([lambda one=one: self.ask(one, everyone - {one}) for one in registers], at_once, cut)  # type: ignore[misc]
+
+    def run(self, asks: Sequence[Callable[[], Reply]], at_once: int, cut: Sequence[Register] = ()) -> list[Reply]:
+        """Call all of ``asks``, ``at_once`` at a time, beside streams that are cut off; return their results."""
+        before, done = self.busy, Cancellation()
+        pool = ThreadPoolExecutor(at_once + bool(cut))
+        try:
+            if cut:
+                pool.submit(self._cuts, cut, done)
+            replies = [each.result() for each in [pool.submit(ask) for ask in asks]]
+        finally:
+            done.press()
+            pool.shutdown(wait=False, cancel_futures=True)
+        if self.busy > before:
+            self.most = max(at_once // 2, 1)
+        return replies
+
+    def _cuts(self, registers: Sequence[Register], done: Cancellation) -> None:
+        for turn, register in enumerate([*registers] * 4):
+            if not done.requested:
+                self.cut(register, 1 + turn % 5, done)
+
+    def cut(self, register: Register, after: int, done: Cancellation | None = None) -> None:
+        """Begin a stream, and disconnect after some pieces of it."""
+        stop, limit = Cancellation(), self.case.limit
+        request = Request(register.prompt(self.case), self.tokens, top_logprobs=self.case.top, cancel=stop)
+        with suppress(Ds4Error), limit.does(stop.press), (done or limit).does(stop.press):
+            for count, _ in enumerate(self.case.target.stream(request), 1):
+                if count >= after:
+                    stop.press()
+        limit.check()
+
+    def chain(self, registers: Sequence[Register]) -> list[Change]:
+        """Ask registers that share a prefix, one after another and again; return the changes that could be judged: of
+        later answers to each one, and of first answers that our engine or the other prompts contradict."""
+        changes: list[Change] = []
+        for register in (*registers, *registers):
+            reply, known = self.alone(register), self.judge.alone.get(register, [])
+            change = self.judge.changes([reply], [known])
+            if not known and register is not registers[0]:
+                change = [self._first_hit(each, registers) for each in change]
+            elif not known and register.longer not in self.trusted:
+                self.trusted |= {register.longer} if self._agrees(reply) else set()
+            changes += [each for each in change if known or each.altered or each.source or each.lost]
+            self.judge.add(reply)
+        return changes
+
+    def _first_hit(self, change: Change, registers: Sequence[Register]) -> Change:
+        """Judge the first answer to a prompt that may have hit another one's rows: by our engine's log probabilities,
+        and by those of the answers to the prompts that share the prefix."""
+        reply, others = change.reply, self.judge.alone
+        twin = next((r for r in registers if r != reply.register and self.judge.twin(reply, others.get(r, ()))), None)
+        if twin is not None:
+            evidence = "all log probabilities are, to the last digit, those of the answer to another prompt"
+            return replace(change, altered=True, gross=True, source=twin, same=False, evidence=evidence)
+        moved = self._moved(reply) if reply.register.longer in self.trusted else None
+        if moved is not None and np.median(moved) > TIGHT:
+            return replace(change, altered=True, gross=True, same=False, nats=float(moved.max()),
+                           evidence="its log probabilities are no longer those of our engine")  # fmt: skip
+        return change
+
+    # --- our engine
+
+    def learn_mode(self, reply: Reply) -> None:
+        """Find the mode of ours in which the server's own answer has our log probabilities, if the model is known."""
+        self.mode = next((mode for mode in MODE_NAMES if self._agrees(reply, mode)), None)
+        if self.mode is not None:
+            self.judge.typical, self.trusted = TIGHT, {False}
+
+    def _agrees(self, reply: Reply, mode: str | None = None) -> bool:
+        moved = self._moved(reply, mode)
+        return moved is not None and float(np.median(moved)) < TIGHT / 10
+
+    def _moved(self, reply: Reply, mode: str | None = None) -> np.ndarray | None:
+        """Return by step the rms distance in nats of an answer's log probabilities from those of our engine; None if
+        the model or its mode is not known."""
+        case, answer, prompt, mode = self.case, reply.answer, reply.register.prompt(self.case), mode or self.mode
+        if mode is None or answer is None or case.same_model is not True or case.tokenizer is None:
+            return None
+        if prompt.messages:
+            before = prompt_of(case.tokenizer.profile, prompt.messages, (), "none", answer=True).encode(case.tokenizer)
+        else:
+            before = ids_of(case, prompt) or []
+        logits = Runner(case.engine).run([*before, *step_ids(case, answer.steps)], mode)[0][len(before) - 1 :]
+        out = []
+        for lps, step in zip(log_softmax(logits), answer.steps, strict=False):
+            ids = [(case.ids_by_bytes.get(t.raw) if t.id is None else t.id, t.logprob) for t in step.top]
+            gaps = [lps[number] - value for number, value in ids if number is not None and value is not None]
+            out.append(np.sqrt(np.mean(np.square(gaps))) if gaps else np.inf)
+        return np.array(out) if out else None
+
+
+def load(case: ExamContext, stage: Stage) -> None:
+    """Examine reuse of prefixes, then requests at once, then streams that are cut off."""
+    kind = next((k for k in ("chat", "text", "ids") if k in case.kinds), None)
+    if case.target.kind != "http" or kind is None:
+        why = "no request was answered" if kind is None else f"a {case.target.kind} target takes one request at a time"
+        stage.add("load", Outcome.IMPOSSIBLE, why)
+        return
+    loader = Loader(case, kind)
+    probes = [loader.made.fresh(i % len(PLACES)) for i in range(4 if case.quick else 8)]
+    if not _alone(loader, stage, probes):
+        return
+    for condition in _conditions(loader, probes):
+        case.progress(condition.name)
+        _examine(loader, stage, condition, probes)
+    _errors(loader, stage)
+    if not any(check.outcome is Outcome.WRONG for check in stage.checks):
+        _seeds(loader, stage, probes)
+
+
+def _alone(loader: Loader, stage: Stage, probes: Sequence[Register]) -> bool:
+    """Ask each register three times alone: noise, recall, and the effect of an exact cache hit. False: cannot go on."""
+    case, judge, base = loader.case, loader.judge, loader.base
+    case.progress("alone")
+    first = [loader.alone(probe) for probe in probes]
+    if any(reply.answer is None for reply in first):
+        why = next(reply.error for reply in first if reply.answer is None)
+        stage.add("alone", Outcome.IMPOSSIBLE, f"not every request was answered: {why}")
+        return False
+    answers = [reply.answer for reply in first if reply.answer is not None]
+    repeated = [c in answer.text for answer, probe in zip(answers, probes, strict=True) for c in probe.codes]
+    judge.recalls = float(np.mean(repeated)) >= RECALLED
+    if not judge.recalls and case.logprobs:
+        loader.tokens = FEW_TOKENS
+        first = [replace(reply, answer=_shortened(answer)) for reply, answer in zip(first, answers, strict=True)]
+    loader.learn_mode(first[0])
+    later = [[loader.alone(probe) for probe in probes] for _ in range(2)]
+    streamed = loader.ask(probes[0], stream=True)
+    loader.streams = streamed.answer is not None
+    again = judge.changes(later[1], [_answers(reply) for reply in later[0]])
+    hits = judge.changes([*later[0], *later[1]], [_answers(reply) for reply in (*first, *first)])
+    for reply in (*first, *later[0], *later[1], streamed):
+        judge.add(reply)
+    base.altered, base.answers = sum(change.altered for change in again), len(again)
+    base.lost, base.codes = sum(len(change.lost) for change in again), LINES * len(again)
+    figures = {"requests": len(probes), "codes repeated": f"{sum(repeated)} of {len(repeated)}",
+               "changed when repeated": f"{sum(not change.same for change in again)} of {len(again)}",
+               "prompts": loader.made.kind, "mode of ours that agrees": loader.mode}  # fmt: skip
+    notes = [] if judge.recalls else ["the model does not repeat codes: only log probabilities can show an alteration"]
+    if base.altered or (not case.logprobs and not all(change.same for change in again)):
+        says = (f"{max(base.altered, sum(not c.same for c in again))} of {len(again)} answers change between identical "
+                "requests: the server does not keep to temperature 0, or is in use; see Run to run")  # fmt: skip
+        thinks, loader.odds = any(answer.reasoning for answer in answers), UNSTEADY
+        stage.add("alone", Outcome.UNSURE, says, figures=figures, notes=notes, next=[THINKING] if thinks else [])
+    else:
+        says = f"{counted(len(again), 'repeated answer')} the same"
+        stage.add("alone", Outcome.OK, says, figures=figures, notes=notes)
+    exact = Condition("exact cache hit", False, lambda: judge.changes(
+        [loader.alone(probe) for probe in probes], [_answers(reply) for reply in first]), hits)  # fmt: skip
+    _examine(loader, stage, exact, probes)
+    return True
+
+
+def _answers(reply: Reply) -> list[Completion]:
+    return [] if reply.answer is None else [reply.answer]
+
+
+def _shortened(answer: Completion) -> Completion | None:
+    """Return an answer as one of ``FEW_TOKENS`` tokens would be; None if its tokens are not known."""
+    steps = answer.steps[:FEW_TOKENS]
+    text = b"".join(step.token.raw for step in steps).decode("utf-8", "replace")
+    return replace(answer, steps=steps, text=text) if steps else None
+
+
+def _conditions(loader: Loader, probes: Sequence[Register]) -> Iterator[Condition]:
+    """Yield the conditions in order, those without load first."""
+    made, case, judge, streams = loader.made, loader.case, loader.judge, loader.streams
+    spent = sum(answer.seconds for answers in judge.alone.values() for answer in answers)
+    usual = spent / max(sum(map(len, judge.alone.values())), 1)
+    brief = 1.3 * REQUESTS * usual * (1 if case.quick else 3) > case.limit.seconds_left
+    turns = itertools.count()
+
+    def near() -> list[Change]:
+        pairs = [(one, made.near(one)) for one in map(made.fresh, range(len(PLACES)))]
+        return [change for pair in pairs for change in loader.chain(pair)]
+
+    def goes_on() -> list[Change]:
+        changes = []
+        for _ in range(2 if brief else 4):
+            pair = [one := made.fresh((turn := next(turns)) % len(PLACES)), one.continued()]
+            changes += loader.chain(pair if turn % 2 else pair[::-1])
+        return changes
+
+    def after_cut() -> list[Change]:
+        changes = []
+        for probe, (early, late) in zip(probes[: 2 if brief else 4], ((1, 9), (3, 2), (8, 1), (2, 5)), strict=False):
+            loader.cut(victim := made.fresh(next(turns) % len(PLACES)), early)
+            changes += judge.changes([loader.alone(probe)])
+            loader.cut(probe, late)
+            changes += judge.changes([loader.alone(probe)]) + loader.chain([victim])
+        return changes
+
+    def at_once(count: int) -> list[Change]:
+        replies = loader.together([*itertools.islice(itertools.cycle(probes), count * (2 if case.quick else 4))], count)
+        cold = loader.together([made.fresh(i % len(PLACES)) for i in range(count)], count)
+        for reply in cold:
+            loader.alone(reply.register, learn=True)
+        return judge.changes([*replies, *cold])
+
+    def beside_cut() -> list[Change]:
+        victims = [made.fresh(i) for i in range(2)]
+        replies = loader.together([*probes, *probes], min(3, loader.most - 1), victims)
+        return judge.changes([*replies, *(loader.alone(probe) for probe in probes)])
+
+    yield Condition("near hit", False, near)
+    if made.kind != "chat" or case.target.can(Ability.TOOLS):
+        yield Condition("conversation that goes on", False, goes_on)
+    if streams:
+        yield Condition("after a cut stream", False, after_cut)
+    old = [one for one in judge.alone if one not in probes][: 8 if case.quick else None]
+    for count in (4,) if brief else (2, 4) if case.quick else (2, 4, 8):
+        if count <= loader.most:
+            yield Condition(f"{count} at once", True, lambda count=count: at_once(count))  # type: ignore[misc]
+    if streams and loader.most > 1:
+        yield Condition("beside cut streams", True, beside_cut)
+    if not brief:
+        yield Condition("after many others", False, lambda: judge.changes([loader.alone(one) for one in old]))
+
+
+def _examine(loader: Loader, stage: Stage, condition: Condition, probes: Sequence[Register]) -> None:
+    """Run a condition, again while it looks wrong but is not certain, and add its finding."""
+    for rounds in range(MOST_ROUNDS):
+        if not rounds and condition.changes:
+            continue  # the first round was asked already
+        if rounds and (not _suspicious(loader, condition) or loader.case.limit.seconds_left < 0.15 * loader.room):
+            break
+        if rounds and not loader.case.logprobs and loader.judge.recalls:
+            _more_baseline(loader, probes)
+        condition.changes += condition.again()
+    add_finding(loader, stage, condition)
+
+
+def _more_baseline(loader: Loader, probes: Sequence[Register]) -> None:
+    """Measure how often codes change alone, without log probabilities: at temperature 0, and at 1, where a token that
+    noise may flip is drawn wrongly in at least ``FLIPPED`` of all cases."""
+    for temperature, share in ((0.0, 1.0), (1.0, FLIPPED)):
+        changes = loader.judge.changes([loader.ask(probe, temperature=temperature) for probe in probes])
+        loader.base.lost += round(sum(len(change.lost) for change in changes) / share)
+        loader.base.codes += LINES * len(changes)
+    loader.base.lost = min(loader.base.lost, loader.base.codes)
+
+
+def _certainty(loader: Loader, condition: Condition) -> tuple[float, int]:
+    """Return (odds against noise, altered answers) of a condition: by log probabilities, else by the codes lost."""
+    base, changes = loader.base, condition.changes
+    if loader.case.logprobs:
+        altered = len(condition.altered)
+        evidence = "gross" if sum(change.gross for change in changes) > 1 else "noise"
+        evidence = "text" if base.altered else evidence  # a server that alters answers alone is not known to be right
+        return odds(altered, len(changes), base.altered, base.answers, evidence), altered
+    altered = sum(bool(change.lost) for change in changes)
+    return odds(condition.lost, LINES * len(changes), base.lost, base.codes, "text"), altered
+
+
+def _suspicious(loader: Loader, condition: Condition) -> bool:
+    certainty, altered = _certainty(loader, condition)
+    coded = sum(change.coded for change in condition.foreign)
+    return bool(altered or coded) and coded < 2 and not (altered > 1 and certainty >= loader.odds)
+
+
+def add_finding(loader: Loader, stage: Stage, condition: Condition) -> Finding:
+    """Add the finding on a condition: wrong, with a name; depends on its batch or cache; inconclusive; or ok."""
+    changes, count, judge = condition.changes, len(condition.changes), loader.judge
+    if not count:
+        return stage.add(condition.name, Outcome.UNSURE, "no answer could be compared")
+    certainty, altered = _certainty(loader, condition)
+    codes = LINES * count if judge.recalls else 0
+    moves = [change.nats for change in changes if change.nats is not None]
+    coded = any(change.coded for change in condition.foreign)
+    shown = next((c for c in (*condition.foreign, *condition.altered) if c.where or c.evidence), None)
+    more: dict[str, object] = {"where": list(shown.where) if shown else []}
+    figures: dict[str, object] = {
+        "answers": count, "changed": sum(not change.same for change in changes), "altered": altered,
+        "codes altered": f"{condition.lost} of {codes}" if codes else "not measured",
+        "foreign content": len(condition.foreign), "largest move (nats rms)": max(moves, default=None),
+        "odds against noise": round(certainty, 1),
+    }  # fmt: skip
+    limit = f"a rate below {min(474 / count, 100):.2g} % of answers would not have been noticed"
+    limit += f", nor one below {min(474 / codes, 100):.2g} % of codes" if codes else ""
+    if loader.case.logprobs:
+        limit += f"; moves of log probabilities below {judge.typical or judge.limit:g} nats rms pass for noise"
+    if coded or (altered > 1 and certainty >= loader.odds):
+        family = _family(condition)
+        evidence = f": {shown.evidence}" if shown and shown.evidence else ""
+        spoilt = [check.name for check in stage.checks if check.outcome is Outcome.WRONG]
+        more["notes"] = [f"{', '.join(spoilt)} came first: this may be its effect"] if spoilt else []
+        says = f"{family}: {max(altered, len(condition.foreign))} of {counted(count, 'answer')} altered{evidence}"
+        outcome, figures["family"], more["next"] = Outcome.WRONG, family, [NEXT[family]]
+    elif altered:
+        outcome, says = Outcome.UNSURE, f"{altered} of {counted(count, 'answer')} altered, odds {certainty:.2g} : 1 " \
+                        "against noise: too few to tell"  # fmt: skip
+    elif not all(change.same for change in changes) and not moves:
+        outcome, says = Outcome.UNSURE, "the answers differ; by how much, log probabilities would say"
+    elif max(moves, default=0.0) > FLOAT:
+        outcome, says = Outcome.DEPENDS, f"differs from alone by at most {max(moves):.2g} nats rms"
+        figures["family"], more["next"] = DEPENDS, [NEXT[DEPENDS]]
+    else:
+        how = "identical" if all(change.same for change in changes) else "equal within float noise"
+        outcome, says = Outcome.OK, f"{counted(count, 'answer')} {how}"
+    return stage.add(condition.name, outcome, says, figures=figures, limit=limit, **more)
+
+
+def _family(condition: Condition) -> str:
+    """Return the name of what is wrong in a condition."""
+    if any(change.source in change.reply.beside for change in condition.foreign):
+        return NEIGHBOURS
+    return ROWS if condition.foreign else ALTERED if condition.load else REUSE
+
+
+def _errors(loader: Loader, stage: Stage) -> None:
+    """Report requests that failed; those that were refused because the server is busy are no fault."""
+    if loader.busy:
+        says = f"{counted(loader.busy, 'request')} refused as too many: went on with at most {loader.most} at once"
+        stage.add("rate limit", Outcome.UNSURE, says)
+    failed, before, counts = loader.errors[True], loader.errors[False], loader.counts
+    if not failed and not before:
+        return
+    broken = [why for why in failed if "no answer in time" not in why]
+    certainty = odds(len(broken), counts[True], len(before), counts[False], "noise")
+    says = (f"{len(failed)} of {counts[True]} requests failed beside others, {len(before)} of {counts[False]} alone: "
+            f"{(broken or failed or before)[0]}")  # fmt: skip
+    outcome = Outcome.UNEXPLAINED if len(broken) > 1 and certainty >= ODDS else Outcome.UNSURE
+    stage.add("errors", outcome, says, figures={"odds against chance": round(certainty, 1)})
+
+
+def _seeds(loader: Loader, stage: Stage, probes: Sequence[Register]) -> None:
+    """Check whether a seed gives the same answer alone and beside others."""
+    loader.case.progress("seeds")
+    probes, everyone = probes[: min(4, loader.most)], frozenset(probes)
+    asks = [(lambda beside, i=i, one=one: loader.ask(one, beside - {one}, 1.0, 7 + i)) for i, one in enumerate(probes)]
+    alone = [[ask(frozenset()).answer for ask in asks] for _ in range(2)]
+    texts = [[answer and answer.text for answer in answers] for answers in alone]
+    if len(probes) < 2 or texts[0] != texts[1] or None in texts[0]:
+        stage.add("seeds", Outcome.IMPOSSIBLE, "a seed does not give the same answer twice alone")
+        return
+    replies = [loader.run([lambda ask=ask: ask(everyone) for ask in asks], len(probes)) for _ in range(2)]  # type: ignore[misc]
+    pairs = [(text, reply.answer.text) for some in replies for text, reply in zip(texts[0], some, strict=True)
+             if reply.answer is not None]  # fmt: skip
+    differ, count = sum(text != other for text, other in pairs), counted(len(pairs), "seeded answer")
+    figures: dict[str, object] = {"answers": len(pairs), "changed": differ}
+    if differ < 2:
+        stage.add("seeds", Outcome.OK, f"{len(pairs) - differ} of {count} the same beside others", figures=figures)
+        return
+    noisy = not loader.case.logprobs or any(check.outcome is Outcome.DEPENDS for check in stage.checks)
+    why = (
+        "noise of the batch may have drawn other tokens" if noisy else "though greedy ones keep their log probabilities"
+    )
+    figures["family"] = family = DEPENDS if noisy else SAMPLING
+    says = f"{family}: {differ} of {count} change beside others, none alone: {why}"
+    stage.add("seeds", Outcome.DEPENDS, says, figures=figures, next=[NEXT[family]])

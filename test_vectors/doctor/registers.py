@@ -1,0 +1,104 @@
+"""Prompts whose answers show where their content came from: each lists codes that occur in no other prompt.
+
+made = Registers("chat", seed=1)
+one = made.fresh()               a list of codes in prose, and the request to repeat it
+near = made.near(one)            the same prompt, but for one code
+longer = one.continued()         the conversation that goes on after its answer
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+
+from ds4ref.nano.prose import NAMES, prose
+from ds4ref.targets import Prompt
+from ds4ref.text.chat import Message
+
+from .case import ExamContext
+
+LINES = 3
+PLACES = ("start", "middle", "end")
+"""Where in the prompt the list is, and so where a near variant differs."""
+HEAD = "List of codes:\n"
+REPEAT, MORE = "Repeat the list of codes exactly, and nothing else.", "Repeat it once more, exactly."
+
+
+@dataclass(frozen=True)
+class Register:
+    """A prompt that lists names with codes, and asks to repeat the list.
+
+    kind    form of the prompt: "chat", "text" or "ids"
+    number  number at its very beginning, so that no two families of prompts begin alike
+    lines   (name, code) of each line
+    where   index into PLACES
+    longer  whether the list was repeated before, as in a conversation that goes on
+    """
+
+    kind: str
+    number: int
+    lines: tuple[tuple[str, str], ...]
+    where: int = 1
+    longer: bool = False
+
+    @property
+    def codes(self) -> tuple[str, ...]:
+        """Return the codes that the answer should repeat."""
+        return tuple(code for _, code in self.lines)
+
+    @property
+    def listed(self) -> str:
+        """Return the list as the answer should repeat it."""
+        return "\n".join(f"{name}: {code}" for name, code in self.lines)
+
+    def continued(self) -> Register:
+        """Return the prompt that goes on after the right answer to this one."""
+        return replace(self, longer=True)
+
+    def prompt(self, case: ExamContext) -> Prompt:
+        """Return the prompt to send."""
+        words = prose(500, seed=self.number)[:440].split()
+        cut = (0, len(words) // 2, len(words))[self.where]
+        parts = " ".join(words[:cut]), HEAD + self.listed, " ".join(words[cut:])
+        text = "\n\n".join([f"Note {self.number}.", *filter(None, parts)])
+        if self.kind == "chat":
+            first = Message("user", f"{text}\n\n{REPEAT}")
+            later = (Message("assistant", self.listed), Message("user", MORE)) if self.longer else ()
+            return Prompt.conversation([first, *later])
+        text += f"\n\n{HEAD}" + (f"{self.listed}\n\n{HEAD}" if self.longer else "")
+        if self.kind == "ids" and case.tokenizer is not None:
+            return Prompt.tokens(case.tokenizer.encode(text))
+        return Prompt.plain(text)
+
+
+class Registers:
+    """Makes prompts of one ``kind`` with codes drawn from ``seed``; ``owners``: the prompts' number of every code."""
+
+    def __init__(self, kind: str, seed: int):
+        self.kind, self._random = kind, random.Random(seed)
+        self._numbers = iter(self._random.sample(range(1000, 10000), 9000))
+        self.owners: dict[str, Register] = {}
+
+    def fresh(self, where: int = 1) -> Register:
+        """Return a prompt that shares neither its beginning nor a code with any other."""
+        names = self._random.sample(NAMES, LINES)
+        return self._known(Register(self.kind, next(self._numbers), tuple((n, self._code()) for n in names), where))
+
+    def near(self, one: Register) -> Register:
+        """Return the same prompt with another code in the second line."""
+        lines = list(one.lines)
+        lines[1] = lines[1][0], self._code()
+        return self._known(replace(one, lines=tuple(lines)))
+
+    def _known(self, made: Register) -> Register:
+        for code in made.codes:
+            self.owners.setdefault(code, made)
+        return made
+
+    def _code(self) -> str:
+        """Return a new code: no part of it is in the usual vocabulary, and it is not one digit away from another."""
+        while True:
+            pair = "".join(self._random.choices("BCDFGHJKLMNPQRSTVWXZ", k=2))
+            code = f"{pair}-{self._random.randrange(1000, 10000)}"
+            if all(sum(a != b for a, b in zip(code, other, strict=True)) > 2 for other in self.owners):
+                return code

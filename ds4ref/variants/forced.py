@@ -84,6 +84,34 @@ def run_layers(
         head.logits(c, whole, X)
 
 
+def resumed(
+    model: Model, ids: Sequence[int], hooks: Any, half: int = 0, X: np.ndarray | None = None
+) -> tuple[np.ndarray, list[np.ndarray]]:  # fmt: skip
+    """Run all tokens in one chunk from a half layer on; return logits (T, V) and the residual streams (T, C, D) that
+    enter each half layer from there on and the output head.
+
+    half  as ``scoped.first_half`` counts
+    X     residual streams that enter it; None: from the embedding, with ``half`` 0
+    """
+    cache = model.cache(len(ids) + 1, exact=True)
+    c = model.chunk(np.asarray(ids, np.int32), cache, hooks)
+    for layer, w in enumerate(model.weights.layers):
+        moe.hashed_experts(c, layer, w)
+    if X is None:
+        X = c.ops.streams(c.ops.embed(model.weights.token_embd, c.ids), model.shape.hc)
+    if half:  # hooks of a region enter it when the half layer before it ends
+        c.layer = (half - 1) // 2
+        X = c.tap(("hc_attn_post", "hc_ffn_post")[(half - 1) % 2], X)
+    streams = []
+    for layer, (w, rows) in enumerate(zip(model.weights.layers, cache.layers, strict=True)):
+        c.at_layer(layer, w, rows)
+        for n, run in ((2 * layer, attention.half_layer), (2 * layer + 1, moe.half_layer)):
+            if n >= half:
+                streams.append(np.array(X))
+                X = run(c, X)
+    return model.logits(X, 0, hooks), [*streams, np.array(X)]
+
+
 def _layer(replacement: LayerWeights | Weights | None, own: LayerWeights) -> LayerWeights:
     return replacement if isinstance(replacement, LayerWeights) else own
 

@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from ds4ref.kernels.formats import FORMATS
+
 from ..archs.deepseek4.forward import Model
 from ..archs.dense.forward import Model as DenseModel
 from ..backends import private_backend
@@ -24,9 +26,10 @@ from ..session.session import Session
 from .dense import dense_families
 from .families import FAMILIES, Family
 from .faults import Fault
+from .forced import resumed
 from .library import applicable
 from .rounding import ROUNDING, SETS, RoundingSet, products
-from .scoped import ScopedFault
+from .scoped import ScopedFault, first_half
 
 AnyFault = Fault | ScopedFault
 
@@ -34,6 +37,13 @@ NOISE = 2 * 2.0**-23
 """Relative noise added to the inputs of blocks: two units in the last place of float32. Correct builds of ds4's C code
 differ from our mode ds4 without noise as much as our runs with 1 to 2 units do (docs/reference/vectors.md). 16 units
 flip roundings that no correct build flips, and would hide bugs of that size."""
+
+BRIEF = 32
+"""A run of at most so many tokens from where its faults begin continues a snapshot, which lacks the oldest rows of what
+compressors keep; that is near enough to tell whether the faults would be noticed."""
+
+SHARED = 3
+"""Number of runs whose residual streams are kept, for runs that differ only in later layers."""
 
 SMALL = 256 << 20
 """Bytes of weights below which a pass is too short to share among threads, so that several passes run in parallel."""
@@ -54,6 +64,8 @@ class _Hooks:
         self.at = 0
         self.rounding, self.noise, self.model = rounding, noise, model
         self.margins: dict[int, np.ndarray] = {}
+        self.halves: list[np.ndarray] | None = None
+        """If a list, the margins when each half layer and the output head begin are appended to it."""
 
     def begin(self, chunk: Any) -> None:
         if self.rounding.begin is not None:
@@ -73,6 +85,8 @@ class _Hooks:
             value = value * (1 + self.level * self.noise.standard_normal(value.shape)).astype(np.float32)
         for part in self.parts:
             value = part.tap(name, layer, value, chunk)
+        if self.halves is not None and name in ("hc_attn_in", "hc_ffn_in", "result_hc_pre"):
+            self.halves.append(self.margins[self.at].copy())
         if name == "indexer_scores":
             self._indexer(value, chunk)
         elif name == "ffn_moe_probs" and self.model.weights.layers[layer].ffn_gate_tid2eid is None:
@@ -115,13 +129,16 @@ class Runner:
         self.engine = engine
         self.formats = {tensor.fmt.name for tensor in engine.source.tensors.values()}
         size = sum(tensor.nbytes for tensor in engine.source.tensors.values())
-        self.many = engine.backend == "cpu" and engine.threads > 1 and size < SMALL
+        self.small = size < SMALL and engine.backend != "cuda"
+        self.many = engine.backend == "cpu" and engine.threads > 1 and self.small
         self.own = isinstance(engine.model, Model)
         """Whether the model is DeepSeek V4, the architecture whose faults are in ``LIBRARY``."""
         self.usual = () if self.own else ("llama.cpp",)
         """Rounding sets beside our modes that engines of this model usually have."""
         self._models: dict[tuple[str, int], Any] = {}
-        self._own = threading.local()
+        self._own, self._lock = threading.local(), threading.Lock()
+        self._shared: dict[Any, Any] = {}
+        self._prefix: dict[int, Any] = {}
 
     def faults(self, mode: str, tokens: int) -> list[Fault]:
         """Return the faults that can have an effect with rounding set ``mode`` on a prompt of ``tokens`` tokens."""
@@ -132,10 +149,11 @@ class Runner:
         return dict(FAMILIES) if self.own else dense_families(self.engine.model)
 
     def sets(self) -> list[str]:
-        """Return the names of the rounding sets that differ for this model: a dense decoder has no FP8 cache and no
-        indexer to round."""
+        """Return the names of the rounding sets that differ for this model: inputs of matrices in a float type are not
+        rounded, and a dense decoder has no FP8 cache and no indexer to round."""
         if self.own:
-            return list(ROUNDING)
+            rounds = any(FORMATS[name].activation != "float" for name in self.formats)
+            return [name for name, each in ROUNDING.items() if rounds or not each.numerics.act_quant]
         kept: dict[Any, str] = {}
         # llama.cpp rounds as our mode ds4 does, except inputs of 16-bit matrices: then ds4 is no set of its own
         same = () if self.formats & {"F16", "BF16"} else ("ds4", "int8", "int8_kv_f16")
@@ -174,13 +192,62 @@ class Runner:
         beside  compute on this thread alone, so that other threads can run at the same time
         """
         model = self._model(mode, beside)
-        session = Session(model, len(ids) + 1)
         hooks = _Hooks(SETS[mode], faults, noise, model, since, louder)
+        if faults and noise is None and self.own and self.small:
+            if since and len(ids) - since <= BRIEF:
+                return self._continued(model, ids, hooks, since)
+            half = 0 if since else min(first_half(fault, model.shape) for fault in faults)
+            if half:
+                return self._resumed(model, mode, ids, hooks, half)
+        session = Session(model, len(ids) + 1)
         session.hooks = hooks
         parts = [piece for piece in (ids[:since], ids[since:]) if len(piece)]
         with np.errstate(all="ignore"):
             logits = [session.extend(piece, chunk=len(piece)) for piece in parts]
         return np.concatenate(logits), np.concatenate(list(hooks.margins.values()))
+
+    def _resumed(
+        self, model: Any, mode: str, ids: Sequence[int], hooks: _Hooks, half: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the results of a run whose faults change nothing before a half layer, from there on."""
+        key = mode, tuple(ids)
+        with self._lock:
+            shared = self._shared.pop(key, None)
+        if shared is None:
+            plain = _Hooks(SETS[mode], (), None, model, 0)
+            plain.halves = []
+            with np.errstate(all="ignore"):
+                streams = resumed(model, ids, plain)[1]
+            shared = streams, plain.halves
+        with self._lock:
+            self._shared[key] = shared  # as the newest
+            while len(self._shared) > SHARED:
+                del self._shared[next(iter(self._shared))]
+        hooks.margins[0] = shared[1][half].copy()
+        with np.errstate(all="ignore"):
+            logits, _ = resumed(model, ids, hooks, half, shared[0][half].copy())
+        return np.asarray(logits), np.concatenate(list(hooks.margins.values()))
+
+    def _continued(
+        self, model: Any, ids: Sequence[int], hooks: _Hooks, since: int
+    ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+        """Return the results of a run whose faults begin at position ``since``, from a snapshot taken there."""
+        key = id(model), tuple(ids[:since])
+        if self._prefix.get(threading.get_ident(), ((),))[0] != key:
+            plain = _Hooks(hooks.rounding, (), None, model, 0)
+            session = Session(model, len(ids) + 1)
+            session.hooks = plain
+            with np.errstate(all="ignore"):
+                logits = session.extend(ids[:since], chunk=since)
+            self._prefix[threading.get_ident()] = key, session.snapshot(), logits, plain.margins
+        _, snapshot, logits, margins = self._prefix[threading.get_ident()]
+        session = Session(model, len(ids) + 1)
+        session.hooks = hooks
+        session.restore(snapshot)
+        hooks.margins.update({at: margin.copy() for at, margin in margins.items()})
+        with np.errstate(all="ignore"):
+            after = session.extend(ids[since:], chunk=len(ids) - since)
+        return np.concatenate((logits, after)), np.concatenate(list(hooks.margins.values()))
 
     def _model(self, mode: str, beside: bool) -> Any:
         model = self.engine.model

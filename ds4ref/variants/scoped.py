@@ -93,6 +93,28 @@ class ScopedFault:
         return Scoped(self.fault, self.where)
 
 
+FFN = ("ffn_", "route", "swiglu", "expert_", "n_used")
+COMPRESSED = ("attn_comp", "indexer", "KVcompress", "comp_count", "visible", "index_", "pool")
+HEAD = ("result_",)
+"""Beginnings of the names of what only FFN halves, only layers with compression, and only the output head compute."""
+
+
+def first_half(fault: Fault | ScopedFault, shape: ModelShape) -> int:
+    """Return the first half layer that a fault may change: 2 n is the attention half of layer n, 2 n + 1 its FFN half;
+    the output head counts as the last."""
+    end = 2 * len(shape.ratios)
+    if isinstance(fault, ScopedFault):
+        inside = [n for n in range(end) if fault.where(n // 2, ("attn", "ffn")[n % 2])]
+        return max(min(inside, default=end), first_half(fault.fault, shape))
+    compressed = next((2 * layer for layer, ratio in enumerate(shape.ratios) if ratio), end)
+    kinds = ((FFN, 1), (COMPRESSED, compressed), (HEAD, end))
+    if fault.begin is not None and not getattr(fault.begin, "touches", None):
+        return 0
+    return min(
+        (max((n for begins, n in kinds if name.startswith(begins)), default=0) for name in fault.touches), default=0
+    )
+
+
 def scopes(shape: Any) -> dict[str, Where]:
     """Return the regions of a model that faults are limited to, by the names used in verdicts; {} for a dense
     decoder."""

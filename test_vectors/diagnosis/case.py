@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,9 +22,23 @@ from ds4ref.variants.runner import AnyFault
 from ds4ref.variants.scoped import ScopedFault, Where
 
 from ..observation import Observation
-from .evidence import DRIFT, LIMIT, SHORTEST, Fit, Reference, log_student, seen_through, squares, stretches, tail_cost
-from .onsets import change_point
-from .outside import outside_bugs
+from .evidence import (
+    DRIFT,
+    FLOAT_FLOOR,
+    FOREIGN,
+    LIMIT,
+    SHORTEST,
+    Fit,
+    Reference,
+    log_student,
+    seen_through,
+    smooth,
+    squares,
+    stretches,
+    tail_cost,
+)  # fmt: skip
+from .onsets import change_point, onsets
+from .outside import OutsideBug, outside_bugs
 from .signatures import REPLICAS, Pass, Signatures
 
 TIE = 1e-4
@@ -42,6 +57,13 @@ CLIP = 20.0
 """Bound on log Bayes factors, as eight replicas support no larger ones."""
 WORTH = 0.6
 """A screening run saves enough time only if it needs less than this share of the tokens."""
+BEYOND = 5.0
+"""A rounding set, alone or with a mistake, is ruled out where the data is this many times as far from it as the set is
+from exact, or this many times nearer to exact than the set is: noise moves its runs by less than it rounds."""
+IN_ONE = 2.0
+"""A bug is not tried in single layers if all layers together move the numbers by less than the data divided by this."""
+PROBES = 2
+"""Number of noisy runs that rule out a candidate which is much further from the data than they are from it."""
 HALVES = ("attention halves", "FFN halves")
 LAYERS = ("compressed layers", "layers without compression")
 
@@ -99,14 +121,19 @@ class Idea:
 class Candidate(Idea):
     """A possible explanation (Idea) with its computed prediction.
 
-    rows     (R, K) predicted log probabilities at the observed rows and tokens
     fit      distance of the prediction from the observation
+    predict  returns ``rows``
     flipped  position at which ``rows`` come from a run that decided a top-k tie the other way; None otherwise
     """
 
-    rows: np.ndarray
     fit: Fit
+    predict: Callable[[], np.ndarray]
     flipped: int | None = None
+
+    @property
+    def rows(self) -> np.ndarray:
+        """Return the predicted log probabilities (R, K) at the observed rows and tokens, computed or read again."""
+        return self.predict()
 
 
 @dataclass(frozen=True)
@@ -141,6 +168,8 @@ class Case:
     """One observation, and the runs of our model that may explain it; every run is computed on first use.
 
     refused  by rounding set, names of explanations that a short run ruled out, with their effect there in nats
+    tried    of short runs, by rounding set, name and number of tokens: mean square differences at an opening's rows
+             (n,) from the data and from the set without a mistake
     poll     called between runs; may raise to end the work
     """
 
@@ -151,13 +180,14 @@ class Case:
         self._references: dict[str, Reference] = {}
         self._openings: dict[str, Opening | None] = {}
         self.refused: dict[str, dict[str, float]] = {}
+        self.tried: dict[tuple[str, str, int], tuple[np.ndarray, np.ndarray]] = {}
         self.poll: Callable[[], None] = lambda: None
 
     # --- noise
 
-    def rows_of(self, run: Pass) -> np.ndarray:
-        """Return the log probabilities (R, K) of a run at the observed rows and tokens."""
-        return seen_through(self.seen, self.library.of(run).logprobs)
+    def rows_of(self, run: Pass, rows: np.ndarray | None = None) -> np.ndarray:
+        """Return the log probabilities (R, K) of a run at the observed rows and tokens; ``rows``: only at these."""
+        return seen_through(self.seen if rows is None else self.seen.part(rows), self.library.of(run).logprobs)
 
     def reference(self, mode: str) -> Reference:
         """Return prediction and noise of an engine that computes rounding set ``mode`` without a mistake."""
@@ -190,7 +220,7 @@ class Case:
         if mode not in self._openings:
             clean = self.clean(mode)
             first = self.first_beyond(clean)
-            rows = np.arange(2 * AHEAD)
+            rows = np.arange(AHEAD)
             if first is not None:
                 at = int(np.searchsorted(self.seen.rows, first))
                 later = self._step(clean, at)
@@ -210,11 +240,28 @@ class Case:
 
     def opening_rows(self, idea: Idea, opening: Opening) -> np.ndarray:
         """Return the log probabilities (n, K) that an explanation predicts at an opening's rows, from a short run."""
-        part = self.seen.part(opening.rows)
         whole = any(fault.ahead for fault in idea.faults)
-        return seen_through(
-            part, self.library.of(idea.run if whole else replace(idea.run, until=opening.until)).logprobs
+        return self.rows_of(idea.run if whole else replace(idea.run, until=opening.until), opening.rows)
+
+    def at_opening(self, idea: Idea, opening: Opening) -> tuple[np.ndarray, np.ndarray]:
+        """Return an explanation's entry of ``tried`` at the rows of ``opening``."""
+        key = idea.mode, idea.name, opening.until
+        if key not in self.tried:
+            predicted, rows = self.opening_rows(idea, opening), opening.rows
+            clean = self.rows_of(Pass(idea.mode))[rows]
+            self.tried[key] = squares(self.values[rows], predicted), squares(clean, predicted)
+        return self.tried[key]
+
+    def _briefly(self, ideas: Sequence[Idea], opening: Opening) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield the entries of ``tried`` of several explanations, computed in parallel."""
+        self.library.ahead(
+            replace(idea.run, until=opening.until)
+            for idea in ideas
+            if (idea.mode, idea.name, opening.until) not in self.tried and not any(fault.ahead for fault in idea.faults)
         )
+        for idea in ideas:
+            self.poll()
+            yield self.at_opening(idea, opening)
 
     def gains(self, mode: str, ideas: Sequence[Idea]) -> list[float] | None:
         """Return how much log likelihood each explanation gains over rounding set ``mode`` without a mistake.
@@ -225,18 +272,56 @@ class Case:
         if opening is None:
             return None
         ref, rows = self.reference(mode), opening.rows
-        self.library.ahead(
-            replace(idea.run, until=opening.until) for idea in ideas if not any(fault.ahead for fault in idea.faults)
-        )
+        clean = tail_cost(squares(self.values[rows], ref.predicted[rows]), ref.expected[rows])
+        return [clean - tail_cost(r, ref.expected[rows]) for r, _ in self._briefly(ideas, opening)]
 
-        def cost(predicted: np.ndarray) -> float:
-            return tail_cost(squares(self.values[rows], predicted), ref.expected[rows])
+    def within_reach(self, mode: str, ideas: Iterable[Idea]) -> list[Idea]:
+        """Return those of ``ideas``, all in rounding set ``mode``, that their runs in "exact" do not rule out.
 
-        clean, out = cost(ref.predicted[rows]), []
-        for idea in ideas:
-            self.poll()
-            out.append(clean - cost(self.opening_rows(idea, opening)))
-        return out
+        An engine with a mistake and a rounding set is about as far from one with the mistake alone as the set is from
+        exact. So where the data is further away than that, a mistake has to bring the run in exact nearer to it; and
+        where the data is much nearer to exact than the set is, no mistake in the set explains it.
+        """
+        ideas, opening = list(ideas), self.opening("exact")
+        if mode == "exact" or opening is None or not opening.deviates:
+            return ideas
+        rows, exact = opening.rows, self.reference("exact")
+        clean, values = self.rows_of(Pass(mode))[rows], self.values[rows]
+        usual = exact.expected_at(FOREIGN)[rows]
+        reach = squares(exact.predicted[rows], clean) + usual
+        away, plain = squares(values, clean), squares(values, exact.predicted[rows])
+        with np.errstate(invalid="ignore"):
+            if np.nanmedian((plain + usual) / reach) < BEYOND**-2:
+                return []
+            if not np.nanmedian(away / reach) > BEYOND**2:
+                return ideas
+        before = tail_cost(away, reach)
+        own = [idea for idea in ideas if ("exact", idea.name, opening.until) not in self.tried]
+        here = dict(zip((idea.name for idea in own), self._briefly(own, opening), strict=True))
+        near = [
+            here.get(idea.name) or self.tried["exact", idea.name, opening.until] for idea in ideas
+        ]  # those that "exact" cannot have are tried in their set
+        return [idea for idea, (r, _) in zip(ideas, near, strict=True) if before - tail_cost(r, reach) > 1.0]
+
+    def too_small(self, mode: str, name: str) -> bool:
+        """Return whether a short run showed that a known bug moves the numbers by much less than the data is away."""
+        opening = self.opening(mode)
+        entry = opening and self.tried.get((mode, name, opening.until))
+        if opening is None or not entry:
+            return False
+        away = squares(self.values[opening.rows], self.reference(mode).predicted[opening.rows])
+        return bool(np.nanmedian(entry[1]) * IN_ONE**2 < np.nanmedian(away))
+
+    def excess(self, run: Pass, r: np.ndarray) -> float:
+        """Return the median of ln sqrt(r / e) of mean square differences ``r`` (R,) from a run, with e of a few noisy
+        runs."""
+        quiet = self.rows_of(run)
+        noisy = [
+            squares(seen_through(self.seen, each.logprobs), quiet) for each in self.library.noisy(run, count=PROBES)
+        ]
+        usual = smooth(np.nan_to_num(np.mean(noisy, axis=0))) + self.storage + FLOAT_FLOOR**2
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return float(np.nanmedian(0.5 * np.log(r / usual)))
 
     def screened(self, mode: str, ideas: Iterable[Idea]) -> list[Idea]:
         """Return those of ``ideas``, all in rounding set ``mode``, that a run of the first tokens does not rule out.
@@ -245,38 +330,68 @@ class Case:
         that gain less than one unit of log likelihood there, or much less than the best, are ruled out. If the set does
         not deviate, those that lose very much there are ruled out, and added to ``refused``.
         """
-        ideas = list(ideas)
+        ideas = self.within_reach(mode, ideas)
         gains, opening = self.gains(mode, ideas), self.opening(mode)
         if gains is None or opening is None or not ideas:
             return ideas
         order = np.argsort(gains)[::-1]
-        bar, always = (max(1.0, max(gains) - 2 * CLIP), KEPT) if opening.deviates else (-2 * CLIP, 0)
+        bar, always = (max(1.0, max(gains) - 2 * CLIP), KEPT) if opening.deviates else (-CLIP, 0)
         passed = {int(i) for n, i in enumerate(order) if n < always or gains[i] > bar}
         if not opening.deviates:
-            clean = self.reference(mode).predicted[opening.rows]
             for i in set(range(len(ideas))) - passed:
-                moved = squares(clean, self.opening_rows(ideas[i], opening))
+                _, moved = self.at_opening(ideas[i], opening)
                 self.refused.setdefault(mode, {})[ideas[i].name] = float(np.sqrt(np.nanmean(moved)))
+            return self._unnoticed(mode, [idea for i, idea in enumerate(ideas) if i in passed])
         return [idea for i, idea in enumerate(ideas) if i in passed]
+
+    def _unnoticed(self, mode: str, ideas: list[Idea]) -> list[Idea]:
+        """Return those of ``ideas`` that would not be noticed if the mistake began where a part of the model does; add
+        the others to ``refused``.
+
+        A mistake in every token would be noticed even better, and this takes a run of a few tokens on a shared prefix.
+        """
+        ref, shape = self.reference(mode), self.library.engine.shape
+        opening = self.opening(mode)
+        if opening is None or not self.library.runner.own:
+            return ideas
+        usual = float(np.median(ref.expected[opening.rows]))
+        effective = [idea for idea in ideas if np.nanmedian(self.at_opening(idea, opening)[1]) > usual]
+        ideas, end = [idea for idea in ideas if idea not in effective], opening.until
+        for at in sorted({at for at, _ in onsets(shape)}):
+            rows = np.flatnonzero((self.seen.rows >= at) & (self.seen.rows < at + AHEAD))
+            if at < end or len(rows) < AHEAD // 2 or not ideas:
+                continue
+            end = at + AHEAD
+            late = Opening(rows, at + AHEAD, False)
+            begun = [replace(idea, name=f"{idea.name} [from {at}]", since=at) for idea in ideas]
+            clean = tail_cost(squares(self.values[rows], ref.predicted[rows]), ref.expected[rows])
+            quiet = []
+            for idea, (r, moved) in zip(ideas, self._briefly(begun, late), strict=True):
+                if clean - tail_cost(r, ref.expected[rows]) > -CLIP:
+                    quiet.append(idea)
+                else:
+                    self.refused.setdefault(mode, {})[idea.name] = float(np.sqrt(np.nanmean(moved)))
+            ideas = quiet
+        return effective + ideas
 
     # --- candidates
 
-    def candidate(self, idea: Idea, rows: np.ndarray) -> Candidate:
-        """Return the candidate for an explanation ``idea`` and its predicted log probabilities ``rows`` (R, K)."""
-        return Candidate(**vars(idea), rows=rows, fit=self.reference(idea.mode).fit(self.values, rows))
+    def candidate(self, idea: Idea, predict: Callable[[], np.ndarray]) -> Candidate:
+        """Return the candidate for an explanation ``idea``; ``predict`` returns its log probabilities (R, K)."""
+        return Candidate(**vars(idea), predict=predict, fit=self.reference(idea.mode).fit(self.values, predict()))
 
     def clean(self, mode: str) -> Candidate:
         """Return the candidate "rounding set ``mode``, no mistake"."""
         ref = self.reference(mode)
         idea = Idea(kind="mode" if mode in MODE_NAMES else "rounding", mode=mode, name="", says=SETS[mode].says)
-        return Candidate(**vars(idea), rows=ref.predicted, fit=ref.fit(self.values))
+        return Candidate(**vars(idea), predict=lambda: ref.predicted, fit=ref.fit(self.values))
 
     def computed(self, ideas: Iterable[Idea]) -> Iterator[Candidate]:
         """Compute the predictions of several explanations in parallel, and yield the candidates in order."""
         ideas = list(ideas)
         self.library.ahead(idea.run for idea in ideas)
         for idea in ideas:
-            yield self.candidate(idea, self.rows_of(idea.run))
+            yield self.candidate(idea, partial(self.rows_of, idea.run))
 
     def fault(self, mode: str, name: str) -> Idea:
         """Return the explanation (Idea) that the engine has the known bug ``name`` in rounding set ``mode``."""
@@ -312,11 +427,36 @@ class Case:
 
         ``only``: names of the mistakes to try (None: all).
         """
+        opening = self.opening(mode)
         for bug in outside_bugs(self.library, self.bos):
             if only is None or bug.name in only:
-                rows = seen_through(self.seen, bug.make(self.library, mode, self.seen))
-                if not np.isnan(rows).all():
-                    yield self.candidate(Idea(kind="outside", mode=mode, name=bug.name, says=bug.says), rows)
+                idea = Idea(kind="outside", mode=mode, name=bug.name, says=bug.says)
+                if opening is not None and self._ruled_out(bug, mode, opening):
+                    continue
+                if not np.isnan(self._outside(bug, mode)).all():
+                    yield self.candidate(idea, partial(self._outside, bug, mode))
+
+    def _ruled_out(self, bug: OutsideBug, mode: str, opening: Opening) -> bool:
+        """Return whether the first tokens show that the data has not this mistake, though it changes them; if so and
+        the set without a mistake fits, add the mistake to ``refused``."""
+        until = opening.until
+        part = self.seen.part(np.flatnonzero(self.seen.rows < until))
+        if not bug.runs or len(part.rows) < AHEAD:
+            return False
+        rows, n = seen_through(part, bug.make(self.library.head(until), mode, part)), len(part.rows)
+        r, moved = (squares(each, rows) for each in (self.values[:n], self.reference(mode).predicted[:n]))
+        known = np.isfinite(r)
+        if known.sum() < AHEAD // 2:
+            return False
+        ref = self.reference(mode)
+        usual = ref.expected[:n][known]
+        gain = tail_cost(squares(self.values[:n], ref.predicted[:n])[known], usual) - tail_cost(r[known], usual)
+        if gain < -CLIP and not opening.deviates:
+            self.refused.setdefault(mode, {})[bug.name] = float(np.sqrt(np.nanmean(moved)))
+        return gain < -CLIP
+
+    def _outside(self, bug: OutsideBug, mode: str) -> np.ndarray:
+        return seen_through(self.seen, bug.make(self.library, mode, self.seen))
 
     # --- ties
 
@@ -340,16 +480,17 @@ class Case:
         tried = [c]
         if closest == 0:
             ties = Pass(c.mode, (*c.faults, LIBRARY["indexer_ties_high"]), f"{c.run.name} ties high", c.since)
-            tried.append(self._flipped(c, self.rows_of(ties), first))
+            tried.append(self._flipped(c, ties, first))
         if tried[-1].fit.misfit >= LIMIT:
-            tried += [
-                self._flipped(c, seen_through(self.seen, run.logprobs), first)
-                for run in self.library.noisy(c.run, louder=True)
-            ]
+            runs = [replace(c.run, noise=i, louder=True) for i in range(REPLICAS)]
+            self.library.ahead(runs)
+            tried += [self._flipped(c, run, first) for run in runs]
         return max(tried, key=lambda one: one.fit.score)
 
-    def _flipped(self, c: Candidate, rows: np.ndarray, first: int) -> Candidate:
-        return replace(c, rows=rows, fit=self.reference(c.mode).fit(self.values, rows), flipped=first)
+    def _flipped(self, c: Candidate, run: Pass, first: int) -> Candidate:
+        """Return the candidate with the prediction of another run, which decided a tie the other way."""
+        fit = self.reference(c.mode).fit(self.values, self.rows_of(run))
+        return replace(c, predict=partial(self.rows_of, run), fit=fit, flipped=first)
 
     # --- two candidates against each other
 
@@ -361,8 +502,10 @@ class Case:
         """
         ref_a, ref_b = self.reference(a.mode), self.reference(b.mode)
 
+        rows_a, rows_b = a.rows, b.rows
+
         def difference(values: np.ndarray) -> float:
-            return ref_a.fit(values, a.rows).score - ref_b.fit(values, b.rows).score
+            return ref_a.fit(values, rows_a).score - ref_b.fit(values, rows_b).score
 
         here = difference(self.values)
         if not (ref_a.coarse or ref_b.coarse):
@@ -379,7 +522,8 @@ class Case:
         """Return runs with float noise of our engine with the candidate's mistake: (R, K) each, without storage
         rounding."""
         if c.kind == "outside":
-            return [run + c.rows - self.reference(c.mode).predicted for run in self.replicas(Pass(c.mode))]
+            apart = np.subtract(c.rows, self.reference(c.mode).predicted, dtype=np.float64)
+            return [run + apart for run in self.replicas(Pass(c.mode))]
         return self.replicas(c.run)
 
     def first_beyond(self, c: Candidate, ref: Reference | None = None) -> int | None:

@@ -24,7 +24,7 @@ from ..observation import Observation
 from . import fitting
 from .calibration import confidence
 from .case import CLIP, Candidate, Case
-from .evidence import LIMIT, squares, tail_cost
+from .evidence import LIMIT, tail_cost
 from .limit import detection_limit
 from .onsets import change_point, narrowed
 from .places import places
@@ -127,7 +127,7 @@ class _Judge:
         expected = self.case.reference(half.mode).expected
 
         def score(c: Candidate) -> float:
-            return self.posterior.log_prior(c) - tail_cost(squares(self.case.values, c.rows), expected)
+            return self.posterior.log_prior(c) - tail_cost(c.fit.r, expected)
 
         wrong = [score(c) for c in self.posterior.candidates if not c.clean]
         over = float(np.clip(max(wrong, default=-np.inf) - score(half), -CLIP, CLIP))

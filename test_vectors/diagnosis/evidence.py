@@ -62,18 +62,16 @@ def limit_of(count: int, dof: int = REPLICAS - 1) -> float:
 
 
 def seen_through(seen: Observation, logprobs: np.ndarray) -> np.ndarray:
-    """Return a prediction, ``logprobs`` (T, V), at the observed rows and tokens: float64 (R, V) or (R, K).
+    """Return a prediction, ``logprobs`` (T, V), at the observed rows and tokens: float32 (R, V) or (R, K).
 
     Observed tokens that are not predicted are NaN.
     """
     rows = logprobs[seen.rows]
     if seen.support is None:
-        return (
-            rows.astype(np.float64) if rows.shape[1] == seen.logprobs.shape[1] else np.full(seen.logprobs.shape, np.nan)
-        )
+        return rows if rows.shape[1] == seen.logprobs.shape[1] else np.full(seen.logprobs.shape, np.nan, np.float32)
     inside = (seen.support >= 0) & (seen.support < rows.shape[1])
     at = np.where(inside, seen.support, 0)
-    return np.where(inside, np.take_along_axis(rows, at, axis=1), np.nan).astype(np.float64)
+    return np.where(inside, np.take_along_axis(rows, at, axis=1), np.float32(np.nan))
 
 
 def squares(values: np.ndarray, predicted: np.ndarray) -> np.ndarray:
@@ -83,7 +81,7 @@ def squares(values: np.ndarray, predicted: np.ndarray) -> np.ndarray:
     gets ``NOTHING`` squared.
     """
     with np.errstate(invalid="ignore", over="ignore"):
-        difference = values - predicted
+        difference = np.subtract(values, predicted, dtype=np.float64)
         difference[values == predicted] = 0.0
     usable = np.isfinite(difference)
     if usable.all():
@@ -127,6 +125,7 @@ class Fit:
     worst    standard deviations by which the worst single position is too large, beyond the worst by chance
     score    log likelihood
     rms      square root of the mean of r, nats
+    r        mean square differences (R,) as ``squares`` returns them
     core     mean l, without subtracting ``shift``, over the better half of the positions, which a single top-k decided
              otherwise does not affect
     """
@@ -139,6 +138,7 @@ class Fit:
     score: float
     rms: float
     core: float
+    r: np.ndarray
 
     @property
     def misfit(self) -> float:
@@ -181,14 +181,14 @@ class Reference:
         self.mean: np.ndarray | None = None
         if coarse:  # in the mean of many runs flips average out, so distances from it are less noisy
             every = np.array(replicas)
-            self.mean = every.mean(axis=0)
+            self.mean = every.mean(axis=0, dtype=np.float64).astype(np.float32)
             spread = np.array([squares(each, self.mean) for each in every])
             # the replicas include storage rounding already; the factor is for the engine as one more run beside n
             self.around = np.maximum(smooth(spread.mean(axis=0)) * (n + 1) / (n - 1), floor)
             own = []
             for k in range(n):
-                others = np.delete(every, k, axis=0)
-                centre = others.mean(axis=0)
+                others = [each for i, each in enumerate(every) if i != k]
+                centre = np.asarray(np.mean(others, axis=0, dtype=np.float64))
                 scale = np.array([squares(each, centre) for each in others]).mean(axis=0)
                 expected = np.maximum(smooth(scale) * n / (n - 2), floor)
                 own.append(_half_log(np.maximum(squares(every[k], centre), floor) / expected))
@@ -213,7 +213,7 @@ class Reference:
         # a row without a prediction is neither explained nor contradicted: it costs about as much as an unrelated one
         score = -tail_cost(r[known], expected[known]) - WEIGHT * float((~known).sum())
         rms = float(np.sqrt(np.mean(r[known]))) if known.any() else float("nan")
-        return Fit(level, shift, z, local, worst, score, rms, core)
+        return Fit(level, shift, z, local, worst, score, rms, core, r)
 
     def expected_at(self, shift: float) -> np.ndarray:
         """Return e (R,) of a correct engine with exp(``shift``) times our float noise and the same storage rounding."""
@@ -308,7 +308,7 @@ def projection(values: np.ndarray, base: np.ndarray, target: np.ndarray, weight:
     NaN if ``base`` and ``target`` are equal.
     """
     with np.errstate(invalid="ignore"):
-        d, y = target - base, values - base
+        d, y = np.subtract(target, base, dtype=np.float64), np.subtract(values, base, dtype=np.float64)
     use = np.isfinite(d) & np.isfinite(y)
     d, y = np.where(use, d, 0.0), np.where(use, y, 0.0)
     w = weight[:, None]

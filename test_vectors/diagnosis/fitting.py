@@ -18,20 +18,26 @@ import numpy as np
 from ds4ref.variants import ROUNDING
 from ds4ref.variants.families import Family
 
-from .case import Candidate, Case, Idea
-from .evidence import squares
+from .case import CLIP, Candidate, Case, Idea, Opening
+from .evidence import FOREIGN
 from .signatures import Pass
 
 ROUNDS = 6
 REACH = 0.02
 """First step on either side of the best grid value, in the searched scale (2 % for logarithmic parameters)."""
 Z90 = 1.645
+CLOSER = 0.5
+"""A value found by short runs is fitted by whole ones if it lowers ``Fit.core`` by more than this."""
 TINY = 1e-3
 """Relative change of a parameter that measures its slope (effect per change); float noise is 1/100 of the effect."""
 OUTWARD, FARTHEST = 4.0, 4
 """Factor between values that are tried beyond the end of a logarithmic grid, and their largest number."""
 IDLE = 0.98
 """Factor by which the distance must fall within two rounds of a fit, else it ends."""
+FELT, LOUD = 1.0, float(np.log(3.0))
+"""Where the set without a mistake fits: FELT: a constant's values are not tried if the effect of a tiny change, in
+proportion, is this many times the largest float noise of another engine. LOUD: values nearer to the correct one are
+tried if the engine's float noise, as a logarithm, exceeds ours by this."""
 ALIGNED = 0.7
 """Smallest cosine between the observed difference and a parameter's effect at which the parameter is suspected; that of
 unrelated differences of several hundred numbers reaches 0.3."""
@@ -45,13 +51,26 @@ def nearest(case: Case, mode: str, families: Sequence[Family]) -> list[Candidate
     """
     shape, coarse = case.library.engine.shape, ROUNDING[mode].coarse
     grids = {family.name: sorted(family.grid(shape)) for family in families}
+    opening = case.opening(mode)
+    if opening is not None and not opening.deviates:  # where the nearest values would be noticed, others would, too
+        grids = {family.name: _beside(family.neutral(shape), grids[family.name]) for family in families}
     sloped = [family for family in families if not (family.whole or coarse)]
     case.library.ahead(_run(case, tiny(case, mode, family)) for family in sloped)
-    for family in sloped:
+    if opening is not None and not opening.deviates:
+        for family in sloped:
+            if _felt(case, mode, family, grids[family.name], opening):
+                grids[family.name] = []
+    quiet = opening is not None and not opening.deviates and case.clean(mode).fit.shift < LOUD
+    for family in [] if quiet else sloped:
         if (pointed := along(case, mode, family)) is not None:
             grids[family.name].append(pointed)
+    if opening is not None and opening.deviates:
+        few = {family.name: _spread(family.neutral(shape), grids[family.name]) for family in families}
+        some = [case.member(mode, family, value) for family in families for value in few[family.name]]
+        better = {i.family for gain, i in zip(case.gains(mode, some) or (), some, strict=True) if gain > 0}
+        grids |= {name: values for name, values in few.items() if name not in better}
     ideas = [case.member(mode, family, value) for family in families for value in grids[family.name]]
-    gains, opening = case.gains(mode, ideas), case.opening(mode)
+    gains = case.gains(mode, ideas)
     if gains is None or opening is None:
         return list(case.computed(ideas))
     if not opening.deviates:
@@ -61,6 +80,63 @@ def nearest(case: Case, mode: str, families: Sequence[Family]) -> list[Candidate
         ranked = [(gain, idea) for gain, idea in zip(gains, ideas, strict=True) if idea.family == family.name]
         chosen.append(_outward(case, mode, family, grids[family.name], max(ranked, key=lambda pair: pair[0])))
     return list(case.computed(case.screened(mode, chosen)))
+
+
+def _felt(case: Case, mode: str, family: Family, grid: Sequence[float], opening: Opening) -> bool:
+    """Return whether the effect of a tiny change of a parameter shows that the data would be far from each value of
+    ``grid``; if so, add the nearest one to ``case.refused``."""
+    right, unit = family.neutral(case.library.engine.shape), float(np.log1p(TINY)) if family.log else TINY
+    if not grid or (family.log and min(right, *grid) <= 0):
+        return False
+    times = min(abs(np.log(v / right) if family.log else v - right) for v in grid) / unit
+    _, moved = case.at_opening(tiny(case, mode, family), opening)
+    effect = float(np.sqrt(np.nanmedian(moved))) * times
+    felt = effect > FELT * float(np.sqrt(np.median(case.reference(mode).expected_at(FOREIGN)[opening.rows])))
+    if felt:
+        nearest_value = min(grid, key=lambda v: abs(v - right))
+        case.refused.setdefault(mode, {})[family.fault(nearest_value).name] = effect
+    return felt
+
+
+def _beside(right: float, grid: Sequence[float]) -> list[float]:
+    """Return the value of ``grid`` next to the correct value on either side, those that exist."""
+    below, above = [v for v in grid if v < right], [v for v in grid if v >= right]
+    return [*([max(below)] if below else []), *([min(above)] if above else [])]
+
+
+def _spread(right: float, grid: Sequence[float]) -> list[float]:
+    """Return every other value of ``grid`` on either side of the correct value, from the next one on."""
+    below, above = [v for v in grid if v < right], [v for v in grid if v >= right]
+    return [*below[::-1][::2], *above[::2]]
+
+
+def approached(case: Case, mode: str, family: Family, start: float) -> float | None:
+    """Return the value near ``start`` that fits the first deviating rows best, found by short runs.
+
+    None if a whole run with that value is hardly nearer to the data than one without a mistake. Where runs cannot be
+    short, or the parameter is an integer, return ``start``.
+    """
+    opening = case.opening(mode)
+    if opening is None or not opening.deviates or family.whole:
+        return start
+    into, back = (np.log, np.exp) if family.log else (float, float)
+    centre, gap = float(into(start)), 0.25 if family.log else max(abs(start) / 4, 0.25)
+    weight = 1 / case.reference(mode).expected[opening.rows]
+
+    def at(t: float) -> float:
+        r, _ = case.at_opening(case.member(mode, family, float(f"{float(back(t)):.7g}")), opening)
+        return float(np.nanmean(np.sort(r * weight)[: max(2, len(r) // 2)]))
+
+    for _ in range(ROUNDS):
+        low, middle, high = at(centre - gap), at(centre), at(centre + gap)
+        bend = low - 2 * middle + high
+        step = 0.5 * (low - high) / bend * gap if bend > 0 else (-gap if low < high else gap)
+        centre += float(np.clip(step, -2 * gap, 2 * gap))
+        gap = max(abs(step) / 3, gap / 4, 1e-6) if bend > 0 else gap
+    value = float(f"{float(back(centre)):.7g}")
+    (c,), clean = case.computed([case.member(mode, family, value)]), case.clean(mode)
+    near = c.fit.core < clean.fit.core - CLOSER or c.fit.score > clean.fit.score + CLIP
+    return value if near else None
 
 
 def _outward(case: Case, mode: str, family: Family, grid: Sequence[float], best: tuple[float, Idea]) -> Idea:
@@ -170,7 +246,7 @@ def _smooth(case: Case, mode: str, family: Family, start: float) -> Candidate:
 
     def at(t: float) -> tuple[float, Candidate, float]:
         (c,) = case.computed([idea(t)])
-        r = np.sort(squares(case.values, c.rows) * weight)
+        r = np.sort(c.fit.r * weight)
         r = r[np.isfinite(r)]
         # a top-k that is decided otherwise spoils what follows, which is at most half of the positions
         eighth, half = (float(r[: max(1, len(r) // part)].mean()) for part in (8, 2))

@@ -29,11 +29,13 @@ class OutsideBug:
 
     make  returns log probabilities (T, V) for the observed tokens, given library, rounding set and observation; rows
           that cannot be predicted are NaN
+    runs  whether that takes a run on other tokens
     """
 
     name: str
     says: str
     make: Make
+    runs: bool = False
 
 
 def _prepended(token: int, name: str) -> Make:
@@ -128,7 +130,7 @@ def outside_bugs(library: Signatures, bos: int | None) -> list[OutsideBug]:
     file has no tokenizer."""
     every = [OutsideBug(bug.name, bug.says, _after(_misread(bug))) for bug in library.prompt_keys]
     every += [
-        OutsideBug("first_token_dropped", "first token of the prompt missing", _first_dropped),
+        OutsideBug("first_token_dropped", "first token of the prompt missing", _first_dropped, True),
         OutsideBug("rows_late", "each row holds the distribution of the token before", _shifted(1)),
         OutsideBug("rows_early", "each row holds the distribution of the token after", _shifted(-1)),
         OutsideBug("ids_up", "token ids one too high in the output", _columns(1)),
@@ -137,9 +139,9 @@ def outside_bugs(library: Signatures, bos: int | None) -> list[OutsideBug]:
     ]
     if bos is not None and library.ids[0] != bos:
         every.append(OutsideBug("bos_added", "a beginning-of-sentence token was put before the prompt",
-                             _prepended(bos, "bos_added")))  # fmt: skip
+                             _prepended(bos, "bos_added"), True))  # fmt: skip
     if bos is not None:
-        every += [OutsideBug(mistake.name, mistake.says, _misread(mistake)) for mistake in MISTAKES]
+        every += [OutsideBug(mistake.name, mistake.says, _misread(mistake), True) for mistake in MISTAKES]
     doubled = _prepended(int(library.ids[0]), "first_doubled")
-    every.append(OutsideBug("first_token_doubled", "first token of the prompt twice (double BOS)", doubled))
+    every.append(OutsideBug("first_token_doubled", "first token of the prompt twice (double BOS)", doubled, True))
     return every

@@ -24,8 +24,8 @@ from ds4ref.variants import LIBRARY, MODE_NAMES, ROUNDING
 from ds4ref.variants.scoped import scopes
 
 from .calibration import log_prior
-from .case import CLIP, Candidate, Case, parts_of
-from .evidence import FLOAT_FLOOR, LIMIT, WEIGHT, Fit, Reference, limit_of, log_student, projection, squares
+from .case import CLIP, MUCH, Candidate, Case, parts_of
+from .evidence import FLOAT_FLOOR, FOREIGN, LIMIT, WEIGHT, Fit, Reference, limit_of, log_student, projection
 from .fitting import value_of
 from .outside import outside_bugs
 
@@ -90,6 +90,7 @@ class Posterior:
         noise = float(np.sqrt(self.case.reference(c.mode).expected.mean()))
         nearest = min(each.fit.rms for each in self.candidates if each.clean)
         near = c.fit.rms < (3 * noise if c.coarse else nearest / 5)
+        near = near and self.case.excess(c.run, c.fit.r) < MUCH + (0.0 if c.coarse else FOREIGN)
         return self.case.reference_of(c.run).fit(self.case.values, c.rows) if near else c.fit
 
     def fits(self, c: Candidate) -> bool:
@@ -114,8 +115,7 @@ class Posterior:
         The median, as a top-k tie that the engine decided otherwise may make half of the positions equally wrong for
         all candidates.
         """
-        r = squares(self.case.values, c.rows)
-        r = r[np.isfinite(r)]
+        r = c.fit.r[np.isfinite(c.fit.r)]
         return float(np.sqrt(np.median(r))) if len(r) else np.inf
 
     # --- the best

@@ -23,8 +23,8 @@ from ds4ref.variants.families import FAMILIES
 from ds4ref.variants.scoped import scopes
 
 from . import fitting
-from .case import Candidate, Case, Idea, parts_of
-from .evidence import LIMIT, squares
+from .case import BEYOND, MUCH, Candidate, Case, Idea, parts_of
+from .evidence import FOREIGN, LIMIT, squares
 from .posterior import Posterior
 from .signatures import REPLICAS, Pass
 
@@ -94,7 +94,8 @@ class Search:
             yield
             self._families("exact")
             yield
-        self._sets({near, *self._plausible([self.posterior.clean("exact")])})
+        self._sets([near])
+        self._sets(self._possible(self._plausible([self.posterior.clean("exact")])))
         answer = self.posterior.answer()
         first = near if answer is None else answer.mode
         self._library(first)
@@ -102,7 +103,9 @@ class Search:
         if first != "exact":
             self._families(first)
             yield
-        for mode in sorted(self.case.library.modes, key=lambda mode: -self.posterior.score(self._clean(mode))):
+        ours = [mode for mode in self.case.library.modes if mode not in self.bases]
+        computed = {c.mode: self.posterior.score(c) for c in self.posterior.candidates if c.clean}
+        for mode in sorted(ours, key=lambda mode: -computed.get(mode, -np.inf)):
             self._library(mode)
             yield
         self._families("exact")
@@ -188,8 +191,7 @@ class Search:
 
     def _sets(self, modes: Iterable[str]) -> None:
         """Add the candidates "rounding set, no mistake" for those of ``modes`` that are missing."""
-        present = {c.mode for c in self.posterior.candidates if c.clean}
-        new = [mode for mode in modes if mode not in present]
+        new = [mode for mode in modes if mode not in self._present()]
         if new:
             self._say(f"rounding {', '.join(new) if len(new) < 3 else 'sets'}")
         self.case.library.ahead(Pass(mode, noise=i) for mode in new for i in (None, *range(REPLICAS)))
@@ -202,6 +204,28 @@ class Search:
         answer = self.posterior.answer()
         return None if answer is None else answer.mode
 
+    def _present(self) -> set[str]:
+        """Return the rounding sets that are candidates."""
+        return {c.mode for c in self.posterior.candidates if c.clean}
+
+    def _possible(self, modes: Iterable[str]) -> list[str]:
+        """Return those of ``modes`` that are not candidates, and that the data may come from without a mistake.
+
+        It does not if it is much further from a set than the set is from exact, or than a few noisy runs are.
+        """
+        exact, possible = self.case.reference("exact"), []
+        for mode in modes:
+            if mode in self._present():
+                continue
+            rows = self.case.rows_of(Pass(mode))
+            r = squares(self.case.values, rows)
+            reach = squares(exact.predicted, rows) + exact.expected_at(FOREIGN)
+            with np.errstate(invalid="ignore"):
+                away = float(np.nanquantile(r / reach, 0.25)) > BEYOND**2
+            if not away and self.case.excess(Pass(mode), r) < MUCH:
+                possible.append(mode)
+        return possible
+
     def _nearest_set(self) -> str:
         """Return the rounding set to which the data is clearly nearer than to "exact", else "exact".
 
@@ -210,7 +234,7 @@ class Search:
         best = self._best()
         if best.fit.misfit < LIMIT:
             return "exact"
-        away = squares(self.case.values, best.rows)
+        away = best.fit.r
         ratios = {"exact": CLEARLY**2}
         for mode, rows in self._set_rows().items():
             with np.errstate(all="ignore"):
@@ -226,7 +250,7 @@ class Search:
         """
         clean, near = self._set_rows(), set()
         for c in leaders:
-            left, noise = squares(self.case.values, c.rows), self.case.reference(c.mode).expected_at(c.fit.shift)
+            left, noise = c.fit.r, self.case.reference(c.mode).expected_at(c.fit.shift)
             for mode, rows in clean.items():
                 with np.errstate(all="ignore"):
                     ratio = np.nanmedian(left / (squares(clean[c.mode], rows) + noise))
@@ -242,8 +266,17 @@ class Search:
     def similar_sets(self) -> None:
         """Add rounding sets that are near to the data: one may decide the same top-k otherwise as the engine does."""
         near = 3 * self._best().fit.rms
-        distances = {mode: squares(self.case.values, rows) for mode, rows in self._set_rows().items()}
-        self._sets(mode for mode, r in distances.items() if float(np.sqrt(np.nanmean(r))) < near)
+        modes = [mode for mode in self.case.library.sets if mode not in self._present()]
+        opening = self.case.opening("exact")
+        if opening is not None and self._best().mode == "exact" and self.posterior.fits(self._best()):
+            runs = {mode: Pass(mode, until=opening.until) for mode in modes}
+            self.case.library.ahead(runs.values())
+            early = self.case.values[opening.rows]
+            away = {mode: squares(early, self.case.rows_of(run, opening.rows)) for mode, run in runs.items()}
+            modes = [mode for mode in modes if float(np.sqrt(np.nanmedian(away[mode]))) < near]
+        self.case.library.ahead(Pass(mode) for mode in modes)
+        distances = {mode: squares(self.case.values, self.case.rows_of(Pass(mode))) for mode in modes}
+        self._sets(self._possible(mode for mode, r in distances.items() if float(np.sqrt(np.nanmean(r))) < near))
 
     # --- mistakes
 
@@ -252,12 +285,26 @@ class Search:
         if mode in self.bases:
             return
         self.bases.append(mode)
+        ideas = self.case.within_reach(mode, [self.case.fault(mode, name) for name in self._names(mode)])
+        outside = self._outside(mode)
+        if not ideas and outside == [] and mode not in self._present() and not self._possible([mode]):
+            return
         self._clean(mode)
         self._say(f"mistakes outside the pass in {mode}")
-        self._add(self.case.outside(mode))
-        self._computed(self.case.fault(mode, name) for name in self._names(mode))
+        self._add(self.case.outside(mode, outside))
+        self._computed(ideas)
         if not ROUNDING[mode].coarse:
             self._untie_library([c for c in self.posterior.candidates if c.mode == mode])
+
+    def _outside(self, mode: str) -> list[str] | None:
+        """Return the mistakes outside the pass that may explain the data in rounding set ``mode``; None: all."""
+        tried = [c for c in self.posterior.candidates if c.kind == "outside" and c.mode == "exact"]
+        if mode == "exact" or "exact" not in self.bases:
+            return None
+        rows, exact = self._set_rows()[mode], self.case.reference("exact")
+        reach = squares(exact.predicted, rows) + exact.expected_at(FOREIGN)
+        with np.errstate(invalid="ignore"):
+            return [c.name for c in tried if float(np.nanquantile(c.fit.r / reach, 0.25)) < BEYOND**2]
 
     def _names(self, mode: str) -> list[str]:
         """Return the names of the known faults that can change the numbers on these tokens in rounding set ``mode``."""
@@ -304,17 +351,22 @@ class Search:
             if c.fit.rms < self.posterior.clean(c.mode).fit.rms / 2:
                 best.setdefault(c.family, c)
         leaders = list(best.values())[:REFINED]
-        modes = self._plausible([self.posterior.clean("exact"), *leaders])
-        self._sets(modes)  # a mistake is always compared with its set without a mistake
         constants = [c for c in leaders if c.kind == "family"]
-        for mode in modes:
+        families = self.case.library.families
+        for mode in self._plausible([self.posterior.clean("exact"), *leaders]):
+            ideas: list[Idea] = []
+            outside: Sequence[str] = []
             if mode not in self.bases:
-                self._add(self.case.outside(mode, names))
-                self._computed(self.case.fault(mode, name) for name in names if name in self._names(mode))
+                allowed = self._outside(mode)
+                outside = [name for name in names if allowed is None or name in allowed]
+                ideas += [self.case.fault(mode, name) for name in names if name in self._names(mode)]
             if mode not in self.fitted:
-                self._computed(
-                    self.case.member(mode, self.case.library.families[c.family], fitting.value_of(c)) for c in constants
-                )
+                ideas += [self.case.member(mode, families[c.family], fitting.value_of(c)) for c in constants]
+            ideas = self.case.within_reach(mode, ideas)
+            if ideas or mode in self._present() or self._possible([mode]):
+                self._sets([mode])  # a mistake is always compared with its set without a mistake
+                self._add(self.case.outside(mode, outside))
+                self._computed(ideas)
         for c in constants[:1]:
             # a value fitted in another rounding set is a little off: fit it again in the two nearest sets
             nearest: dict[str, Candidate] = {}
@@ -356,7 +408,9 @@ class Search:
         """Fit the value of a wrong constant, beginning at the value in candidate ``c``, and add the result."""
         self._say(f"{c.family} in {c.mode}")
         family = self.case.library.families[c.family]
-        self._add([self.case.untied(fitting.refined(self.case, c.mode, family, fitting.value_of(c)))])
+        start = fitting.approached(self.case, c.mode, family, fitting.value_of(c))
+        if start is not None:
+            self._add([self.case.untied(fitting.refined(self.case, c.mode, family, start))])
 
     def _leading_families(self) -> list[str]:
         """Return the names of the families that gained most over the set without a mistake, best first."""
@@ -371,7 +425,8 @@ class Search:
 
     def _late(self) -> Iterator[None]:
         """Add known faults that begin at the position where the numbers begin to deviate; yield after each set."""
-        starts = {mode: self.case.first_beyond(self.posterior.clean(mode)) or 0 for mode in self._compared()}
+        modes = [mode for mode in self._compared() if mode in self._present()]
+        starts = {mode: self.case.first_beyond(self.posterior.clean(mode)) or 0 for mode in modes}
         for mode in sorted(starts, key=lambda mode: -starts[mode])[:2]:
             if starts[mode] >= EARLY:
                 self._untie_nearest(
@@ -386,12 +441,17 @@ class Search:
 
     def _parts(self, mode: str) -> None:
         """Add known faults that are only in some kind of layers, or only in the attention or the FFN halves."""
-        everywhere = scopes(self.case.library.engine.shape)
-        ideas = [
-            self.case.part(mode, name, part, where)
-            for name in self._names(mode)
-            for part, where in parts_of(LIBRARY[name], everywhere).items()
-            if not part.startswith("layer ")
-        ]
         self._clean(mode)
-        self._untie_nearest(sorted(self._computed(ideas), key=lambda c: -self.posterior.score(c)))
+        if mode != "exact" and self.case.first_beyond(self.posterior.clean(mode)) is None:
+            return  # what is off alike everywhere is in no part
+        everywhere = scopes(self.case.library.engine.shape)
+        for single in (False, True):
+            ideas = [
+                self.case.part(mode, name, part, where)
+                for name in self._names(mode)
+                for part, where in parts_of(LIBRARY[name], everywhere).items()
+                if part.startswith("layer ") is single and not (single and self.case.too_small(mode, name))
+            ]
+            self._untie_nearest(sorted(self._computed(ideas), key=lambda c: -self.posterior.score(c)))
+            if self.answered():
+                return

@@ -11,6 +11,7 @@ Results are cached on disk under a key of model, tokens and code, so that only t
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import os
 import shutil
@@ -38,8 +39,10 @@ REPLICAS = 8
 CACHE_LIMIT = 2 << 30
 LOUD = 32.0
 """Factor on the noise in runs that decide near ties of a top-k (``case.TIE``) either way, about ``FOREIGN``."""
-MEMORY_LIMIT = 256 << 20
+MEMORY_LIMIT = 64 << 20
 """Bytes of results kept in memory."""
+PENDING = 4
+"""Background runs that are started before they are requested, per thread: each keeps its result until then."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +104,10 @@ class Signatures:
         self._folder = cache_dir() / "signatures" / key.hexdigest()[:24]
         self._memory: dict[str, Signature] = {}
         self._bytes = 0
+        self.brief = False
+        """Whether this is the ``head`` of another library."""
         self._coming: dict[str, Future[Signature]] = {}
+        self._waiting: dict[str, Pass] = {}
         self._pool: ThreadPoolExecutor | None = None
 
     @cached_property
@@ -125,15 +131,16 @@ class Signatures:
         """Return the result of a rounding set without a fault."""
         return self.of(Pass(mode))
 
-    def noisy(self, run: Pass, louder: bool = False) -> list[Signature]:
-        """Return the results of a run repeated ``REPLICAS`` times with different float noise; ``louder``: see Pass."""
-        runs = [replace(run, noise=i, louder=louder) for i in range(REPLICAS)]
+    def noisy(self, run: Pass, louder: bool = False, count: int = REPLICAS) -> list[Signature]:
+        """Return the results of a run repeated ``count`` times with different float noise; ``louder``: see Pass."""
+        runs = [replace(run, noise=i, louder=louder) for i in range(count)]
         self.ahead(runs)
         return [self.of(each) for each in runs]
 
     def of(self, run: Pass) -> Signature:
         """Return the result of a run, computed or loaded from the cache."""
-        return self._kept(run.key, lambda: self._run(run))
+        run = replace(run, until=len(self.ids)) if self.brief and run.until is None else run
+        return self._kept(run.key, lambda: self._run(run), run.until is None)
 
     def ahead(self, runs: Iterable[Pass]) -> None:
         """Start runs in the background that will be requested later, as many at a time as the engine has threads.
@@ -143,13 +150,23 @@ class Signatures:
         if not self.runner.many:
             return
         for run in runs:
-            if run.key not in self._memory and run.key not in self._coming and not self._path(run.key).exists():
-                self._pool = self._pool or ThreadPoolExecutor(self.engine.threads, "ds4ref-runs")
-                self._coming[run.key] = self._pool.submit(self._computed, run.key, partial(self._run, run, True))
+            new = run.key not in self._memory and run.key not in self._coming
+            if new and (run.until is not None or not self._path(run.key).exists()):
+                self._waiting[run.key] = run
+        self._start()
+
+    def _start(self) -> None:
+        """Start waiting runs in the background, up to ``PENDING`` per thread."""
+        while self._waiting and len(self._coming) < PENDING * self.engine.threads:
+            key = next(iter(self._waiting))
+            run = self._waiting.pop(key)
+            self._pool = self._pool or ThreadPoolExecutor(self.engine.threads, "ds4ref-runs")
+            self._coming[key] = self._pool.submit(self._computed, key, partial(self._run, run, True), run.until is None)
 
     def close(self) -> None:
         """Cancel background runs that were not requested."""
         self._coming.clear()
+        self._waiting.clear()
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
             self._pool = None
@@ -158,7 +175,13 @@ class Signatures:
         """Return the result on other tokens, without a fault; ``name`` and the digest of ``ids`` form the cache key."""
         tokens = np.asarray(ids, np.int32)
         digest = hashlib.sha256(tokens.tobytes()).hexdigest()[:12]
-        return self._kept(f"{mode}.{name}.{digest}", lambda: self._run(Pass(mode), ids=tokens))
+        return self._kept(f"{mode}.{name}.{digest}", lambda: self._run(Pass(mode), ids=tokens), not self.brief)
+
+    def head(self, count: int) -> Signatures:
+        """Return this library for the first ``count`` tokens; its runs are not kept."""
+        part = copy.copy(self)
+        part.ids, part.brief = self.ids[:count], True
+        return part
 
     def run(self, mode: str, faults: Sequence[AnyFault], seed: int | None = None, since: int = 0) -> np.ndarray:
         """Compute logits (T, V) with any faults, uncached, for tests and calibration.
@@ -177,8 +200,11 @@ class Signatures:
         logits, margin = self.runner.run(
             tokens, run.mode, run.faults, noise, run.since, LOUD if run.louder else 1.0, beside
         )
+        logprobs = np.zeros((len(logits), self.width), np.float32)
+        first = run.since if run.until else 0  # before it, a run of the first tokens predicts what a clean one does
         with np.errstate(all="ignore"):
-            return Signature(self._logprobs(logits), margin.astype(np.float32))
+            logprobs[first:] = self._logprobs(logits[first:])
+            return Signature(logprobs, margin.astype(np.float32))
 
     def _logprobs(self, logits: np.ndarray) -> np.ndarray:
         """Return the log probabilities of logits (T, V), float32, of the library's columns."""
@@ -193,19 +219,25 @@ class Signatures:
     def _path(self, name: str) -> Path:
         return self._folder / f"{hashlib.sha256(name.encode()).hexdigest()[:24]}.npy"
 
-    def _kept(self, name: str, compute: Callable[[], Signature]) -> Signature:
-        """Return the result ``name`` from memory, from a background run, from disk, or else by ``compute``."""
+    def _kept(self, name: str, compute: Callable[[], Signature], lasting: bool = True) -> Signature:
+        """Return the result ``name`` from memory, from a background run, from disk, or else by ``compute``.
+
+        ``lasting``: keep it; a run of the first tokens is computed again as fast as it is read.
+        """
         if name not in self._memory:
+            self._waiting.pop(name, None)
             coming = self._coming.pop(name, None)
             try:
-                signature = self._loaded(name, compute) if coming is None else coming.result()
+                signature = coming.result() if coming else self._loaded(name, compute) if lasting else compute()
             except BaseException:  # Ctrl-C above all: nobody waits for the rest
                 self.close()
                 raise
+            self._start()
+            if not lasting:
+                return signature
             self._bytes += signature.logprobs.nbytes
-            if self._bytes > MEMORY_LIMIT:
-                self._memory.clear()
-                self._bytes = signature.logprobs.nbytes
+            while self._bytes > MEMORY_LIMIT and self._memory:
+                self._bytes -= self._memory.pop(next(iter(self._memory))).logprobs.nbytes
             self._memory[name] = signature
         return self._memory[name]
 
@@ -219,10 +251,11 @@ class Signatures:
             pass
         return self._computed(name, compute)
 
-    def _computed(self, name: str, compute: Callable[[], Signature]) -> Signature:
-        """Compute a result and store it on disk under ``name``."""
+    def _computed(self, name: str, compute: Callable[[], Signature], lasting: bool = True) -> Signature:
+        """Compute a result and, if ``lasting``, store it on disk under ``name``."""
         signature = compute()
-        self._save(self._path(name), signature)
+        if lasting:
+            self._save(self._path(name), signature)
         return signature
 
     def _save(self, path: Path, signature: Signature) -> None:

@@ -25,12 +25,14 @@ PRIORS = json.loads(PATH.read_text())["priors"]
 
 
 def fit(score: float = 0.0, misfit: float = 0.0) -> Fit:
-    return Fit(np.zeros(4), 0.0, misfit, 0.0, 0.0, score, 0.1, 0.0)
+    return Fit(np.zeros(4), 0.0, misfit, 0.0, 0.0, score, 0.1, 0.0, np.zeros(4))
 
 
 def candidate(kind: str, mode: str = "exact", name: str = "", score: float = 0.0, misfit: float = 0.0, at: float = 0.0):
     """Return a candidate whose predicted log probabilities are all ``at``."""
-    return Candidate(kind=kind, mode=mode, name=name, says="", rows=np.full((4, 2), at), fit=fit(score, misfit))
+    return Candidate(
+        kind=kind, mode=mode, name=name, says="", predict=lambda: np.full((4, 2), at), fit=fit(score, misfit)
+    )
 
 
 @pytest.fixture

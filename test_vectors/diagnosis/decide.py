@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from ds4ref.nano.diagnostic import DIAGNOSTIC
 from ds4ref.variants import COMPUTING, ROUNDING
 
 from ..observation import Observation
@@ -39,7 +40,8 @@ engines of that set: llama.cpp's decode and bfloat16 engines are at 1.0 to 1.5 (
 LESS = 0.2
 """Smallest distance, in any eighth of the positions, of an engine that computes in a 16-bit type, in units of the
 distance between two such engines: numbers that agree better were not computed in that type."""
-SHOWN = 12
+SHOWN, HOPELESS = 12, 30.0
+"""Most candidates in a ranking, and the log odds below the best one from which only the first three are shown."""
 
 
 def diagnose(
@@ -174,7 +176,7 @@ class _Judge:
             result.notes.append(f"float noise is {np.exp(c.fit.shift):.0f} times ours: another summation order, or a "
                                 "mistake of that size")  # fmt: skip
         if limit["not_seen"]:
-            result.next.append(_more(self.case.seen))
+            result.next.append(_more(self.case))
         result.features = {"odds": -over, "misfit": c.fit.misfit, "hidden": float(len(limit["not_seen"]))}
         return result
 
@@ -198,7 +200,7 @@ class _Judge:
                 result.notes.append(
                     f"possible: {wrong.label} ({wrong.says}), odds {np.exp(over):.1f} to 1, too low to name it"
                 )
-            result.next.append(_more(self.case.seen))
+            result.next.append(_more(self.case))
         else:
             self.agreement(result, base)
         result.features = {"misfit": base.fit.misfit, "ratio": ratio, "odds": over}
@@ -244,7 +246,8 @@ class _Judge:
         if step is not None:  # the set's noise may hide that the first positions after a step deviate
             first = min(first, int(self.case.seen.rows[known][step]))
         result.first_position = first
-        if first > self.case.seen.rows[0] and self.posterior.explained(base)[0] > 0:
+        starts = first > self.case.seen.rows[0] and self.posterior.explained(base)[0] > 0
+        if starts and self.posterior.leans(base, first):
             result.agrees_with, result.agrees_until = base.label, first
         shape = self.case.library.engine.shape
         result.notes += [f"possible cause: {what}" for what in narrowed(shape, first, not base.coarse)]
@@ -261,13 +264,14 @@ class _Judge:
         for c in ordered:
             best.setdefault((c.family, c.mode), c)
         top = posterior.score(ordered[0])
+        ranked = [c for n, c in enumerate(best.values()) if n < 3 or posterior.score(c) > top - HOPELESS]
         ranking = [
             {
                 "name": c.label, "kind": c.kind, "odds": float(f"{max(posterior.score(c) - top, -99.0):.2f}"),
                 "distance": float(f"{c.fit.rms:.4g}"), "misfit": float(f"{c.fit.misfit:.2f}"),
                 "fits_until": self.case.first_beyond(c),
             }
-            for c in list(best.values())[:SHOWN]
+            for c in ranked[:SHOWN]
         ]  # fmt: skip
         return Diagnosis(
             verdict, None, 0.0, self.case.first_beyond(base), base.mode, says, ranking,
@@ -284,8 +288,9 @@ def _rounded(value: Any) -> Any:
     return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
-def _more(seen: Observation) -> str:
+def _more(case: Case) -> str:
     """Return what to provide so that smaller mistakes can be detected."""
-    if seen.support is not None:
+    if case.seen.support is not None:
         return "send full logits instead of the top tokens: more numbers at every position"
-    return "send a longer prompt (of the diagnostic model: --prompt long): more windows, chunk edges and rows"
+    own = " (--prompt long)" if case.library.engine.shape.name == DIAGNOSTIC.name else ""
+    return f"send a longer prompt{own}: more windows, chunk edges and rows"

@@ -257,6 +257,16 @@ class Posterior:
         own, wide = (self.case.reference(mode).expected[0] for mode in ("exact", base.mode))
         return exact if own < BY_CHANCE**2 * wide else base
 
+    def leans(self, c: Candidate, until: int) -> bool:
+        """Return whether the rows before position ``until`` are nearer to a set's prediction than to that of exact.
+
+        Else the set explains them only as its noise hides whatever is wrong there.
+        """
+        n, ref = int(np.searchsorted(self.case.seen.rows, until)), self.case.reference(c.mode)
+        exact = self.case.reference("exact").predicted[:n]
+        place = projection(self.case.values[:n], exact, c.rows[:n], 1 / ref.expected[:n])
+        return not place <= 0.5
+
     def _beginning(self, sets: list[Candidate]) -> Candidate:
         """The clean set that explains the first positions best; the first of ``sets`` if none explains any."""
         begin = int(self.case.seen.rows[0])

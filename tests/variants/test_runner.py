@@ -14,7 +14,10 @@ from ds4ref.engine import Engine
 from ds4ref.nano.diagnostic import PROMPTS, diagnostic_path
 from ds4ref.test_vectors.diagnosis import Pass, Signatures
 from ds4ref.variants import LIBRARY
-from ds4ref.variants.runner import code_files
+from ds4ref.variants.families import FAMILIES
+from ds4ref.variants.forced import resumed
+from ds4ref.variants.runner import Runner, code_files
+from ds4ref.variants.scoped import ScopedFault, first_half, scopes
 
 
 def test_the_digest_of_signatures_covers_all_that_a_run_imports():
@@ -79,3 +82,26 @@ def test_what_is_no_longer_wanted_is_given_up(own_cache, monkeypatch):
                 library.of(one)
         assert len(started) < 12
         assert library._pool is None
+
+
+def test_a_run_that_begins_where_its_fault_does_is_the_whole_run() -> None:
+    """Logits and margins are equal to the last bit, for faults of every half layer and region, and an earlier start of
+    a fault in a later half would have been noticed."""
+    with Engine.open(diagnostic_path(), backend="cpu", numerics="exact", threads=1) as engine:
+        runner, shape, ids = Runner(engine), engine.shape, PROMPTS["text"]()[:56]
+        names = ("no_sink", "row_late", "router_softmax", "no_ape", "indexer_all", "no_clamp_shared")
+        faults = [LIBRARY[name] for name in names]
+        faults += [FAMILIES[name].fault(1.25) for name in ("logit_scale", "shared_scale", "ape_scale")]
+        faults += [ScopedFault(LIBRARY["router_softmax"], part, where) for part, where in scopes(shape).items()]
+        halves = {first_half(fault, shape) for fault in faults}
+        assert {0, 1, 4, 2 * shape.n_layers} < halves, halves
+        for fault in faults:
+            runner.small = False
+            whole = runner.run(ids, "exact", [fault])
+            runner.small = True
+            for a, b in zip(whole, runner.run(ids, "exact", [fault]), strict=True):
+                np.testing.assert_array_equal(a, b, fault.name)
+        model = runner._model("exact", False)
+        _, streams = resumed(model, ids, None)
+        late, _ = resumed(model, ids, LIBRARY["no_sink"].hooks(), 1, streams[1])
+        assert not np.array_equal(late, runner.run(ids, "exact", [LIBRARY["no_sink"]])[0])

@@ -11,7 +11,9 @@ repeat       the engine against itself: repeated requests, prefill or decode, ch
 load         requests alone, after cached prefixes, several at once, beside streams that are cut off
 registers    prompts with codes to repeat, by which content of other requests shows
 altered      whether an answer was altered, and with whose content
-depth        recall of facts from a long story, by their depth in it
+lengths      prompts of many lengths: items to repeat, and log probabilities, by residue, depth and distance
+probes       the prompts of that stage, and their answers
+patterns     what their failures depend on, as probabilities of known patterns
 run, limits  order of stages, time budgets, Ctrl-C
 page         the report as HTML and JSON
 """

@@ -83,7 +83,7 @@ def run(argv: Sequence[str]) -> int:
     add(flags, "--only", metavar="A,B", type=stages, default=[], help="run only these stages, after pre-flight")
     add(flags, "--quick")
     flags.add_argument(
-        "--long", action="store_true", help="also test long prompts: chunk boundaries at 2048, recall in 110 KB"
+        "--long", action="store_true", help="also test long prompts: chunk boundaries at 2048, lengths to 64,000 tokens"
     )
     add(
         flags,

@@ -29,7 +29,7 @@ COSTS: dict[str, tuple[Cost, Cost, Cost]] = {
     "ways": (Cost(9, 1000, 56, 3, True), Cost(26, 3500, 84, 4, True), Cost(26, 3500, 84, 4, True)),
     "load": (Cost(140, 40000, 3400), Cost(290, 80000, 7000), Cost(290, 80000, 7000)),
     "api": (Cost(123, 21000, 8700),) * 3,
-    "depth": (Cost(4, 4200, 165, 5), Cost(12, 16000, 600, 10), Cost(16, 60000, 700, 20)),
+    "lengths": (Cost(18, 4100, 300, 6), Cost(120, 230_000, 2000, 30), Cost(140, 800_000, 2300, 60)),
 }
 USUAL = Cost(40, 8000, 800)
 """Assumed of a stage that is not in ``COSTS``."""

@@ -20,7 +20,7 @@ from ds4ref.targets import Ability
 from ds4ref.version import __version__
 
 from ..finding import Outcome, counted, plain
-from . import api, depth, load, numbers, preflight, prompts, repeat
+from . import api, lengths, load, numbers, preflight, prompts, repeat
 from .case import ExamContext
 from .examination import Examination, Stage
 from .identify.stage import identify
@@ -69,8 +69,8 @@ STEPS = (
     StageSpec("load", "Load", "Does a request get its own answer beside others and after cached prompts?", load.load,
               "load"),
     StageSpec("api", "API", "Does it do what requests ask for: limits, stop strings, formats, tools, counts?", api.api),
-    StageSpec("depth", "Long context", "Does it recall distant text and join prefill chunks correctly?",
-              depth.depth, "engine", quick=False),
+    StageSpec("lengths", "Lengths", "Does it repeat what is in prompts of all lengths, with the right numbers?",
+              lengths.lengths, "engine"),
 )  # fmt: skip
 NAMES = tuple(step.name for step in STEPS)
 

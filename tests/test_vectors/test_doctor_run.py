@@ -58,11 +58,6 @@ def test_time_that_ran_out_is_told(engine, quiet, monkeypatch) -> None:
     assert "--prompt long" in checks["long"].next[0] and not result.complete
 
 
-def test_a_long_stage_that_is_asked_for_runs_in_a_quick_examination_too(engine, quiet) -> None:
-    result = run.examine(ExamContext(Scripted([step(b"a", (b"b", -3.0))]), engine, quick=True), only=["depth"])
-    assert [c.name for c in result.stages[-1].checks] == ["around 512 tokens", "facts"]
-
-
 def doctored(monkeypatch, target) -> None:
     monkeypatch.setattr(command, "target_of", lambda args, spec: target)
 

@@ -23,7 +23,7 @@ from .faults import Changed, Fault, _touching
 
 Change = Callable[[DenseShape, float], DenseShape]
 
-FAR = (0.01, 0.1, 0.25, 0.5, 0.8, 1.25, 2.0, 4.0, 10.0, 100.0)
+FAR = (0.01, 0.1, 0.5, 2.0, 10.0, 100.0)
 """Factors on a constant at which a search starts, for constants that differ by powers of ten between models."""
 WIDE = (2.0, 4.0, 8.0, 16.0, 32.0)
 """Factors by which contexts are usually extended."""
@@ -207,7 +207,7 @@ def _attention(shape: DenseShape) -> Iterator[Family]:
     at, s = shape.family.name + ".", shape
     yield Key(at + "attention.layer_norm_rms_epsilon", "is {value}, not {right}",
               _of_shape(lambda s, v: replace(s, rms_eps=v)), _given(s.rms_eps),
-              _among(1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1))  # fmt: skip
+              _among(1e-8, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1))  # fmt: skip
     yield Key(at + "attention.scale", "is {value}, not {right}: the factor of attention scores",
               _changed("attend", lambda op, v: lambda *a, **k: op(*a[:5], v, **k)), _given(s.attn_scale),
               _among(*(s.attn_scale * f for f in (0.25, 0.5, 0.8, 1.25, 2.0, 4.0)), 1.0))  # fmt: skip

@@ -60,7 +60,7 @@ class Model(archs.Model):
         self.rope = RopeTables(shape, self.numerics.rope, weights.rope_freqs)
         self.window_rope = self.rope
         if shape.window_theta:
-            plain = replace(shape, scaling=Scaling())
+            plain = replace(shape, scaling=Scaling(gain=shape.scaling.gain))
             self.window_rope = RopeTables(plain, self.numerics.rope, theta=shape.window_theta)
 
     def cache(self, ctx: int, exact: bool = False) -> Cache:

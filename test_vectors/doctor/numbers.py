@@ -65,7 +65,7 @@ def cause_of(diagnosis: Diagnosis) -> str:
     fault = LIBRARY.get(diagnosis.fault or "")
     if diagnosis.verdict == "file":
         return "checkpoint"
-    if diagnosis.fault in OF_TEMPLATE:
+    if diagnosis.fault in OF_TEMPLATE or str(diagnosis.fault).startswith("tokenizer."):
         return "template"
     return "quantization" if fault is not None and fault.fmt else "engine"
 

@@ -81,6 +81,7 @@ class Server:
             "profile": {self.template}, "thinking": {self.thinking}, "effort": {effort},
             "bos": {"2" if self.fault == "double BOS" else "1"}, "escaping": {self.escaping},
             "drafts": {"off" if self.draft == "off" else "on"}, "context": {str(CTX)},
+            "checkpoint": set(),  # the embedded model's weights are of no published one
         }  # fmt: skip
 
 

@@ -117,8 +117,9 @@ class Posterior:
         for i, bos in enumerate(_BOS):
             with_bos = {0: 0.1, 1: 0.5, 2: 0.9}[bos]  # two BOS come from a template and a tokenizer that adds another
             for j, offset in enumerate(_OFF):
-                extra = count - length - offset
-                like[i, j] = with_bos if extra == 1 else 1 - with_bos if extra == 0 else 1e-3
+                for error, share in ((offset, 0.7), (0, 0.3)):  # the error may be one of chats only
+                    extra = count - length - error
+                    like[i, j] += share * (with_bos if extra == 1 else 1 - with_bos if extra == 0 else 1e-3)
         self.log += np.log(like)
         self.other += math.log(0.5)
 

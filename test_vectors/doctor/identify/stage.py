@@ -124,12 +124,12 @@ class Identification:
 
     def _tokenizer(self) -> tuple[Tokenizer | None, Length]:
         """Tell the tokenizer from the counts of several texts; return it, and the lengths of texts by it."""
-        self.base = self.asker.count(BASE, self.setting)
+        self.base = self._steady()
         if self.base is None:
             self.setting = self.asker.settings[0]
-            self.base = self.asker.count(BASE, self.setting)
+            self.base = self._steady()
         if self.base is None:
-            self.served.add("tokenizer", {}, "the server reports no prompt token counts")
+            self.served.add("tokenizer", {}, "the server reports no prompt token counts, or varying ones")
             name, known = next(iter(self.tokenizers.items()), ("", None))
             return known, lengths_of(known) if known else Measured(lambda text: None)
         left = {name: lengths_of(each) for name, each in self.tokenizers.items()}
@@ -143,8 +143,10 @@ class Identification:
             text = texts.pop(name)
             if (count := self._count(text)) is None:
                 continue
-            seen.append(name)
             right = {each: length for each, length in left.items() if length(text) == count - self.base + 1}
+            if not right and self._count(text) != count:
+                continue  # a count that does not repeat refutes nothing
+            seen.append(name)
             log = {each: p + (math.log(0.1) if each == UNKNOWN else 0 if each in right else -30)
                    for each, p in log.items()}  # fmt: skip
             left = right
@@ -157,6 +159,16 @@ class Identification:
             name = next(iter(left))
             return self.tokenizers[name], left[name]
         return None, Measured(self._measured)
+
+    def _steady(self) -> int | None:
+        """Return the count of the shortest conversation, which two of up to three requests agree on; None if none
+        do."""
+        counts: list[int | None] = []
+        while len(counts) < 3:
+            counts.append(self.asker.count(BASE, self.setting))
+            if counts[-1] is None or counts[-1] in counts[:-1]:
+                return counts[-1]
+        return None
 
     def _measured(self, piece: str) -> int | None:
         """Return the length of an effort text or of line feeds by the server's tokenizer."""
@@ -187,15 +199,17 @@ class Identification:
             wanted -= not shape.core
             if (count := self.asker.count(shape, setting)) is not None:
                 posterior.observe(shape, setting, count)
-        again = self.asker.count(BASE, self.setting)
-        if again != self.base:
-            self.counted = f"equal requests have {self.base} and {again} prompt tokens"
+        known = dict(posterior.counts)
+        repeated = known if posterior.profile[UNKNOWN] > 0.5 else {(BASE, self.setting): self.base}
+        for (shape, setting), count in repeated.items():  # before no template fits, or all is relied on
+            again = self.asker.count(shape, setting)
+            if again is not None and again != count:
+                self.counted = f"equal requests ({shape.name}) have {count} and {again} prompt tokens"
+                break
+        if self.counted:
             posterior.forget()
-        elif "text" in self._kinds() and (count := self.asker.text("a")) is not None and count < 4:
-            posterior.plain(count, 1)
-
-    def _kinds(self) -> set[str]:
-        return {"text"} if self.target.can(Ability.TEXT) else set()
+        elif self.target.can(Ability.TEXT) and (plain := self.asker.text("a")) is not None and plain < 4:
+            posterior.plain(plain, 1)
 
     # --- log probabilities and answers
 

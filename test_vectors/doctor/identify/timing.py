@@ -97,8 +97,8 @@ def _bursts_odds(streams: Sequence[Stream], same: int) -> tuple[float, str]:
             f"places in two equal requests is {agree:.2f}")  # fmt: skip
     if share > 0.05 and agree > 0.6 and varied:
         return 60.0 if agree > 0.75 else 25.0, says
-    # many joined pieces: joined on the way, or held back by the server
-    return 1 / 20 if share <= 0.5 and agree < 0.3 else 1.0, says
+    # more joined pieces: joined on the way, held back by the server, or drafts that are drawn at random
+    return 1 / 20 if share <= 0.1 and agree < 0.3 else 1.0, says
 
 
 def repeats(text: str) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -25,7 +24,7 @@ from ..case import TOP, ExamContext
 from ..examination import Stage
 from ..limits import Limit
 from ..served import NEEDED, UNKNOWN, Served
-from . import context, timing
+from . import claims, context, timing
 from .asking import Asker
 from .posterior import Manner, Posterior
 from .shapes import (
@@ -56,13 +55,8 @@ REPEATED = "Write this line ten times: one two three one two three one two three
 ANSWER = 24
 STREAMED = 128
 """Tokens of the answers by which the thinking default and drafts are told."""
-NAMES = {"0731": "0731", "0813": "0731", "vision-exp": "0731", "v4.1": "v4.1", "v4-1": "v4.1", "v41": "v4.1"}
-"""Parts of a model's name that claim a template -> that template."""
-
 RELEASES = {"may": {"may": 0.7, "0731": 0.2}, "0731": {"0731": 0.5, "0813": 0.25, "may": 0.1}, "v4.1": {"v4.1": 0.9}}
 """Template -> probability of each checkpoint, if nothing else is known: servers also render the wrong one."""
-LIMITS = re.compile("max_model_len|context|n_ctx$")
-"""Names under which servers state their context limit."""
 
 
 @dataclass
@@ -114,7 +108,10 @@ class Identification:
         self._drafts()
         self.progress("context limit")
         self._context(length)
-        self._claims()
+        if self.asker.http:
+            self.claims = claims.read(self.target)
+            self.limit.check()
+            self.contradictions = claims.contradictions(self.claims, self.served)
         return self.served
 
     # --- counts
@@ -348,34 +345,6 @@ class Identification:
         replies = context.probe(send, 300_000, lambda: time.monotonic() - start > 60)
         limit, says = context.limit_of(replies)
         self.served.add("context", {} if limit is None else {str(limit): 0.97}, says)
-
-    def _claims(self) -> None:
-        """Note what the server says about itself, and where measurements contradict it."""
-        if not self.asker.http:
-            return
-        with suppress(Ds4Error, KeyError, TypeError, AttributeError):
-            self.claims = {"model": self.target.model}  # type: ignore[attr-defined]
-            entries = self.target.transport.get("/models")["data"]  # type: ignore[attr-defined]
-            for entry in entries:
-                if entry.get("id") == self.claims["model"]:
-                    stated = {**entry, **(entry.get("meta") or {})}
-                    self.claims |= {key: value for key, value in stated.items()
-                                    if isinstance(value, int | str) and key not in ("id", "created")}  # fmt: skip
-        self.limit.check()
-        name, profile = str(self.claims.get("model", "")).lower(), self.served.value("profile")
-        claimed = next((form for part, form in NAMES.items() if part in name), None)
-        if claimed and profile and profile != claimed:
-            self.contradictions.append(f"the name {self.claims['model']} stands for template {claimed}; it renders "
-                                       f"{'another one' if profile == UNKNOWN else profile}")  # fmt: skip
-        limit = self.served.value("context")
-        for key, value in self.claims.items():
-            if (
-                limit
-                and re.search(r"max_model_len|context|n_ctx$", key)
-                and isinstance(value, int)
-                and value != int(limit)
-            ):
-                self.contradictions.append(f"{key} is {value}; prompts longer than {limit} tokens are refused or cut")
 
 
 def _effort(template: Template, manner: Manner, *_: int) -> str:

@@ -29,6 +29,8 @@ CONFORMANCE = ("document", "developer", "parts", "unknown_fields", "stream_order
 """Checks of ``ds4-server smoke`` that this stage runs: those that the rest of it does not cover."""
 STREAM: Json = {"stream": True, "stream_options": {"include_usage": True}}
 SCORES: Json = {"logprobs": True, "top_logprobs": 2}
+END = 12
+"""Characters at the end of an answer that no stop string is taken from: the limit of tokens may end it as well."""
 HUGE = 2**31 - 1
 UNSEEN = 3
 """Number of generated tokens without text (the end of the answer, control tokens) that may have no log probability."""
@@ -138,7 +140,8 @@ def _stops(wire: Wire, stage: Stage) -> None:
     def at(start: int, size: int) -> str:
         """Return the text at ``start`` if that is the first place where it occurs, else ""."""
         word = text[start : start + size]
-        return word if len(word) == size and word.strip() and start > 0 and text.find(word) == start else ""
+        fits = 0 < start < len(text) - size - END and word.strip() and text.find(word) == start
+        return word if fits else ""
 
     across = [word for b in boundaries or range(3, len(text)) for size in (2, 3) if (word := at(b - 1, size))]
     inside = [word for b in range(1, len(text)) if b not in boundaries and (word := at(b, 3))]
@@ -191,6 +194,8 @@ def same(wire: Wire, body: Json) -> str:
     pairs = []
     for again in (False, True):
         whole, stream = wire.reply(body, again), wire.reply(streamed, again)
+        if "length" in (whole.finish, stream.finish) and (whole.calls or stream.calls):
+            raise Skip("cut off among calls, of which a stream has sent what a document takes back")
         names = "what the model wrote", "the finish reason", "prompt tokens", "completion tokens", "scored tokens"
         parts = dict(zip(names, zip(*map(_told, (whole, stream)), strict=True), strict=True))
         unequal = [name for name, pair in parts.items() if pair[0] != pair[1] and None not in pair]
@@ -233,7 +238,7 @@ def aligned(reply: Reply) -> str:
     if reply.reasoning or reply.calls:
         raise Skip("the answer is not only text")
     text, spelled = (_CONTROL.sub("", each).strip() for each in (reply.text, raw.decode("utf-8", "replace")))
-    if text != spelled:
+    if text not in (spelled, re.sub(r"<[^<>]{1,40}>$", "", spelled).strip()):  # the last token may end the turn
         raise Wrong(f"the tokens spell {shown(spelled)[:60]!r}, the text is {shown(text)[:60]!r}")
     strange = []
     for at, entry in enumerate(entries):
@@ -313,7 +318,7 @@ def _parameters(wire: Wire, stage: Stage) -> None:
             "top_logprobs 20": {"logprobs": True, "top_logprobs": 20}, "seed -1": {"seed": -1},
             "top_logprobs 10000": {"logprobs": True, "top_logprobs": 10000}, "seed 2^63-1": {"seed": 2**63 - 1},
         }  # fmt: skip
-        for name, more in edges.items():
+        for name, more in list(edges.items())[:: 2 if wire.case.quick else 1]:
             rows.check(name, partial(taken, more=more))
         rows.check("max_tokens 2^31-1", huge)
         rows.check("top_p 1e-6 at temperature 1", narrow)

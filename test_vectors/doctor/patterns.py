@@ -91,6 +91,11 @@ class Pattern:
     later: np.ndarray
     slope: float = 0.0
 
+    @property
+    def surprise(self) -> np.ndarray:
+        """Return, by record, whether a right answer may be less likely."""
+        return self.answers & (self.family == "groups")
+
 
 def binomial(fails: int, count: int, priors: Sequence[tuple[float, float]]) -> float:
     """Return the log likelihood of ``fails`` of ``count`` under a rate with one of several Beta(a, b) priors."""
@@ -116,7 +121,8 @@ def normal(y: np.ndarray, centre: float, kappa: float = 0.2, a: float = 2.0, b: 
 class Fit:
     """Probabilities of families of patterns, given records.
 
-    numbers  whether to explain log probabilities; if not, answers
+    numbers  whether to explain log probabilities; if not, answers. Without our engine's it is those of repeated items,
+             whose trend with the length is the model's own: only residues are looked at
     best     likeliest pattern by family
     """
 
@@ -141,9 +147,14 @@ class Fit:
             # what our engine cannot do with this model is no failure
             yield "answers", np.array([np.nan if r.expected is False else float(not r.match) for r in self.records])
             return
-        for name in ("first", "later"):
+        compared = any(r.first is not None for r in self.records)
+        for name in ("first", "later") if compared else ("surprise",):
             given = [getattr(r, name) for r in self.records]
-            yield name, np.array([np.nan if v is None else np.log10(max(v, FLOOR)) for v in given])
+            y = np.array([np.nan if v is None else np.log10(max(v, FLOOR)) for v in given])
+            ok = np.isfinite(y)
+            if name == "surprise" and len(set(self.n[ok])) > 2:
+                y -= np.polyval(np.polyfit(np.log10(self.n[ok]), y[ok], 1), np.log10(self.n))
+            yield name, y
 
     def _evidence(self, pattern: Pattern | None) -> float:
         """Return the log likelihood of all columns under a pattern; None: nothing is affected, or all alike.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -101,6 +102,15 @@ def test_chance_is_no_pattern(rate) -> None:
         )
         wrong += sum(not named(made, NANO, each).endswith(NONE) for each in (False, True))
     assert wrong <= 1
+
+
+def test_residues_show_without_our_engine_and_depth_does_not() -> None:
+    """Items become less likely with depth in a right model, too; by residue they do not."""
+    for factor, family in ((1, NONE), (30, "groups")):
+        rng = np.random.default_rng(3)
+        made = [replace(r, surprise=float(1e-6 * r.length * 10 ** rng.normal(0, 0.4) * factor ** (r.length % 4 == 3)))
+                for r in records(FLASH)]  # fmt: skip
+        assert named(made, FLASH, True).endswith(family)
 
 
 def test_what_our_engine_fails_too_is_no_failure() -> None:

@@ -172,6 +172,12 @@ FAULTS = {
         (wires, "_logprobs", _values_shifted),)),
     "top_p": Fault("top_p is ignored", ("parameters",), (
         (requests, "Sampling", lambda right: lambda **given: right(**{**given, "top_p": 1.0})),)),
+    "seed": Fault("seed is ignored", ("parameters",), (
+        (requests, "Sampling", lambda right: lambda **given: right(**{**given, "seed": None})),)),
+    "n": Fault("n is ignored", ("parameters",), (
+        (wires, "several", lambda right: lambda turns, n: turns[0]),
+        (wires.ChatReply, "__init__", lambda right: lambda self, turn, about, asked: (
+            setattr(asked, "n", 1) if isinstance(asked.n, int) else None, right(self, turn, about, asked))[1]))),
     "result": Fault("a token more for every tool result", ("prompt tokens",), (
         _prompt(lambda part: part._replace(text=part.text.replace("</tool_result>", " </tool_result>"))),)),
     "end of turn": Fault("no end of turn after answers", ("prompt tokens",), (

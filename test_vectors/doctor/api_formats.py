@@ -245,6 +245,12 @@ def thinking(wire: Wire, stage: Stage) -> None:
             raise Unsure(f"reasoning all the same: {shown(reply.reasoning)[:60]!r}")
         return ""
 
+    def apart(attempt: int) -> str:
+        reply = wire.chat(ASK, attempt > 0, max_tokens=160, **on(wire, "high"))
+        if not reply.reasoning and "</think>" in reply.text.strip():
+            raise Unsure(f"reasoning in the content: {shown(reply.text)[:60]!r}")
+        return f"{length(reply)} tokens of reasoning"
+
     def budget(attempt: int, field: str) -> str:
         asked = {"max_tokens": 160, **on(wire, "high")}
         prompts = (ASK, "Prove that there are infinitely many primes.", "Name three rivers.")
@@ -264,5 +270,6 @@ def thinking(wire: Wire, stage: Stage) -> None:
         for name, fields in (("reasoning_effort none", {"reasoning_effort": "none"}),
                              ("thinking disabled", {"thinking": {"type": "disabled"}})):  # fmt: skip
             rows.check(name, partial(off, fields=fields))
+        rows.check("reasoning apart", apart)
         for field in BUDGETS:
             rows.check(field, partial(budget, field=field))

@@ -7,11 +7,13 @@ earlier ones (99.9 % prediction interval; texts: if none of them was equal); wit
 
 from __future__ import annotations
 
+import json
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ds4ref.console.page import without
 from ds4ref.runs.provenance import stamp
 
 from ..finding import Outcome, plain
@@ -30,13 +32,14 @@ SAME = ("target", "model", "quick", "long")
 Rows = Mapping[tuple[str, str], Mapping[str, Any]]
 
 
-def keep(store: Store, examination: Examination, argv: Sequence[str], label: str) -> int:
-    """Add an examination to the store, one row per check; return the run's number."""
+def keep(store: Store, examination: Examination, argv: Sequence[str], label: str, secret: str = "") -> int:
+    """Add an examination to the store, one row per check, without the API key ``secret``; return the run's number."""
     facts = {**stamp([*argv]), "form": examination.form, "identity": plain(examination.identity),
              "verdict": examination.verdict, "model": {"file": examination.form.get("model")}}  # fmt: skip
     rows = [{"stage": stage.name, "check": check.name, "outcome": check.outcome.value, "cause": check.cause,
              "says": check.says, "figures": plain(check.figures)}
             for stage, check in examination.checks()]  # fmt: skip
+    facts, rows = json.loads(without(json.dumps([facts, rows], ensure_ascii=False, default=str), secret))
     status = "stopped" if examination.signum else "complete"
     return store.add(KIND, facts, rows, label=label or examination.target, status=status)
 

@@ -165,12 +165,12 @@ def _run(args: Namespace, specs: Sequence[str], command: str) -> int:
 
 def _report(examinations: list[Examination], written: list[str], as_json: bool, secret: str) -> int:
     """Print what was found, without the API key ``secret``; return the exit code. ``written``: files of the report."""
-    shown = [_shown(e) if len(examinations) == 1 else f"{at}. {e.target}: {e.verdict}"
+    shown = [_shown(e) if len(examinations) == 1 else _labelled("", f"{at}. {e.target}: {e.verdict}")
              for at, e in enumerate(examinations, 1)]  # fmt: skip
     if len(examinations) > 1:
         heads = ("check", *(str(at) for at in range(1, len(examinations) + 1)), "")
         table = [(line(row.name)[:40], *row.results, "differ" if row.differ else "") for row in matrix(examinations)]
-        shown += ["", _left_aligned(heads, table), "", *(f"next {line(step)}" for step in steps_of(examinations))]
+        shown += ["", _left_aligned(heads, table), "", *(_labelled("next", step) for step in steps_of(examinations))]
     shown += [f"report       {path}" for path in written]
     result = examinations[0].summary()
     if len(examinations) > 1:
@@ -240,7 +240,7 @@ def _examine_one(
             examination = examine(case, args.only, command, total=args.total, earlier=earlier, save=keep_so_far)
     if store is not None:
         examination.changes = changes.since(store, examination)
-        number = changes.keep(store, examination, command.split(), args.label or "")
+        number = changes.keep(store, examination, shlex.split(command), args.label or "", secret)
         say(PROG, f"saved as run {number}; {store.show(number)}")
     return examination
 
@@ -248,15 +248,23 @@ def _examine_one(
 def _shown(e: Examination) -> str:
     """Return an examination as text: the verdict, the answers, the stages, what changed and what to do."""
     causes = [(a.cause, a.answer, line(a.says)) for a in e.answers]
-    table = [(stage.title, stage.outcome.words, line(stage.says)) for stage in e.stages]
-    unseen = [f"not tested   {stage.title}: {line(check.name)}: {line(check.says)}"
+    table = [(s.title, s.outcome.words, line(s.says)) for s in e.stages if s.name in e.evidence]
+    unseen = [_labelled("not tested", f"{stage.title}: {check.name}: {check.says}")
               for stage, check in e.checks(*OPEN) if "(--only)" not in check.says]  # fmt: skip
-    changed = [f"changed      {c['stage']}, {c['check']}: {c['field']} {c['was']}, now {c['now']}"
+    changed = [_labelled("changed", f"{c['stage']}, {c['check']}: {c['field']} {c['was']}, now {c['now']}")
                for c in e.changes.get("checks", ())]  # fmt: skip
-    lines = [e.verdict, "", _left_aligned(("is it the", "answer", "why"), causes), "",
-             *(f"next         {line(step)}" for step in e.steps[:5]), *changed, "",
+    lines = [_labelled("", e.verdict), "", _left_aligned(("is it the", "answer", "why"), causes), "",
+             *(_labelled("next", step) for step in e.steps[:5]), *changed, "",
              _left_aligned(("stage", "result", "finding"), table), "", *unseen]  # fmt: skip
     return "\n".join(lines)
+
+
+def _labelled(label: str, text: str) -> str:
+    """Return a line that begins with a label, "" for none; on a terminal it is wrapped to its width."""
+    start = f"{label:<13}" if label else ""
+    width = min(stdout_width() - 1, 10_000)
+    return "\n".join(textwrap.wrap(start + line(text), width, subsequent_indent=" " * len(start),
+                                   break_on_hyphens=False))  # fmt: skip
 
 
 def _left_aligned(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:

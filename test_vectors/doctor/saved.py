@@ -87,5 +87,5 @@ def to_continue(earlier: Sequence[Examination], form: dict[str, Any]) -> tuple[E
         return None, f"the report of {date} is finished: examining {match.target} again"
     if match.finished:
         return match, f"{match.target} has been examined"
-    done = sum(stage.done for stage in match.stages)
+    done = sum(stage.done for stage in match.stages if stage.name in match.evidence)
     return match, f"continuing {match.target}: {done} stages are done (remove {FILE} to start anew)"

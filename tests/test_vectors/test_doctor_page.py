@@ -235,7 +235,8 @@ def test_what_changed_since_last_week(tmp_path) -> None:
             return [(c["field"], c["now"]) for c in changes.since(store, result).get("checks", ())]
 
         assert changes.since(store, week(1.0)) == {}
-        changes.keep(store, week(noisy[0]), ["x"], "")
+        number = changes.keep(store, week(noisy[0]), ["x", "key-1"], "", "key-1")
+        assert store.run(number).facts["command"] == ["x", "***"]
         assert fields(week(50.0)) == [] and fields(week(1.0, "may")) == [("checkpoint", "may")]
         assert fields(week(1.0, outcome=Outcome.WRONG)) == [("outcome", "wrong")]
         assert fields(week(1.0, outcome=Outcome.SKIPPED)) == [], "what did not run has not changed"

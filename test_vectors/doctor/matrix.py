@@ -17,7 +17,8 @@ ANSWERS = {CLEAR: "good", WRONG: "bad", UNKNOWN: "unsure"}
 WIDTH = 60
 """Longest sentence shown in a cell, in characters."""
 SHOWN = ("identify",)
-"""Stages whose findings tell what a server is; their cells show the sentence, and differ where it does."""
+"""Stages whose findings tell what a server is; their cells show the sentence, and differ where it does, but for what is
+in parentheses: the probability."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,9 @@ def matrix(examinations: Sequence[Examination]) -> list[Row]:
         title = next(each[key][0] for each in checked if key in each)
         cells = tuple(_cell(key[0], check, at) for at, check in enumerate(checks, 1))
         tested = {
-            (c.outcome, c.says if key[0] in SHOWN else "") for c in checks if c is not None and c.outcome not in OPEN
+            (c.outcome, c.says.partition(" (")[0] if key[0] in SHOWN else "")
+            for c in checks
+            if c is not None and c.outcome not in OPEN
         }
         results = tuple("" if c is None else c.outcome.value for c in checks)
         rows.append(Row(f"{title}: {key[1]}", results, cells, len(tested) > 1))

@@ -51,13 +51,14 @@ def page_of_several(examinations: Sequence[Examination]) -> Page:
     names = [f"{at}. {e.target}" for at, e in enumerate(examinations, 1)]
     headline = [f"{name}: {e.verdict}{' ' + INTERRUPTED if e.signum else ''}"
                 for name, e in zip(names, examinations, strict=True)]  # fmt: skip
-    rows = [(Toned(row.name, "soft" if row.cause else ""), *row.cells, Toned("differ", "unsure") if row.differ else "")
+    differ = Toned("\u2260", "unsure", "results differ")
+    rows = [(Toned(row.name, "soft" if row.cause else ""), *row.cells, differ if row.differ else "")
             for row in matrix(examinations)]  # fmt: skip
     heads = [str(at) for at in range(1, len(names) + 1)]
     worst = min(examinations, key=lambda e: (tone_of(e) != "bad", tone_of(e) != "unsure"))
     sections = [
         Section("Side by side", [
-            "Each cell links to its evidence. A row is marked where servers give different results.",
+            "Each cell links to its evidence. \u2260 marks rows in which they differ.",
             Table(("check", *heads, ""), rows),
         ]),
         *([Section("What to do next", [Listing(steps)])] if (steps := steps_of(examinations)) else []),

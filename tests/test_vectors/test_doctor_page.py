@@ -154,7 +154,7 @@ def test_a_server_that_is_gone_does_not_cost_the_report(engine, monkeypatch, tmp
     def killed(case, stage):
         raise Killed
 
-    steps = tuple(s if s.name != "batch" else run.StageSpec("batch", "B", "?", killed) for s in run.STEPS)
+    steps = tuple(s if s.name != "ways" else run.StageSpec("ways", "W", "?", killed) for s in run.STEPS)
     monkeypatch.setattr(run, "STEPS", steps)
     with Endpoint(engine) as server:
         argv = ["doctor", server.url, *QUICK, "-o", str(tmp_path), "--attempts", "1"]

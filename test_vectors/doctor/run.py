@@ -66,11 +66,11 @@ STEPS = (
               "engine"),
     StageSpec("ways", "Prefill and decode", "Do prefill and token-by-token decode give the same logits?", repeat.ways,
               "engine"),
+    StageSpec("lengths", "Lengths", "Does it repeat what is in prompts of all lengths, with the right numbers?",
+              lengths.lengths, "engine"),
     StageSpec("load", "Load", "Does a request get its own answer beside others and after cached prompts?", load.load,
               "load"),
     StageSpec("api", "API", "Does it do what requests ask for: limits, stop strings, formats, tools, counts?", api.api),
-    StageSpec("lengths", "Lengths", "Does it repeat what is in prompts of all lengths, with the right numbers?",
-              lengths.lengths, "engine"),
 )  # fmt: skip
 NAMES = tuple(step.name for step in STEPS)
 

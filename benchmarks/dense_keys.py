@@ -51,11 +51,11 @@ class Row:
     ways: tuple[str, ...] = ("logits", "http")
 
 
-BOTH = {
-    "base": Row("{}.rope.freq_base", (("{}.rope.freq_base", "f32", 10000.0),)),
-    "factor": Row("{}.rope.scaling.factor", (("{}.rope.scaling.factor", "f32", 8.0),)),
-    "gain": Row("{}.rope.scaling.attn_factor", (("{}.rope.scaling.attn_factor", "f32", 1.2),)),
-}
+BOTH = (
+    Row("{}.rope.freq_base", (("{}.rope.freq_base", "f32", 10000.0),)),
+    Row("{}.rope.scaling.factor", (("{}.rope.scaling.factor", "f32", 8.0),)),
+    Row("{}.rope.scaling.attn_factor", (("{}.rope.scaling.attn_factor", "f32", 1.2),)),
+)
 HEADS = (("{}.attention.head_count", "u32", 18), ("{}.rope.dimension_count", "u32", 32),
          ("{}.attention.head_count_kv", "u32", 6))  # fmt: skip
 YARN = (("{}.rope.scaling.type", "string", "yarn"), ("{}.rope.scaling.factor", "f32", 4.0))
@@ -64,7 +64,7 @@ CHATML = ("{% for m in messages %}{{'<|im_start|>' + m['role'] + '\\n' + m['cont
 """SmolLM2's own template without its default system message."""
 ROWS = {
     "smollm2": (
-        *BOTH.values(),
+        *BOTH,
         Row("llama.rope.scaling.factor (yarn", YARN),
         Row("llama.attention.layer_norm_rms_epsilon", (("{}.attention.layer_norm_rms_epsilon", "f32", 1e-2),)),
         Row("llama.attention.causal", (("{}.attention.causal", "bool", False),), ("logits",)),
@@ -76,7 +76,7 @@ ROWS = {
         Row("", (("{}.context_length", "u32", 64),), ("logits",)),
     ),
     "gemma3": (
-        *BOTH.values(),
+        *BOTH,
         Row("gemma3.rope.freq_base_swa", (("{}.rope.freq_base_swa", "f32", 1e5),)),
         Row("gemma3.attention.layer_norm_rms_epsilon", (("{}.attention.layer_norm_rms_epsilon", "f32", 0.1),)),
         Row("gemma3.rope.dimension_count", (("{}.rope.dimension_count", "u32", 128),)),

@@ -116,12 +116,14 @@ class _Difference:
     base    (R, K) our log probabilities
     values  (R, k) the difference, 0 where a value is missing
     noise   (R,) sum of squares that a right engine may have
+    columns token ids that are compared, None for all (``Signatures``)
     """
 
     seen: Observation
     base: np.ndarray
     values: np.ndarray
     noise: np.ndarray
+    columns: np.ndarray | None = None
     square: np.ndarray = field(init=False)
 
     def __post_init__(self) -> None:
@@ -137,7 +139,8 @@ class _Difference:
     def effect(self, logits: np.ndarray) -> np.ndarray:
         """Return what a change does to the log probabilities, (R, k) like ``values``."""
         with np.errstate(invalid="ignore"):
-            moved = seen_through(self.seen, log_softmax(logits).astype(np.float32)) - self.base
+            logprobs = log_softmax(logits).astype(np.float32)
+            moved = seen_through(self.seen, logprobs if self.columns is None else logprobs[:, self.columns]) - self.base
         return self._projected(np.where(self.known & np.isfinite(moved), moved, 0)).astype(np.float32)
 
     def trial(self, change: Change, effect: np.ndarray, mask: np.ndarray | None = None) -> Trial:
@@ -265,7 +268,7 @@ def _difference(case: Case, mode: str, rows: np.ndarray) -> _Difference:
         values = case.values[rows] - clean.rows[rows]
     known = np.maximum(np.isfinite(values).sum(axis=1), 1)
     noise = case.reference(mode).expected_at(clean.fit.shift)[rows] * known
-    return _Difference(case.seen.part(rows), clean.rows[rows], values, noise)
+    return _Difference(case.seen.part(rows), clean.rows[rows], values, noise, case.library.columns)
 
 
 def _masks(of: _Difference, first: int, tokens: int) -> list[np.ndarray]:

@@ -100,3 +100,17 @@ def test_right_values_change_nothing_and_wrong_ones_do(models: Any, name: str) -
         assert np.abs(same - right).max() < 2e-3, family.name
         moved = [np.abs(runner.run(ids, "exact", [family.fault(v)])[0] - right).max() for v in family.grid(shape)]
         assert not moved or max(moved) > 1e-2, family.name
+
+
+@pytest.mark.parametrize(("moved", "name"), [(0, "exact"), (1, "ids_up"), (-1, "ids_down")])
+def test_a_large_vocabulary_is_compared_in_part(tmp_path: Path, moved: int, name: str) -> None:
+    """Columns of neighbours remain, which show ids that are off by one; top tokens alone do, too."""
+    shape = replace(shape_of("llama"), vocab=20_000, n_layers=1)
+    path = dense.write(tmp_path / "wide.gguf", shape, dense.draw_tensors(shape, 3, tied=False))
+    ids = np.random.default_rng(5).integers(0, shape.vocab, 32).tolist()
+    with Engine.open(path, numerics="exact", threads=1) as engine:
+        seen = from_logits(ids, np.roll(engine.logits(ids), moved, axis=1))
+        whole = run_diagnosis(engine, seen)
+        assert name in (whole.verdict, whole.fault), whole.says
+        if not moved:
+            assert run_diagnosis(engine, seen.top(20)).verdict == name

@@ -30,6 +30,8 @@ from .verdict import where
 
 SECONDS = 40.0
 """Most seconds that the search takes; what was not tried by then has no place in the answer."""
+NEARER = 2.0
+"""Numbers are compared with those of another set than "exact" only if they are nearer to these by this factor."""
 SCREENING = 0.75
 """Share of this time after which no further change is tried."""
 FEWEST = 300
@@ -53,7 +55,7 @@ MASKED = 1.0
 SHOWN = 10
 Cancel = Callable[[], bool]
 Effects = list[tuple[Change, np.ndarray]]
-FORM: Mapping[str, float] = {"sharpness": 0.3, "chance": 6.0, "blur": 2.0, "most": 0.95}
+FORM: Mapping[str, float] = {"sharpness": 0.15, "chance": 6.0, "blur": 2.0, "most": 0.95}
 """How scores become probabilities, fitted on mistakes made in Hugging Face (``benchmarks.places``): places share by
 exp(sharpness x score); what a change gains by chance, and on what scale gains above that become evidence; the largest
 probability."""
@@ -222,6 +224,10 @@ def places(
     seconds = SECONDS if seconds is None else seconds
     if not (seconds and library.runner.own and len(seen.rows)):
         return []
+    if (
+        case.clean("exact").fit.rms < NEARER * case.clean(mode).fit.rms
+    ):  # our rounding in a coarse set is noise of its own
+        mode = "exact"
     start = time.monotonic()
     ids = library.ids.tolist()
     replay = Replay(library.engine, ids, mode, beside=True)

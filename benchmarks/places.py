@@ -67,7 +67,8 @@ def examine(args: argparse.Namespace) -> dict[str, Any]:
                 answer = result.places
                 verdicts.append(result.fault or result.verdict)
             else:
-                answer = [place.to_json() for place in places(Case(library, seen, None), "exact", 600, kept=kept)]
+                known = kept if args.top is None else None  # the observed tokens differ from mistake to mistake
+                answer = [place.to_json() for place in places(Case(library, seen, None), "exact", 600, kept=known)]
             took = time.perf_counter() - start
             ops = [place["op"] in mistake.ops for place in answer[:FIRST]]
             record = {"says": mistake.says, "ops": mistake.ops, "layer": mistake.layer, "rows": len(seen.rows),

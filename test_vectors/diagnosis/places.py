@@ -22,6 +22,7 @@ import numpy as np
 from ds4ref.engine import Engine
 from ds4ref.variants.edits import changes, everywhere
 from ds4ref.variants.replay import Change, Replay
+from ds4ref.variants.runner import SMALL
 
 from ..observation import Observation, log_softmax
 from .case import Case
@@ -213,16 +214,18 @@ def places(
 ) -> list[Place]:  # fmt: skip
     """Return places where the mistake behind an observation may be, the likeliest first; [] if nothing can be told.
 
-    Nothing can be told of a model other than DeepSeek V4, and of one whose pass takes too long for hundreds of changes.
+    Nothing can be told of a model other than DeepSeek V4, one on a GPU, one of more than ``SMALL`` bytes, and one whose
+    pass takes too long for hundreds of changes.
 
     mode     rounding set that the numbers are compared with
     seconds  most time that is spent (None: ``SECONDS``)
     cancel   once it returns True, nothing more is tried
-    kept     keeps effects for later observations of the same rows and tokens
+    kept     keeps effects for later observations of the same rows and full vocabulary
     """
     library, seen = case.library, case.seen
     seconds = SECONDS if seconds is None else seconds
-    if not (seconds and library.runner.own and len(seen.rows)):
+    size = sum(tensor.nbytes for tensor in library.engine.source.tensors.values())
+    if not (seconds and library.runner.own and library.engine.backend == "cpu" and size < SMALL and len(seen.rows)):
         return []
     if (
         case.clean("exact").fit.rms < NEARER * case.clean(mode).fit.rms

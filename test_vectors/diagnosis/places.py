@@ -245,8 +245,8 @@ def places(
     count = SCREENED if first + REACH <= SCREENED < 0.8 * len(ids) else len(ids)
     rows = np.flatnonzero(seen.rows < count)
     some, effects = _difference(case, mode, rows), [] if kept is None else kept.setdefault(count, [])
-    trials = []
-    for change, effect in effects or bench.effects(_shuffled(changes(replay.model)), some, count, effects):
+    trials, every = [], _shuffled(changes(replay.model))
+    for change, effect in effects or bench.effects(every, some, count, effects):
         trials.append(some.trial(change, effect))
         for mask in masks:
             trials.append(some.trial(replace(change, mask=mask), effect, mask[seen.rows[rows]]))
@@ -261,7 +261,7 @@ def places(
         wide = {(t.change.op, t.change.says): everywhere(t.change) for t in _leaders(final, RESIZED)
                 if t.change.layer not in (None, -1) and t.change.edits}  # fmt: skip
         final += [of.trial(change, effect) for change, effect in bench.effects(wide.values(), of)]
-    return _ranked(final, of, len(ids))
+    return _ranked(final, of, len(ids), min(len(trials) / (len(every) * (1 + len(masks))), 1.0))
 
 
 def _shuffled(every: Iterable[Change]) -> list[Change]:
@@ -316,14 +316,15 @@ def _leaders(trials: Sequence[Trial], count: int) -> list[Trial]:
     return out[:count]
 
 
-def _ranked(trials: Sequence[Trial], whole: _Difference, tokens: int) -> list[Place]:
+def _ranked(trials: Sequence[Trial], whole: _Difference, tokens: int, tried: float) -> list[Place]:
+    """Return the places of the best trials; ``tried``: share of all changes that there was time for."""
     best: dict[Any, Trial] = {}
     for trial in sorted(trials, key=lambda t: -t.score):
         best.setdefault(trial.place, trial)
     leaders = list(best.values())
     total = float(0.5 * np.log((whole.square + whole.noise) / whole.noise).sum())
     scores = np.array([trial.score for trial in leaders])
-    chances = probabilities(scores)
+    chances = tried * probabilities(scores)
     out = []
     for trial, chance in list(zip(leaders, chances, strict=True))[:SHOWN]:
         change = trial.change

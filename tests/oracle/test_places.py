@@ -14,10 +14,11 @@ from ds4ref.test_vectors.diagnosis.places import Effects, places
 from ds4ref.test_vectors.observation import from_logits
 from tests.test_vectors.test_sixteen_bits import own_ids
 
-NUMBERS = range(400, 424)
+NUMBERS = range(200, 216)
 
 
 @pytest.mark.oracle
+@pytest.mark.timeout(3600)
 def test_op_and_layer_of_mistakes_in_hugging_face(load_oracle: Any, _model_cache: Any) -> None:
     """The op among the first three places in 60 %, the layer of the first place in 50 %; a right engine has none."""
     from .misplaced import draw
@@ -44,5 +45,5 @@ def test_op_and_layer_of_mistakes_in_hugging_face(load_oracle: Any, _model_cache
             answer = located(logits)
             ops.append(any(place.op in mistake.ops for place in answer[:3]))
             at_layer.append(answer[0].layer == mistake.layer)
-    assert len(ops) >= 16
+    assert len(ops) >= 12
     assert sum(ops) >= 0.6 * len(ops) and sum(at_layer) >= 0.5 * len(ops), (ops, at_layer)

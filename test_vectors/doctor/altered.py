@@ -27,6 +27,8 @@ from .yardstick import FLOAT, UNKNOWN
 
 GROSS = 3.0
 """A move of this many times the limit is gross: no kernel makes it."""
+WIDER = 6.0
+"""How far beyond the median move a right engine's largest may be."""
 PRIORS = {"text": 0.5, "noise": 50.0, "gross": 2000.0}
 """Answers of right engines assumed unaltered before any were seen, by the evidence that an answer is altered."""
 SHARED = 8
@@ -103,6 +105,14 @@ class Judge:
                         if one.steps and reply.answer.steps] for i, reply in answered if reply.answer}  # fmt: skip
         every = [each for some in compared.values() for each in some if not (_largest(each) > self.limit)]
         return [self._change(reply, references[i], compared[i], every) for i, reply in answered]
+
+    def widen(self, replies: Sequence[Reply], references: Sequence[Sequence[Completion]]) -> None:
+        """Raise the limit to what the server's prompt cache makes: ``WIDER`` times the median move, at most 1 nat."""
+        moves = [compare_answers(one, reply.answer).rms for reply, some in zip(replies, references, strict=True)
+                 for one in some if reply.answer and one.steps and reply.answer.steps]  # fmt: skip
+        every = np.concatenate(moves) if moves else np.zeros(0)
+        if len(every):
+            self.limit = max(self.limit, min(WIDER * float(np.nanmedian(every)), 1.0))
 
     def _change(
         self, reply: Reply, references: Sequence[Completion], compared: list[AnswerComparison],

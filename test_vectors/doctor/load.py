@@ -31,7 +31,7 @@ from .case import ExamContext
 from .examination import Stage
 from .registers import LINES, PLACES, Register, Registers
 from .repeat import THINKING, ids_of, step_ids
-from .yardstick import FLOAT
+from .yardstick import FLOAT, UNKNOWN, measure
 
 TOKENS, FEW_TOKENS = 44, 24
 """Tokens of an answer, and of one by a model that repeats no codes."""
@@ -41,8 +41,10 @@ UNSTEADY = 1e4
 RECALLED = 0.9
 """Share of codes that a model must repeat alone before a missing one counts."""
 TIGHT = 0.02
-"""Most nats rms that noise moves the median position, if the server's own prefill and decode agree with our engine
-within a tenth of it."""
+"""Nats rms at the median position that pass for noise even if the server's own prefill and decode agree with our engine
+within a tenth of that."""
+MOST_NOISE = 1.5
+"""Nats rms at one position that never pass for noise."""
 FLIPPED = 0.43
 """Least chance of the runner-up, at temperature 1, where noise may make it the best token (0.3 nats)."""
 REQUESTS = 140
@@ -211,33 +213,46 @@ class Loader:
             evidence = "all log probabilities are, to the last digit, those of the answer to another prompt"
             return replace(change, altered=True, gross=True, source=twin, same=False, evidence=evidence)
         moved = self._moved(reply) if reply.register.longer in self.trusted else None
-        if moved is not None and np.median(moved) > TIGHT:
+        if moved is not None and np.median(moved) > (self.judge.typical or np.inf):
             return replace(change, altered=True, gross=True, same=False, nats=float(moved.max()),
                            evidence="its log probabilities are no longer those of our engine")  # fmt: skip
         return change
 
     # --- our engine
 
-    def learn_mode(self, reply: Reply) -> None:
-        """Find the mode of ours in which the server's own answer has our log probabilities, if the model is known."""
+    def learn_noise(self, reply: Reply) -> None:
+        """If the model is known, find the mode of ours in which the server's own answer has our log probabilities, and
+        measure what noise makes of them (``yardstick``)."""
+        ids, case, judge = self._ids(reply), self.case, self.judge
+        if ids is None or reply.answer is None:
+            return
         self.mode = next((mode for mode in MODE_NAMES if self._agrees(reply, mode)), None)
+        case.progress("measuring what float noise makes")
+        yard = measure(case.engine, [*ids, *step_ids(case, reply.answer.steps)], self.mode or case.rounding,
+                       case.top or None)  # fmt: skip
+        judge.limit = max(UNKNOWN, min(yard.apart, MOST_NOISE))
         if self.mode is not None:
-            self.judge.typical, self.trusted = TIGHT, {False}
+            judge.typical, self.trusted = max(TIGHT, yard.near(FEW_TOKENS)), {False}
 
     def _agrees(self, reply: Reply, mode: str | None = None) -> bool:
         moved = self._moved(reply, mode)
         return moved is not None and float(np.median(moved)) < TIGHT / 10
 
+    def _ids(self, reply: Reply) -> list[int] | None:
+        """Return the ids of a reply's prompt as our engine renders it; None if the model is not known."""
+        case, prompt = self.case, reply.register.prompt(self.case)
+        if case.same_model is not True or case.tokenizer is None or not case.logprobs:
+            return None
+        if not prompt.messages:
+            return ids_of(case, prompt)
+        return prompt_of(case.tokenizer.profile, prompt.messages, (), "none", answer=True).encode(case.tokenizer)
+
     def _moved(self, reply: Reply, mode: str | None = None) -> np.ndarray | None:
         """Return by step the rms distance in nats of an answer's log probabilities from those of our engine; None if
         the model or its mode is not known."""
-        case, answer, prompt, mode = self.case, reply.answer, reply.register.prompt(self.case), mode or self.mode
-        if mode is None or answer is None or case.same_model is not True or case.tokenizer is None:
+        case, answer, before, mode = self.case, reply.answer, self._ids(reply), mode or self.mode
+        if mode is None or answer is None or before is None:
             return None
-        if prompt.messages:
-            before = prompt_of(case.tokenizer.profile, prompt.messages, (), "none", answer=True).encode(case.tokenizer)
-        else:
-            before = ids_of(case, prompt) or []
         logits = Runner(case.engine).run([*before, *step_ids(case, answer.steps)], mode)[0][len(before) - 1 :]
         out = []
         for lps, step in zip(log_softmax(logits), answer.steps, strict=False):
@@ -281,11 +296,12 @@ def _alone(loader: Loader, stage: Stage, probes: Sequence[Register]) -> bool:
     if not judge.recalls and case.logprobs:
         loader.tokens = FEW_TOKENS
         first = [replace(reply, answer=_shortened(answer)) for reply, answer in zip(first, answers, strict=True)]
-    loader.learn_mode(first[0])
+    loader.learn_noise(first[0])
     later = [[loader.alone(probe) for probe in probes] for _ in range(2)]
     streamed = loader.ask(probes[0], stream=True)
     loader.streams = streamed.answer is not None
     again = judge.changes(later[1], [_answers(reply) for reply in later[0]])
+    judge.widen([*later[0], *later[1]], [_answers(reply) for reply in (*first, *first)])
     hits = judge.changes([*later[0], *later[1]], [_answers(reply) for reply in (*first, *first)])
     for reply in (*first, *later[0], *later[1], streamed):
         judge.add(reply)

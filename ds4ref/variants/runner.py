@@ -42,8 +42,9 @@ BRIEF = 32
 """A run of at most so many tokens from where its faults begin continues a snapshot, which lacks the oldest rows of what
 compressors keep; that is near enough to tell whether the faults would be noticed."""
 
-SHARED = 3
-"""Number of runs whose residual streams are kept, for runs that differ only in later layers."""
+SHARED, STREAMS = 3, 48 << 20
+"""Number of runs whose residual streams are kept, for runs that differ only in later layers; largest number of their
+bytes."""
 
 SMALL = 256 << 20
 """Bytes of weights below which a pass is too short to share among threads, so that several passes run in parallel."""
@@ -197,7 +198,8 @@ class Runner:
             if since and len(ids) - since <= BRIEF:
                 return self._continued(model, ids, hooks, since)
             half = 0 if since else min(first_half(fault, model.shape) for fault in faults)
-            if half:
+            streams = 8 * model.shape.n_layers * model.shape.hc * model.shape.dim * len(ids)
+            if half and streams < STREAMS:
                 return self._resumed(model, mode, ids, hooks, half)
         session = Session(model, len(ids) + 1)
         session.hooks = hooks
@@ -233,14 +235,17 @@ class Runner:
     ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
         """Return the results of a run whose faults begin at position ``since``, from a snapshot taken there."""
         key = id(model), tuple(ids[:since])
-        if self._prefix.get(threading.get_ident(), ((),))[0] != key:
+        kept = self._prefix.get(threading.get_ident())
+        if kept is None or kept[0] != key:
             plain = _Hooks(hooks.rounding, (), None, model, 0)
             session = Session(model, len(ids) + 1)
             session.hooks = plain
             with np.errstate(all="ignore"):
                 logits = session.extend(ids[:since], chunk=since)
-            self._prefix[threading.get_ident()] = key, session.snapshot(), logits, plain.margins
-        _, snapshot, logits, margins = self._prefix[threading.get_ident()]
+            if len(self._prefix) > 2 * self.engine.threads:  # of threads that have ended
+                self._prefix.clear()
+            kept = self._prefix[threading.get_ident()] = key, session.snapshot(), logits, plain.margins
+        _, snapshot, logits, margins = kept
         session = Session(model, len(ids) + 1)
         session.hooks = hooks
         session.restore(snapshot)

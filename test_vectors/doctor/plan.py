@@ -7,6 +7,7 @@ fits: ``run.STEPS`` is in order of value.
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Iterable, Sequence
@@ -95,11 +96,22 @@ class Plan:
 
     def limit(self, stage: str, budget: float) -> float:
         """Return the seconds that a stage may take: ``budget``, or less to leave later stages their estimates."""
-        if self.total is None:
-            return budget
-        remaining = self.total * (1 - SPARE) - self.spent - (time.monotonic() - self.begun)
-        own = min(self.seconds([stage]), remaining)
-        return max(1.0, min(budget, max(own, remaining - self.seconds(self.after(stage)))))
+        own = min(self.seconds([stage]), self.remaining)
+        return max(1.0, min(budget, max(own, self.remaining - self.seconds(self.after(stage)))))
+
+    @property
+    def remaining(self) -> float:
+        """Return the seconds that remain of the total limit; infinity without one."""
+        total = math.inf if self.total is None else self.total * (1 - SPARE)
+        return total - self.spent - (time.monotonic() - self.begun)
+
+    def leaves_out(self, stage: str) -> bool:
+        """Return whether there is no time for a stage; one that was left out is taken in if earlier ones took less."""
+        if stage in self.left_out:
+            self.left_out.remove(stage)
+            if self.seconds([stage, *self.after(stage)]) > self.remaining:
+                self.left_out.append(stage)
+        return stage in self.left_out
 
     def lines(self) -> list[str]:
         """Return the estimate in words, one line each."""

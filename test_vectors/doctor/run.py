@@ -164,7 +164,7 @@ def examine(
         elif not first and not case.kinds and not case.target.can(Ability.FULL_LOGITS):
             stage.add(step.name, Outcome.IMPOSSIBLE, "target unreachable")
             stage.done = True
-        elif plan is not None and step.name in plan.left_out:
+        elif plan is not None and plan.leaves_out(step.name):
             stage.add(step.name, Outcome.SKIPPED, "no time for it", next=[MORE_TOTAL])
         else:
             progress.begin(step.name, f"{number}/{len(STEPS)} {step.title}")

@@ -91,6 +91,9 @@ def test_what_does_not_fit_is_left_out_and_no_stage_takes_the_time_of_a_later_on
     assert made.left_out == ["b"] and made.runs == ["a", "c"] and made.seconds(made.runs) == 30
     assert made.limit("a", 300.0) == pytest.approx(95 - 5 - 20, abs=1) and made.limit("a", 15.0) == 15
     assert any("no time for b (2 min)" in line for line in made.lines())
+    assert made.leaves_out("b") and not made.leaves_out("a")
+    made.begun += 31  # what came before took less
+    assert not made.leaves_out("b") and made.limit("b", 300.0) == pytest.approx(101, abs=1)
 
 
 def test_the_time_is_said_before_the_stages_run(engine, capsys) -> None:

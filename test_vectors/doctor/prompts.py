@@ -33,6 +33,8 @@ CHATS = {
 CONTROL = "control strings"
 NAMES = {"may": "May", "0731": "0731", "v4.1": "V4.1"}
 """Versions of DeepSeek's prompt format, by the name in the code: what the report calls them."""
+LIKELY = 0.5
+"""Probability above which a template counts as the one rendered: equal counts of all chats are the prompts' own."""
 Tokens = Sequence[tuple[bytes, int | None]]
 Counts = dict[str, tuple[int, list[int]]]
 """By name of a prompt: (number of tokens that the target counted, the ids that are right)."""
@@ -245,7 +247,7 @@ def _causes(case: ExamContext, ours: Tokenizer, counts: Counts) -> list[str]:
 
 
 def rendered_form(case: ExamContext, ours: Tokenizer, counts: Counts) -> str | None:
-    """Return the template that the target was identified as, else the one that the counts of ``CHATS`` show.
+    """Return the template that the target was identified as, else the likeliest one that gives the counts of ``CHATS``.
 
     "unknown": none of the known ones; None: cannot tell, or the model has a template of its own.
     """
@@ -256,7 +258,8 @@ def rendered_form(case: ExamContext, ours: Tokenizer, counts: Counts) -> str | N
         system, user, thinking = CHATS[name]
         shape = Shape(name, Prompt.chat(user, system).messages)
         posterior.observe(shape, "off" if thinking == "none" else thinking, got)
-    return Property("profile", posterior.profile).value
+    rendered = Property("profile", posterior.profile)
+    return rendered.likeliest if rendered.probability > LIKELY else None
 
 
 def fitting_mistakes(ours: Tokenizer, counts: Counts) -> list[str]:

@@ -33,8 +33,8 @@ from .registers import LINES, PLACES, Register, Registers
 from .repeat import THINKING, ids_of, step_ids
 from .yardstick import FLOAT, UNKNOWN, measure
 
-TOKENS, FEW_TOKENS = 44, 24
-"""Tokens of an answer, and of one by a model that repeats no codes."""
+TOKENS = 44
+"""Tokens of an answer."""
 ODDS, MOST_ROUNDS = 100.0, 4
 UNSTEADY = 1e4
 """The odds that are required if answers change alone, too."""
@@ -110,7 +110,7 @@ class Loader:
     """
 
     def __init__(self, case: ExamContext, kind: str):
-        self.case, self.tokens = case, TOKENS
+        self.case = case
         self.made = Registers(kind, time.time_ns())
         self.judge = Judge(self.made.owners)
         self.base, self.odds, self.room = Baseline(), ODDS, min(case.limit.seconds_left, 1e6)
@@ -129,7 +129,7 @@ class Loader:
     ) -> Reply:  # fmt: skip
         """Ask once, under load every other time as a stream; an error is part of the reply."""
         case, load = self.case, bool(beside)
-        request = Request(register.prompt(case), self.tokens, temperature, seed=seed, top_logprobs=case.top,
+        request = Request(register.prompt(case), TOKENS, temperature, seed=seed, top_logprobs=case.top,
                           cancel=case.limit)  # fmt: skip
         self.counts[load] += 1
         try:
@@ -182,7 +182,7 @@ class Loader:
     def cut(self, register: Register, after: int, done: Cancellation | None = None) -> None:
         """Begin a stream, and disconnect after some pieces of it."""
         stop, limit = Cancellation(), self.case.limit
-        request = Request(register.prompt(self.case), self.tokens, top_logprobs=self.case.top, cancel=stop)
+        request = Request(register.prompt(self.case), TOKENS, top_logprobs=self.case.top, cancel=stop)
         with suppress(Ds4Error), limit.does(stop.press), (done or limit).does(stop.press):
             for count, _ in enumerate(self.case.target.stream(request), 1):
                 if count >= after:
@@ -232,7 +232,7 @@ class Loader:
                        case.top or None)  # fmt: skip
         judge.limit = max(UNKNOWN, min(yard.apart, MOST_NOISE))
         if self.mode is not None:
-            judge.typical, self.trusted = max(TIGHT, yard.near(FEW_TOKENS)), {False}
+            judge.typical, self.trusted = max(TIGHT, yard.near(TOKENS)), {False}
 
     def _agrees(self, reply: Reply, mode: str | None = None) -> bool:
         moved = self._moved(reply, mode)
@@ -293,9 +293,6 @@ def _alone(loader: Loader, stage: Stage, probes: Sequence[Register]) -> bool:
     answers = [reply.answer for reply in first if reply.answer is not None]
     repeated = [c in answer.text for answer, probe in zip(answers, probes, strict=True) for c in probe.codes]
     judge.recalls = float(np.mean(repeated)) >= RECALLED
-    if not judge.recalls and case.logprobs:
-        loader.tokens = FEW_TOKENS
-        first = [replace(reply, answer=_shortened(answer)) for reply, answer in zip(first, answers, strict=True)]
     loader.learn_noise(first[0])
     later = [[loader.alone(probe) for probe in probes] for _ in range(2)]
     streamed = loader.ask(probes[0], stream=True)
@@ -327,13 +324,6 @@ def _alone(loader: Loader, stage: Stage, probes: Sequence[Register]) -> bool:
 
 def _answers(reply: Reply) -> list[Completion]:
     return [] if reply.answer is None else [reply.answer]
-
-
-def _shortened(answer: Completion) -> Completion | None:
-    """Return an answer as one of ``FEW_TOKENS`` tokens would be; None if its tokens are not known."""
-    steps = answer.steps[:FEW_TOKENS]
-    text = b"".join(step.token.raw for step in steps).decode("utf-8", "replace")
-    return replace(answer, steps=steps, text=text) if steps else None
 
 
 def _conditions(loader: Loader, probes: Sequence[Register]) -> Iterator[Condition]:

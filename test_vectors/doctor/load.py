@@ -43,6 +43,9 @@ RECALLED = 0.9
 TIGHT = 0.02
 """Nats rms at the median position that pass for noise even if the server's own prefill and decode agree with our engine
 within a tenth of that."""
+LOOSE = 1.0
+"""Nats rms that noise may move a position of an engine whose rounding is not known: llama.cpp with SmolLM2 in Q4_1
+moves one by 0.46 between a prompt and its cached prefix."""
 MOST_NOISE = 1.5
 """Nats rms at one position that never pass for noise."""
 FLIPPED = 0.43
@@ -294,6 +297,7 @@ def _alone(loader: Loader, stage: Stage, probes: Sequence[Register]) -> bool:
     repeated = [c in answer.text for answer, probe in zip(answers, probes, strict=True) for c in probe.codes]
     judge.recalls = float(np.mean(repeated)) >= RECALLED
     loader.learn_noise(first[0])
+    judge.limit = max(judge.limit, LOOSE if loader.mode is None else 0.0)
     later = [[loader.alone(probe) for probe in probes] for _ in range(2)]
     streamed = loader.ask(probes[0], stream=True)
     loader.streams = streamed.answer is not None

@@ -68,10 +68,11 @@ class ExamContext:
     offset: int = 0
     served: Served = field(default_factory=Served)
     limit: Limit = field(default_factory=lambda: Limit(math.inf), repr=False)
-    meter: Meter = field(init=False, repr=False)
+    meter: Meter = field(default=None, repr=False)  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
-        self.meter = Meter(self.target)
+        if self.meter is None:  # a copy of a context counts in the same place
+            self.meter = Meter(self.target)
 
     @cached_property
     def tokenizer(self) -> Tokenizer | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -80,6 +81,7 @@ def test_the_pace_of_a_slow_server_is_measured(engine, monkeypatch) -> None:
     monkeypatch.setattr(pace, "time", SimpleNamespace(perf_counter=lambda: target.clock))
     measured = plan.measure(case)
     assert measured.seconds(Cost(10, 3000, 500)) == pytest.approx(10 * 0.2 + 3000 / 4000 + 500 / 50, rel=0.01)
+    assert replace(case, same_model=True).meter is case.meter, "copies count in one place"
     assert case.meter.usage(1)["requests"] == 2 and case.meter.usage()["tokens"] == 35
 
 

@@ -19,10 +19,10 @@ from ..finding import Outcome, counted
 from .case import ExamContext
 from .examination import Stage
 from .limits import OutOfTime
-from .patterns import FAMILIES, NONE, Constants, Fit
+from .patterns import FAMILIES, NONE, Constants, Fit, Pattern
 from .probes import COPIES, FEW, KINDS, Prober, Record, expected, given
 from .repeat import edges
-from .yardstick import Yardstick, fallback, measure
+from .yardstick import Yardstick, fallback, level, measure
 
 SURE = 0.99
 """Least probability of a family for it to be named."""
@@ -55,6 +55,7 @@ def plan(constants: Constants, quick: bool, long: bool) -> Iterator[tuple[str, i
     for residue in range(4):
         yield "item", 200 + residue, 170
         yield "copy", 200 + residue, 0
+        yield "copy", 260 + residue, 0
     if quick:
         yield "item", 1001, 960
         yield "item", 1002, 500
@@ -272,16 +273,36 @@ def numbers(case: ExamContext, stage: Stage, prober: Prober, constants: Constant
                   next=["See the stage numbers: a mistake at all lengths is named there"])  # fmt: skip
     elif chance < SURE:
         either = " or ".join(FAMILIES[name] for name in list(chances)[:2] if name != NONE)
-        stage.add("log probabilities", Outcome.UNEXPLAINED if outcome is Outcome.WRONG else Outcome.UNSURE,
+        lost = outcome is Outcome.WRONG and case.rounding is not None
+        stage.add("log probabilities", Outcome.UNEXPLAINED if lost else Outcome.UNSURE,
                   f"{either}: cannot tell; {noise}", figures=figures, limit=limit)  # fmt: skip
     else:
         pattern = fit.best[family]
         affected = [r for r, z in zip(seen, pattern.first, strict=True) if z]
+        if not _agrees(case, yard, seen, pattern):
+            outcome = Outcome.UNSURE
+            limit += "; its rounding is not known, which may make a difference of this size"
         if outcome is Outcome.WRONG and family in ("onset", "cut") and _cut(case, prober, affected):
             family = "cut"
         figures["family"] = family
         says = f"{FAMILIES[family]} ({pattern.says}); {noise}"
         stage.add("log probabilities", outcome, says, figures=figures, limit=limit, next=[LOOK[family]])
+
+
+def _agrees(case: ExamContext, yard: Yardstick, seen: Sequence[Record], pattern: Pattern) -> bool:
+    """Return whether rounding cannot be the reason of a pattern: where it does not hold the numbers are ours.
+
+    What grows with depth holds everywhere: it must be far beyond noise at the deepest prompts, of a known rounding.
+    """
+    if pattern.slope:
+        deep = sorted(seen, key=lambda r: r.length)[len(seen) * 2 // 3 :]
+        values = np.array([v for r in deep for v in (r.first, r.later) if v is not None])
+        return case.rounding is not None and level(values) > 3 * yard.far(len(values))
+    affected = pattern.first | pattern.later
+    rest = np.array(
+        [v for r, z in zip(seen, affected, strict=True) if not z for v in (r.first, r.later) if v is not None]
+    )
+    return len(rest) > 0 and (yard.judge(rest)[0] is Outcome.OK or case.rounding is not None)
 
 
 def _yard(case: ExamContext, prober: Prober) -> Yardstick:

@@ -31,6 +31,7 @@ from ds4ref.variants import MODE_NAMES
 
 from .case import ExamContext
 from .repeat import compare_answers, gap, ids_of
+from .yardstick import level
 
 TOKENS = 20
 KINDS = ("word", "code", "words", "digits")
@@ -40,7 +41,7 @@ TRIES = 3
 """Requests for one prompt until the target counts the wanted number of tokens, if its tokenizer is unknown."""
 FEW = 0.8
 """If a target counts less than this share of the tokens sent, it did not see the others."""
-PAD = "so"
+PAD = "red"
 """A word of one token, repeated at the start of a prompt to reach a length."""
 
 
@@ -58,7 +59,7 @@ class Record:
     match     whether the answer has the item
     expected  whether our engine's answer has it; None: unknown
     first     difference from our engine's log probabilities (nats rms) at the first token; None: unknown
-    later     the largest difference at later tokens
+    later     the same over all later tokens
     surprise  minus the log probability of the item's tokens in a right answer, in nats; None: unknown
     """
 
@@ -203,7 +204,7 @@ class Prober:
         rms = compare_answers(ours, answer).rms
         first = float(rms[0]) if len(rms) and np.isfinite(rms[0]) else None
         later = rms[1:][np.isfinite(rms[1:])]
-        return replace(record, first=first, later=float(later.max()) if len(later) else None)
+        return replace(record, first=first, later=level(later) if len(later) else None)
 
     def agrees(self) -> bool:
         """Return whether our engine's answers suggest that it has the target's model: right and wrong where it is."""

@@ -19,6 +19,7 @@ from ds4ref.test_vectors.doctor.case import ExamContext
 from ds4ref.test_vectors.doctor.examination import Stage
 from ds4ref.test_vectors.doctor.patterns import NONE, Constants, Fit
 from ds4ref.test_vectors.doctor.probes import Record
+from ds4ref.test_vectors.doctor.yardstick import Yardstick
 from ds4ref.test_vectors.finding import Outcome
 
 from .scripted import Scripted
@@ -117,6 +118,32 @@ def test_what_our_engine_fails_too_is_no_failure() -> None:
     made = records(NANO, lambda r, rng: r.length % 4 == 3)
     blamed = [Record(**{**vars(r), "expected": r.match}) for r in made]
     assert named(blamed, NANO, False) == "unsure: none" or named(blamed, NANO, False) == NONE
+
+
+@pytest.mark.parametrize(
+    "size, rounding, outcome",
+    [
+        (lambda n: 1e-5 + 0.1 * (n >= 132), None, Outcome.WRONG),
+        (lambda n: 0.02 + 2.0 * (n >= 132), None, Outcome.UNSURE),  # the numbers of another rounding everywhere
+        (lambda n: 0.02 + 2.0 * (n >= 132), "exact", Outcome.WRONG),
+        (lambda n: 1e-4 * n, None, Outcome.UNSURE),
+        (lambda n: 1e-4 * n, "exact", Outcome.WRONG),
+        (lambda n: 0.02, None, Outcome.UNSURE),
+        (lambda n: 1e-6, None, Outcome.OK),
+    ],
+    ids=range(7),
+)
+def test_rounding_is_no_bug(engine, monkeypatch, size, rounding, outcome) -> None:
+    """A pattern is wrong only where nothing but a bug can make it."""
+    monkeypatch.setattr(lengths, "_yard", lambda case, prober: Yardstick(np.full(100, 1e-3), "of a test"))
+    made = records(NANO, differs=lambda r, rng: [
+        float(size(n) * 10 ** rng.normal(0, 0.1)) for n in (r.length, r.length + 10)])  # fmt: skip
+    target = Scripted([])
+    target.identity = dict  # it does not tell how it rounds
+    case = ExamContext(target, engine, mode=rounding)
+    stage = Stage("lengths", "Lengths", "?")
+    lengths.numbers(case, stage, SimpleNamespace(records=made), NANO)
+    assert stage.outcome is outcome, stage.says
 
 
 # ------------------------------------------------------------------------------------------- whole examinations

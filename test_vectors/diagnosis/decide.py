@@ -62,7 +62,7 @@ def diagnose(
     cancel    called again and again; once it returns True, the search ends with the best answer so far
     computes  type that the engine computes in, "bfloat16" or "float16" (None: the type in which the numbers seem to be
               stored)
-    seconds   most time to look for places of a mistake without a name, 0 for none (None: ``places.SECONDS``)
+    seconds   most CPU time to look for places of a mistake without a name, 0 for none (None: ``places.SECONDS``)
     """
     case = Case(library, seen, bos)
     try:

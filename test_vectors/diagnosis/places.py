@@ -29,8 +29,10 @@ from .case import Case
 from .evidence import seen_through
 from .verdict import where
 
-SECONDS = 40.0
-"""Most seconds that the search takes; what was not tried by then has no place in the answer."""
+SECONDS = 60.0
+"""Most CPU time that the search takes; what was not tried by then has no place in the answer."""
+PATIENCE = 4.0
+"""Most time that it takes on a machine with other work, in units of that."""
 NEARER = 2.0
 """Numbers are compared with those of another set than "exact" only if they are nearer to these by this factor."""
 SCREENING = 0.75
@@ -179,7 +181,7 @@ def directions(width: int) -> np.ndarray:
 class _Bench:
     """Runs changes in parallel, one replay a thread, until time is over."""
 
-    def __init__(self, engine: Engine, ids: Sequence[int], mode: str, until: float, cancel: Cancel | None):
+    def __init__(self, engine: Engine, ids: Sequence[int], mode: str, until: float, cancel: Cancel):
         self._make = lambda: Replay(engine, ids, mode, beside=True)
         self._own, self._threads, self.until, self._cancel = local(), max(1, engine.threads), until, cancel
 
@@ -190,7 +192,7 @@ class _Bench:
         over, and add them to ``kept``."""
 
         def work(change: Change) -> np.ndarray | None:
-            if time.monotonic() > self.until or (self._cancel is not None and self._cancel()):
+            if time.process_time() > self.until or self._cancel():
                 return None
             if not hasattr(self._own, "replay"):
                 self._own.replay = self._make()
@@ -218,7 +220,7 @@ def places(
     pass takes too long for hundreds of changes.
 
     mode     rounding set that the numbers are compared with
-    seconds  most time that is spent (None: ``SECONDS``)
+    seconds  most CPU time that is spent (None: ``SECONDS``)
     cancel   once it returns True, nothing more is tried
     kept     keeps effects for later observations of the same rows and full vocabulary
     """
@@ -231,14 +233,18 @@ def places(
         case.clean("exact").fit.rms < NEARER * case.clean(mode).fit.rms
     ):  # our rounding in a coarse set is noise of its own
         mode = "exact"
-    start = time.monotonic()
+    start, end = time.process_time(), time.monotonic() + PATIENCE * seconds
     ids = library.ids.tolist()
     replay = Replay(library.engine, ids, mode, beside=True)
     before = time.thread_time()
     replay.run(Change("", 0, ""))
     if time.thread_time() - before > seconds / FEWEST:
         return []
-    bench = _Bench(library.engine, ids, mode, start + SCREENING * seconds, cancel)
+
+    def over() -> bool:
+        return time.monotonic() > end or (cancel is not None and cancel())
+
+    bench = _Bench(library.engine, ids, mode, start + SCREENING * seconds, over)
     of = _difference(case, mode, np.arange(len(seen.rows)))
     first = case.first_beyond(case.clean(mode)) or int(seen.rows[0])
     masks = _masks(of, first, len(ids))

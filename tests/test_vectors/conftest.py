@@ -22,7 +22,7 @@ def engine(_model_cache) -> Iterator[Engine]:
 
 @pytest.fixture(autouse=True)
 def without_places(monkeypatch) -> None:
-    """Look for no places, which takes up to 40 s and has its own tests."""
+    """Look for no places, which takes up to a minute and has its own tests."""
     monkeypatch.setattr(places, "SECONDS", 0.0)
 
 

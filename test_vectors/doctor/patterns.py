@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, pairwise
 from math import lgamma, log, pi
 from typing import Any
 
@@ -204,13 +204,14 @@ class Fit:
             yield from self._groups()
         window, topk = self.constants.window, self.constants.topk
         lengths = np.unique(n)
-        starts = {int(at): "onset" for at in lengths[1:]} if len(lengths) > 3 else {}
         edges = self.constants.edges
-        for at in edges:  # a length that was sent, at or next above the edge, stands for it
-            above = lengths[lengths >= at]
-            if len(above) and above[0] - at < 2:
-                starts[int(above[0])] = edges[at]
-        for at, family in starts.items():
+        starts: list[tuple[int, str]] = []
+        for below, at in pairwise(map(int, lengths)) if len(lengths) > 3 else ():
+            # where an edge lies between two lengths that were sent, its part of the model may be the reason
+            inside = {family for edge, family in edges.items() if below < edge <= at}
+            close = {family for edge, family in edges.items() if below < edge <= at < edge + 2}
+            starts += [(at, family) for family in sorted(close or {"onset", *inside})]
+        for at, family in starts:
             lost = none if family == "window" else n >= at
             if family == "topk":
                 lost = (n >= at) & (d >= window) & (at >= 2 * window)

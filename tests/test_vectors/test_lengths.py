@@ -93,6 +93,13 @@ def test_numbers_that_differ_by_a_pattern(family, size) -> None:
     assert named(records(NANO, differs=differs), NANO, True) == family
 
 
+def test_an_edge_between_lengths_that_were_sent_may_be_the_reason() -> None:
+    """With no length between 62 and 200, a bug of the indexer from 132 on is not blamed on positions."""
+    made = [r for r in records(NANO, differs=lambda r, rng: (float(r.length >= 132),) * 2) if not 62 < r.length < 200]
+    chances = Fit(made, NANO, True).families()
+    assert chances["topk"] > 0.1 and chances["onset"] < lengths.SURE
+
+
 @pytest.mark.parametrize("rate", [0.0, 0.03, 0.3, 0.9])
 def test_chance_is_no_pattern(rate) -> None:
     """Failures at random, and noise of any level, have a pattern in at most 1 of 100 draws."""

@@ -209,7 +209,7 @@ def examined(url: str, engine: Engine, alone: bool, quick: bool, budget: float) 
     """Run the stage on a server; return (outcome, family, sentence) by finding, and the records."""
     with open_target(url) as target:
         case = ExamContext(answers_alone(target) if alone else target, engine, quick=quick, budget=budget)
-        stage = examine(case, ["lengths"]).stages[-1]
+        stage = next(each for each in examine(case, ["lengths"]).stages if each.name == "lengths")
     out: dict[str, Any] = {
         check.name: (check.outcome.value, check.figures.get("family", ""), check.says) for check in stage.checks
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 from .environment import memory_bytes
@@ -32,12 +32,14 @@ def load_backend(
     threads: int | None = None,
     gpu_memory: float | None = None,
     progress: Callable[[str], None] | None = None,
+    formats: Collection[str] = (),
 ) -> Backend:
     """Return a new backend ``name`` (a key of ``BACKENDS``) with ``threads`` threads (default: the backend's own
-    choice). May take a minute: kernels are compiled at their first use on a machine.
+    choice). May take half a minute: kernels are compiled at their first use on a machine.
 
     gpu_memory: GiB of device memory that it may use (None: the value of DS4_GPU_MEMORY, else all of it).
     progress: called with a line while kernels compile (None: lines on stderr).
+    formats: storage formats of the weights that will be used; kernels of others are compiled when they are needed.
     """
     if name not in BACKENDS:
         raise UsageError(f"unknown backend {name!r}: choose from {', '.join(BACKENDS)}{did_you_mean(name, BACKENDS)}")
@@ -53,7 +55,7 @@ def load_backend(
         raise UsageError(f"GPU memory is for the backend cuda, not {name}")
     try:
         backend: Backend = getattr(importlib.import_module(module), kind)(**options)
-        backend.load(progress)
+        backend.load(progress, formats)
     except (ImportError, OSError, RuntimeError, MemoryError, BackendError) as e:
         raise BackendError(f"backend {name} cannot run here: {e}") from e
     if threads is not None:

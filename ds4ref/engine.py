@@ -126,7 +126,8 @@ class Engine:
                 source.in_place = False  # CUDA kernels need weight rows in a storage format, not the file's own layout
             _check_memory(source, wanted.backend)
             weights = arch.bind(source, shape)
-            ops = load_backend(wanted.backend, wanted.threads, wanted.gpu_memory, progress)
+            formats = {info.fmt.name for info in source.tensors.values()}
+            ops = load_backend(wanted.backend, wanted.threads, wanted.gpu_memory, progress, formats)
             larger, size = _larger_than_memory(source), wanted.expert_cache
             if wanted.advise is not None and size is None:
                 size = "off"

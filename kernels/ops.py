@@ -27,7 +27,7 @@ ValueError, wrong types TypeError, values out of range IndexError, when the op r
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -112,10 +112,11 @@ class Backend(Protocol):
     threads: int
     """Number of threads for the ops of this backend; assign to change it."""
 
-    def load(self, progress: Callable[[str], None] | None = None) -> None:
+    def load(self, progress: Callable[[str], None] | None = None, formats: Collection[str] = ()) -> None:
         """Compile or load kernels now, so that the first op is not slow.
 
         progress: called with a line of text from time to time if this takes long (None: print the lines to stderr).
+        formats: storage formats of the weights that will be used.
         """
 
     def record(self) -> Any:

@@ -83,7 +83,7 @@ def pytest_sessionstart(session):
         from ds4ref.kernels.cpu import library
 
         with contextlib.suppress(library.KernelError):  # tests that need them will say so
-            library.objects()
+            library.prepare(library.GROUPS)
 
 
 def pytest_ignore_collect(collection_path, config):

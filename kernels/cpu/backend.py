@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -73,9 +73,10 @@ class CPU(Ops):
     def threads(self, count: int) -> None:
         self.workers = shared(count)
 
-    def load(self, progress: Callable[[str], None] | None = None) -> None:
-        """Load the kernels now instead of at the first op, compiling them if this machine has none yet."""
-        self.workers.load(progress)
+    def load(self, progress: Callable[[str], None] | None = None, formats: Collection[str] = ()) -> None:
+        """Load the kernels now instead of at the first op, compiling them, and those of ``formats``, if this machine
+        has none yet."""
+        self.workers.load(progress, formats)
 
     def callback(self, function: Callable[[np.ndarray], None]) -> HostCall:
         """Wrap a Python function of expert ids, int32 (T, K), so that the op ``call`` can call it; it must not

@@ -1,8 +1,9 @@
-"""Compile a group of kernels to object files: ``python -m ds4ref.kernels.cpu.build DIRECTORY PART PARTS GROUP``.
+"""Compile groups of kernels to object files: ``python -m ds4ref.kernels.cpu.build DIRECTORY PART PARTS GROUP...``.
 
-Each process compiles its share of the entry points with Numba and writes ``<part>.o`` and ``<part>.txt``: the hash of
-the object file, then the names of its entry points. The machine code calls nothing but libc and libm, so a later
-process loads it without Numba. ``DS4_CROSS_TARGET`` compiles for another machine (``simd/tiers.py``).
+Each process compiles its share of the entry points with Numba and writes, for each group (``library.group_of``),
+``GROUP/<part>.o`` and ``GROUP/<part>.txt``: the hash of the object file, then the names of its entry points. The code
+calls nothing but libc and libm, so a later process loads it without Numba. ``DS4_CROSS_TARGET`` compiles for another
+machine (``simd/tiers.py``).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .library import symbol, target_machine
+from .library import QUANTIZE, group_of, symbol, target_machine
 
 TASK_MODULES = (
     "sync",
@@ -34,11 +35,9 @@ TASK_MODULES = (
     "rounding",
     "rows",
 )
-GROUPS = {
-    "engine": tuple(f"tasks.{name}" for name in TASK_MODULES),
-    "quantize": tuple(f"quantize.{name}" for name in ("q8_0", "k_blocks", "iq2_xxs", "mxfp4")),
-}
-"""The modules of each group of kernels; the entry points of a group are compiled, cached and loaded together."""
+MODULES = tuple(f"tasks.{name}" for name in TASK_MODULES)
+QUANTIZERS = tuple(f"quantize.{name}" for name in ("q8_0", "k_blocks", "iq2_xxs", "mxfp4"))
+"""The modules with the entry points of the group QUANTIZE, and with all others."""
 
 ALLOWED_EXTERNALS = frozenset(
     {"sched_yield", "usleep", "madvise", "log2f", "log1pf", "memcpy", "memset", "memmove", "sqrtf"}
@@ -46,13 +45,15 @@ ALLOWED_EXTERNALS = frozenset(
 )
 
 
-def entries(group: str = "engine") -> dict[str, Callable[[], Any]]:
-    """Return every entry point of a group of kernels: name -> function that compiles it."""
-    for module in GROUPS[group]:
+def entries(*groups: str) -> dict[str, Callable[[], Any]]:
+    """Return every entry point of some groups of kernels (none named: of all but the quantizers): name -> function that
+    compiles it."""
+    for module in QUANTIZERS if QUANTIZE in groups else MODULES:
         importlib.import_module(f"ds4ref.kernels.cpu.{module}")
     from .tasks.registry import ENTRIES
 
-    return {name: make for name, make in ENTRIES.items() if name.startswith("quantize.") == (group == "quantize")}
+    of = {name: group_of(name) for name in ENTRIES}
+    return {name: make for name, make in ENTRIES.items() if (of[name] in groups if groups else of[name] != QUANTIZE)}
 
 
 def optimized(modules: list[Any], machine: Any) -> Any:
@@ -108,8 +109,8 @@ def compile_entry(name: str, make: Callable[[], Any]) -> Any:
     return module
 
 
-def build(directory: Path, part: int, parts: int, group: str = "engine") -> None:
-    """Compile every ``parts``-th entry point of ``group``, starting at number ``part``, into ``directory``."""
+def build(directory: Path, part: int, parts: int, *groups: str) -> None:
+    """Compile every ``parts``-th entry point of ``groups``, starting at number ``part``, into ``directory``."""
     import llvmlite.binding as ll
 
     from .numba_internals import cross_target, target_cpu, target_features
@@ -120,18 +121,22 @@ def build(directory: Path, part: int, parts: int, group: str = "engine") -> None
         ll.initialize_native_target()
         ll.initialize_native_asmprinter()
         machine = target_machine(ll.get_process_triple(), cpu=target_cpu(), features=target_features())
-    chosen = sorted(entries(group).items())[part::parts]
-    modules = []
-    for name, make in chosen:
-        modules.append(compile_entry(name, make))
-        print(name, flush=True)
-    code, undefined = optimized_object(modules, machine)
-    unknown = undefined - ALLOWED_EXTERNALS
-    if unknown:
-        raise SystemExit(f"compiled kernels call {', '.join(sorted(unknown))}")
-    (directory / f"{part}.o").write_bytes(code)
-    lines = [hashlib.sha256(code).hexdigest(), *(name for name, _ in chosen)]
-    (directory / f"{part}.txt").write_text("".join(f"{line}\n" for line in lines))
+    chosen = sorted(entries(*groups).items())[part::parts]
+    for group in groups:
+        names, modules, code = [name for name, _ in chosen if group_of(name) == group], [], b""
+        for name, make in chosen:
+            if name in names:
+                modules.append(compile_entry(name, make))
+                print(name, flush=True)
+        if modules:
+            code, undefined = optimized_object(modules, machine)
+            unknown = undefined - ALLOWED_EXTERNALS
+            if unknown:
+                raise SystemExit(f"compiled kernels call {', '.join(sorted(unknown))}")
+        (directory / group).mkdir(exist_ok=True)
+        (directory / group / f"{part}.o").write_bytes(code)
+        lines = [hashlib.sha256(code).hexdigest(), *names]
+        (directory / group / f"{part}.txt").write_text("".join(f"{line}\n" for line in lines))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..formats import APART
 from ..formats.matrix import Matrix
-from .library import library
+from .library import available, entry, entry_address
 from .sizes import TILE_TOKENS, gemm_bytes
 from .workers import address
 
@@ -72,21 +72,21 @@ class Parts:
 def parts(fmt: str, act: str) -> Parts | None:
     """Return the compiled functions for weights of format ``fmt`` and input rounding ``act``, or None if the row
     kernels are to be used instead."""
-    name, code = f"{fmt}.{act}", library()
+    name = f"{fmt}.{act}"
     if not ENABLED:
         return None
-    if f"gemm_decode.{name}" not in code:
+    if not available(f"gemm_decode.{name}"):
         # row kernels on integers are faster than a GEMM on floats, except on processors that also have a GEMM on
         # integers (for other formats)
-        rounded = act != "float" and (f"rows.{name}" not in code or "gemm_decode.Q8_0.a8" in code)
+        rounded = act != "float" and (not available(f"rows.{name}") or available("gemm_of_integers"))
         floats = parts(fmt, "float") if rounded else None
         return floats and replace(floats, rounding=act)
-    tile = name if f"gemm_pack.{name}" in code else "floats"
+    tile = name if available(f"gemm_pack.{name}") else "floats"
     sizes = np.zeros(6, np.int64)
-    code.function(f"gemm_sizes.{tile}", 1)(address(sizes))
-    products = [code.address(f"gemm_multiply.{tile}.{tokens}") for tokens in range(1, TILE_TOKENS + 1)]
-    table = np.array([code.address(f"gemm_decode.{name}"), *products, *sizes, fmt in APART], np.int64)
-    return Parts(code.address(f"gemm_pack.{tile}"), table, *map(int, sizes))
+    entry(f"gemm_sizes.{tile}", 1)(address(sizes))
+    products = [entry_address(f"gemm_multiply.{tile}.{tokens}") for tokens in range(1, TILE_TOKENS + 1)]
+    table = np.array([entry_address(f"gemm_decode.{name}"), *products, *sizes, fmt in APART], np.int64)
+    return Parts(entry_address(f"gemm_pack.{tile}"), table, *map(int, sizes))
 
 
 def parts_for(tokens: int, w: Matrix, act: str) -> Parts | None:

@@ -4,6 +4,9 @@ The name of a build's folder is a hash over every source file involved, the vers
 the processor with its features, so code that is out of date is never loaded. Loading needs llvmlite only. Building runs
 in separate processes (Numba's compiler holds one lock per process), writes to a temporary folder and renames it into
 place; another process that needs the same kernels meanwhile waits for it.
+
+Kernels are built in groups, each when it is first needed: "engine", what every model needs; one group for each storage
+format; and "quantize", which quantizes weights. ``prepare`` builds several at once, which is faster.
 """
 
 from __future__ import annotations
@@ -21,11 +24,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from ..cachedir import cache_dir
+from ..formats import FORMATS
 from ..system import available_cores
 from . import aarch64
 
@@ -33,11 +37,10 @@ KERNELS = Path(__file__).resolve().parent.parent
 SETTINGS = ("DS4_SIMD_TIER", "NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", "NUMBA_ENABLE_AVX")
 """Environment variables that affect the generated code."""
 
-QUANTIZE = "quantize"
-"""Name of the group of kernels that quantize weights, and of their folder; the engine's kernels do not depend on it."""
-
-GROUPS = {"engine": "CPU kernels", QUANTIZE: "quantizers"}
-"""What messages call each group of kernels; a group is compiled and loaded together (``build.GROUPS``)."""
+ENGINE, QUANTIZE = "engine", "quantize"
+"""Names of groups; "quantize" is also the folder of those kernels, on which no others depend."""
+GROUPS = (ENGINE, *FORMATS)
+"""All groups but QUANTIZE."""
 
 KEEP_SECONDS = 7 * 86400
 """Seconds after its last use when a build is deleted."""
@@ -74,8 +77,23 @@ class Report:
             print(f"ds4ref: {line}", file=sys.stderr, flush=True)
 
 
-def cache_key(group: str = "engine") -> str:
-    """Return a hash of everything that determines the machine code of a group of kernels (``build.GROUPS``)."""
+def group_of(name: str) -> str:
+    """Return the group of the entry point ``name``: "rows.Q8_0.a8" is one of Q8_0's, "rope" one of the engine's."""
+    first, _, rest = name.partition(".")
+    fmt = rest.partition(".")[0]
+    return QUANTIZE if first == QUANTIZE else fmt if fmt in FORMATS else ENGINE
+
+
+def label(groups: Collection[str]) -> str:
+    """Return what messages call some groups of kernels."""
+    if QUANTIZE in groups:
+        return "quantizers"
+    formats = [group for group in groups if group != ENGINE]
+    return "CPU kernels" + (f" of {', '.join(formats)}" if ENGINE not in groups else "")
+
+
+def cache_keys(groups: Collection[str]) -> dict[str, str]:
+    """Return, by group, a hash of everything that determines the machine code of a group of kernels."""
     import llvmlite.binding as ll
 
     digest = hashlib.sha256()
@@ -86,13 +104,20 @@ def cache_key(group: str = "engine") -> str:
     digest.update(aarch64.flags(aarch64.of_this_machine(ll.get_host_cpu_name())).encode())
     for name in SETTINGS:
         digest.update(f"{name}={os.environ.get(name)}\n".encode())
+    quantizers = QUANTIZE in groups
     for folder in ("cpu", "formats"):
         for path in sorted((KERNELS / folder).rglob("*.*")):
             if path.suffix not in (".py", ".npz"):
                 continue
-            if group == QUANTIZE or QUANTIZE not in path.relative_to(KERNELS).parts:
+            if quantizers or QUANTIZE not in path.relative_to(KERNELS).parts:
                 digest.update(f"{path.relative_to(KERNELS)}\n".encode() + path.read_bytes())
-    return digest.hexdigest()[:24]
+    base = digest.hexdigest()
+    return {group: hashlib.sha256(f"{base} {group}".encode()).hexdigest()[:24] for group in groups}
+
+
+def cache_key(group: str = ENGINE) -> str:
+    """Return the key of one group (``cache_keys``)."""
+    return cache_keys([group])[group]
 
 
 @contextlib.contextmanager
@@ -118,12 +143,12 @@ def locked(path: Path, progress: Callable[[str], None] | None = None) -> Iterato
         yield
 
 
-def build(target: Path, group: str = "engine", progress: Callable[[str], None] | None = None) -> None:
-    """Compile all kernels of a group in parallel processes and move the result to ``target``."""
-    started, report, what = time.monotonic(), Report(progress), GROUPS[group]
-    report(f"compiling the {what} for this machine, once; it takes about a minute")
+def build(targets: Mapping[str, Path], progress: Callable[[str], None] | None = None) -> None:
+    """Compile groups of kernels in parallel processes and move the results to ``targets``, folders by group."""
+    started, report, what = time.monotonic(), Report(progress), label(targets)
+    report(f"compiling the {what} for this machine, once")
     parts = max(1, min(4, available_cores()))
-    work = Path(tempfile.mkdtemp(prefix=".build-", dir=target.parent))
+    work = Path(tempfile.mkdtemp(prefix=".build-", dir=next(iter(targets.values())).parent))
     # the build optimizes all modules together at the end, so Numba need not optimize each one first
     environment = dict(os.environ, NUMBA_CACHE_DIR=str(work / "numba"), NUMBA_OPT="0")
     package_root = str(Path(__file__).parents[3])  # the parent of the package ds4ref
@@ -137,7 +162,7 @@ def build(target: Path, group: str = "engine", progress: Callable[[str], None] |
     try:
         for part in range(parts):
             log = open(work / f"{part}.log", "w+")
-            arguments = [*command, str(part), str(parts), group]
+            arguments = [*command, str(part), str(parts), *targets]
             options: dict[str, Any] = {"env": environment, "stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
             workers.append((subprocess.Popen(arguments, **options), log))
         while any(process.poll() is None for process, _ in workers):
@@ -153,10 +178,10 @@ def build(target: Path, group: str = "engine", progress: Callable[[str], None] |
                     print("\n".join(lines), file=sys.stderr)
                 raise KernelError(f"compiling the {what} failed: {lines[-1]}")
         report(f"compiled {done()} {what} in {time.monotonic() - started:.0f} s", last=True)
-        (work / "parts").write_text(str(parts))
-        shutil.rmtree(work / "numba", ignore_errors=True)
-        shutil.rmtree(target, ignore_errors=True)  # a damaged build
-        os.rename(work, target)
+        for group, target in targets.items():
+            (work / group / "parts").write_text(str(parts))
+            shutil.rmtree(target, ignore_errors=True)  # a damaged build
+            os.rename(work / group, target)
     finally:
         for process, log in workers:
             if process.poll() is None:
@@ -166,11 +191,12 @@ def build(target: Path, group: str = "engine", progress: Callable[[str], None] |
         shutil.rmtree(work, ignore_errors=True)
 
 
-def sweep(home: Path, keep: Path) -> None:
-    """Delete the builds and abandoned work folders in ``home`` that were not used for a week, except ``keep``."""
+def sweep(home: Path, keep: Collection[Path]) -> None:
+    """Delete the builds and abandoned work folders in ``home`` that were not used for a week, except those in
+    ``keep``."""
     for path in home.iterdir():
         with contextlib.suppress(OSError):
-            if path != keep and path.is_dir() and time.time() - path.stat().st_mtime > KEEP_SECONDS:
+            if path not in keep and path.is_dir() and time.time() - path.stat().st_mtime > KEEP_SECONDS:
                 shutil.rmtree(path, ignore_errors=True)
 
 
@@ -192,27 +218,34 @@ def temporary(error: OSError) -> Path:
     return home
 
 
-def objects(group: str = "engine", progress: Callable[[str], None] | None = None) -> Path:
+def objects(group: str = ENGINE, progress: Callable[[str], None] | None = None) -> Path:
     """Return the folder with the object files of a group of kernels for this machine; build them if necessary."""
+    return prepare([group], progress)[group]
+
+
+def prepare(groups: Collection[str], progress: Callable[[str], None] | None = None) -> dict[str, Path]:
+    """Return the folders of several groups of kernels by group, built together where they are missing."""
     if os.environ.get("DS4_CROSS_TARGET"):
         raise KernelError("DS4_CROSS_TARGET is set: kernels compiled for another machine cannot run here")
-    key = cache_key(group)
+    keys = cache_keys(groups)
     try:
         home = cache_dir() / "kernels"
     except FileNotFoundError as error:
         home = temporary(error)
-    if not complete(home / key):
+    if not all(complete(home / key) for key in keys.values()):
         home = writable(home)
         with locked(home / "lock", progress):
-            while not complete(home / key):
-                build(home / key, group, progress)
-                if cache_key(group) != key:  # sources were edited during the build: it mixes old and new code
-                    shutil.rmtree(home / key)
-                    key = cache_key(group)
-            sweep(home, home / key)
-    with contextlib.suppress(OSError):
-        os.utime(home / key)
-    return home / key
+            while missing := {group: home / key for group, key in keys.items() if not complete(home / key)}:
+                build(missing, progress)
+                if (now := cache_keys(groups)) != keys:
+                    for path in missing.values():  # sources were edited during the build: it mixes old and new code
+                        shutil.rmtree(path)
+                    keys = now
+            sweep(home, [home / key for key in keys.values()])
+    for key in keys.values():
+        with contextlib.suppress(OSError):
+            os.utime(home / key)
+    return {group: home / key for group, key in keys.items()}
 
 
 def complete(directory: Path) -> bool:
@@ -247,7 +280,7 @@ def symbol(name: str) -> str:
 class Library:
     """The loaded machine code of a group of kernels; its entry points are C functions, found by name."""
 
-    def __init__(self, group: str = "engine", progress: Callable[[str], None] | None = None) -> None:
+    def __init__(self, group: str = ENGINE, progress: Callable[[str], None] | None = None) -> None:
         import llvmlite.binding as ll
 
         ll.initialize_native_target()
@@ -259,8 +292,10 @@ class Library:
         names: list[str] = []
         try:
             for listing in sorted(directory.glob("*.txt")):
-                self._engine.add_object_file(ll.object_file.ObjectFileRef.from_path(str(listing.with_suffix(".o"))))
-                names += listing.read_text().split()[1:]
+                if here := listing.read_text().split()[1:]:
+                    code = ll.object_file.ObjectFileRef.from_path(str(listing.with_suffix(".o")))
+                    self._engine.add_object_file(code)
+                    names += here
             self._engine.finalize_object()
         except (OSError, RuntimeError) as error:
             raise KernelError(f"cannot load the compiled kernels in {directory}: {error}") from None
@@ -286,9 +321,24 @@ class Library:
 _loaded: dict[str, Library] = {}
 
 
-def library(group: str = "engine", progress: Callable[[str], None] | None = None) -> Library:
+def library(group: str = ENGINE, progress: Callable[[str], None] | None = None) -> Library:
     """Return a group's machine code, loaded (and if necessary built) on first use in this process; ``progress`` as in
     ``Report``."""
     if group not in _loaded:
         _loaded[group] = Library(group, progress)
     return _loaded[group]
+
+
+def available(name: str) -> bool:
+    """Return whether there is an entry point ``name``, in whatever group."""
+    return name in library(group_of(name))
+
+
+def entry_address(name: str) -> int:
+    """Return the address of the C function ``name``, in whatever group; raise KernelError if there is none."""
+    return library(group_of(name)).address(name)
+
+
+def entry(name: str, arguments: int) -> Callable[..., None]:
+    """Return the C function ``name``, in whatever group, as ``Library.function`` does."""
+    return library(group_of(name)).function(name, arguments)

@@ -21,7 +21,7 @@ from ..formats.matrix import Matrix
 from . import gemm
 from . import tasktable as t
 from .abi import Step
-from .library import library
+from .library import available, entry, entry_address
 from .sizes import A8_BLOCK, Q8K_BLOCK, Q8K_SUM, ROWS_AT_ONCE, panel_slots
 from .steps import Steps
 from .workers import address
@@ -68,12 +68,12 @@ def row_kernel(fmt: str, act: str) -> RowKernel:
     Raise ValueError if neither exists.
     """
     name = f"{fmt}.{act}"
-    if f"rows.{name}" not in library():
+    if not available(f"rows.{name}"):
         if act not in ROUNDED_BLOCK:
             raise ValueError(f"no kernel for {fmt} weights with activation rounding {act!r}")
         return replace(row_kernel(fmt, "float"), rounding=act)
-    inputs = name if f"pack.{name}" in library() else "floats"
-    size = library().function(f"size.{inputs}", 2)
+    inputs = name if available(f"pack.{name}") else "floats"
+    size = entry(f"size.{inputs}", 2)
 
     @cache
     def packed_bytes(n: int) -> int:
@@ -81,7 +81,7 @@ def row_kernel(fmt: str, act: str) -> RowKernel:
         size(n, ctypes.addressof(result))
         return -(-result.value // 64) * 64
 
-    return RowKernel(library().address(f"pack.{inputs}"), library().address(f"rows.{name}"), packed_bytes)
+    return RowKernel(entry_address(f"pack.{inputs}"), entry_address(f"rows.{name}"), packed_bytes)
 
 
 class Place(NamedTuple):

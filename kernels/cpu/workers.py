@@ -17,7 +17,7 @@ import ctypes
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import cache
 
 import numpy as np
@@ -25,7 +25,7 @@ import numpy as np
 from ..system import available_cores, prefer_performance_cores
 from . import abi
 from .abi import Entry, Step, Task
-from .library import library
+from .library import ENGINE, GROUPS, library, prepare
 
 MAX_STEPS = 16
 MAX_THREADS = 256
@@ -126,11 +126,13 @@ class Workers:
         with self._lock:
             self._stop()
 
-    def load(self, progress: Callable[[str], None] | None = None) -> None:
+    def load(self, progress: Callable[[str], None] | None = None, formats: Collection[str] = ()) -> None:
         """Load the compiled code, compiling it if this machine has none; without this call the first ``run`` does so.
 
         progress: called with a line of text now and then while it compiles (None: print the lines to stderr)
+        formats: storage formats that will be needed, which are then compiled together with the rest
         """
+        prepare([ENGINE, *(fmt for fmt in GROUPS if fmt in formats)], progress)
         if self._run is not _not_loaded:
             return
         code = library("engine", progress)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
@@ -110,7 +110,7 @@ class CUDA(Ops):
             )
         self.spare = left
 
-    def load(self, progress: Callable[[str], None] | None = None) -> None:
+    def load(self, progress: Callable[[str], None] | None = None, formats: Collection[str] = ()) -> None:
         """Do nothing: a kernel is compiled when it is first launched, because a model uses only some of them."""
 
     def record(self) -> Recorded:

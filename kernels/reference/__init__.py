@@ -6,7 +6,7 @@ as its formula. ``ds4ref.kernels.ops`` declares the ops, and ``binding`` checks 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from ..binding import Binding, bind
 from .activations import quantize_a8, quantize_q8k
@@ -30,7 +30,7 @@ class Reference(Binding):
     name = "reference"
     threads = 1
 
-    def load(self, progress: Callable[[str], None] | None = None) -> None:
+    def load(self, progress: Callable[[str], None] | None = None, formats: Collection[str] = ()) -> None:
         """Do nothing: there is nothing to compile."""
 
     def record(self) -> None:

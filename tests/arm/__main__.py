@@ -23,13 +23,13 @@ FOLDER = ROOT / "out/arm"
 FILES = ("tests/kernels/test_ops.py", "tests/archs/test_golden.py")
 ASK_KEYS = """
 from ds4ref.kernels.cpu import library
-print(*(f"{group}={library.cache_key(group)}" for group in library.GROUPS))
+print(*(f"{group}={library.cache_key(group)}" for group in (*library.GROUPS, library.QUANTIZE)))
 """
 BUILD = """
 import sys
 from pathlib import Path
 from ds4ref.kernels.cpu import library
-library.build(Path(sys.argv[2]), sys.argv[1], lambda line: None)
+library.build({sys.argv[1]: Path(sys.argv[2])}, lambda line: None)
 """
 
 
@@ -43,7 +43,7 @@ def kernels(python: Path, environment: dict[str, str], tier: str) -> None:
         folder = Path(environment["DS4_CACHE_DIR"]) / "kernels" / key
         if not library.complete(folder):
             folder.parent.mkdir(parents=True, exist_ok=True)
-            print(f"arm: compiling the {library.GROUPS[group]}, tier {tier}", file=sys.stderr)
+            print(f"arm: compiling the {library.label([group])}, tier {tier}", file=sys.stderr)
             userland.run([sys.executable, "-c", BUILD, group, str(folder)], f"compiling the {group}", here)
 
 

@@ -114,7 +114,7 @@ def test_two_processes_on_a_cold_cache_compile_once(tmp_path: Path):
     assert sorted(told) == [
         ["ds4ref: another process is compiling kernels, waiting: N s",
          "ds4ref: waited N s for the process that compiled them"],
-        ["ds4ref: compiling the CPU kernels for this machine, once; it takes about a minute",
+        ["ds4ref: compiling the CPU kernels for this machine, once",
          "ds4ref: compiled N CPU kernels in N s"],
     ]  # fmt: skip
     builds = [path for path in (tmp_path / "kernels").iterdir() if path.is_dir()]
@@ -124,6 +124,36 @@ def test_two_processes_on_a_cold_cache_compile_once(tmp_path: Path):
     next(builds[0].glob("*.o")).write_bytes(b"")
     out, err, code = finish(start(tmp_path))
     assert (out, len(err.splitlines()), code) == ("1.0 False", 2, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "group"),
+    [("rope", "engine"), ("rows.Q8_0.a8", "Q8_0"), ("size.floats", "engine"), ("gemm_multiply.Q4_K.q8k.3", "Q4_K"),
+     ("quantize.Q8_0", "quantize")],
+)  # fmt: skip
+def test_entry_points_belong_to_one_group(name: str, group: str):
+    assert library.group_of(name) == group
+
+
+def test_groups_hold_every_entry_point_once():
+    """Also one that no format has, and a format without kernels of its own."""
+    loaded = {group: set(library.library(group)._addresses) for group in library.GROUPS}
+    assert sum(map(len, loaded.values())) == len(set().union(*loaded.values()))
+    assert all(library.group_of(name) == group for group, names in loaded.items() for name in names)
+    assert loaded["I32"] == set() and not library.available("rows.I32.float") and library.available("rows.F16.float")
+    with pytest.raises(library.KernelError, match="no rows.F16.q8k"):
+        library.entry_address("rows.F16.q8k")
+
+
+@pytest.mark.slow
+def test_a_model_compiles_what_it_needs(tmp_path: Path):
+    """The embedded model's formats with the engine's kernels, in one go."""
+    use = USE.replace("CPU()", "CPU(); cpu.load(None, ['F16', 'F32', 'I32'])")
+    env = dict(os.environ, DS4_CACHE_DIR=str(tmp_path))
+    done = subprocess.run([sys.executable, "-c", use], cwd=ROOT, env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.split()[0] == "1.0" and len(done.stderr.splitlines()) == 2
+    names = {path.name for path in (tmp_path / "kernels").iterdir()} - {"lock"}
+    assert names == set(library.cache_keys(["engine", "F16", "F32", "I32"]).values())
 
 
 @pytest.mark.slow
@@ -150,13 +180,13 @@ def reserve():
 
 threading.Thread(target=reserve).start()
 begun.wait()
-print(len(library.library()._addresses))
+print(sum(len(library.library(group)._addresses) for group in library.GROUPS))
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="flags of Linux's mmap")
 def test_kernels_load_where_their_sections_lie_gigabytes_apart():
     """As beside a GPU's driver, which reserves most of the address space; an offset of 32 bits made LLVM abort."""
-    library.library()
+    library.prepare(library.GROUPS)
     done = subprocess.run([sys.executable, "-c", SCATTERED], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0 and int(done.stdout) > 80, done.stderr

@@ -118,6 +118,9 @@ def _sizes_writer(chunk: int, chunk_bytes: int, record: int, rows: int, chunks_a
     return write_sizes
 
 
+if ("Q8_0", "a8") in GEMMS:
+    export("gemm_of_integers", 1)(_sizes_writer(*GEMMS["Q8_0", "a8"][3:]))  # tells that this tier has one
+
 for (fmt, act), parts in (GEMMS | {(name, "float"): parts for name, parts in APART_GEMMS.items()}).items():
     name = f"{fmt}.{act}"
     export(f"gemm_decode.{name}", 7)(parts.decode_row)

@@ -51,7 +51,7 @@ def nearest(case: Case, mode: str, families: Sequence[Family]) -> list[Candidate
     """
     shape, coarse = case.library.engine.shape, ROUNDING[mode].coarse
     grids = {family.name: sorted(family.grid(shape)) for family in families}
-    opening = case.opening(mode)
+    every, opening = dict(grids), case.opening(mode)
     if opening is not None and not opening.deviates:  # where the nearest values would be noticed, others would, too
         grids = {family.name: _beside(family.neutral(shape), grids[family.name]) for family in families}
     sloped = [family for family in families if not (family.whole or coarse)]
@@ -61,20 +61,27 @@ def nearest(case: Case, mode: str, families: Sequence[Family]) -> list[Candidate
             if _felt(case, mode, family, grids[family.name], opening):
                 grids[family.name] = []
     quiet = opening is not None and not opening.deviates and case.clean(mode).fit.shift < LOUD
-    for family in [] if quiet else sloped:
-        if (pointed := along(case, mode, family)) is not None:
-            grids[family.name].append(pointed)
+    pointed = {family.name: along(case, mode, family) for family in ([] if quiet else sloped)}
     if opening is not None and opening.deviates:
         few = {family.name: _spread(family.neutral(shape), grids[family.name]) for family in families}
         some = [case.member(mode, family, value) for family in families for value in few[family.name]]
         better = {i.family for gain, i in zip(case.gains(mode, some) or (), some, strict=True) if gain > 0}
         grids |= {name: values for name, values in few.items() if name not in better}
+    grids |= {name: [*grids[name], value] for name, value in pointed.items() if value is not None}
     ideas = [case.member(mode, family, value) for family in families for value in grids[family.name]]
     gains = case.gains(mode, ideas)
     if gains is None or opening is None:
         return list(case.computed(ideas))
     if not opening.deviates:
-        return list(case.computed(case.screened(mode, ideas)))
+        hidden = case.screened(mode, ideas)
+        names = {idea.family for idea in hidden}
+        further = [
+            case.member(mode, family, value)
+            for family in families
+            for value in every[family.name]
+            if family.name in names and value not in grids[family.name]
+        ]
+        return list(case.computed([*hidden, *case.screened(mode, further)]))
     chosen = []
     for family in families:
         ranked = [(gain, idea) for gain, idea in zip(gains, ideas, strict=True) if idea.family == family.name]

@@ -30,6 +30,9 @@ def written(values: np.ndarray) -> tuple[str, float]:
         return "", 0.0
     places = decimals(values)
     if places is not None:
+        for name, digits in (("bfloat16", 7), ("float16", 10)):
+            if _printed(x, digits, 10.0**-places):
+                return name, 2.0 ** -(digits + 1)
         return f"{places} decimals" if places else "whole numbers", 10.0**-places
     with np.errstate(over="ignore"):
         half, single = x.astype(np.float16).astype(np.float64), x.astype(np.float32)
@@ -39,6 +42,14 @@ def written(values: np.ndarray) -> tuple[str, float]:
     if np.array_equal(half, x):
         return "float16", 2.0**-11
     return "", 0.0
+
+
+def _printed(x: np.ndarray, digits: int, step: float) -> bool:
+    """Return whether ``x``, rounded to multiples of ``step``, are floats of so many binary digits after the first."""
+    unit = np.exp2(np.floor(np.log2(np.abs(x))) - digits)
+    telling = unit >= 10 * step  # of other values at most a tenth lies as near to such a float
+    away = np.abs(x - np.round(x / unit) * unit)[telling]
+    return bool(telling.sum() >= 4 * TELLING and (away <= 0.51 * step).all())
 
 
 def decimals(values: np.ndarray) -> int | None:

@@ -196,3 +196,13 @@ def test_what_is_no_logits_ends_a_diagnosis_in_one_line(tmp_path, capsys) -> Non
     assert "give yours with -m" in reply("wide.npz", ids=ids, logits=RNG.normal(0, 1, (8, 600)))
     assert "give yours with -m" in reply("ids.npz", ids=ids + 512, logits=RNG.normal(0, 1, (8, 512)))
     assert "one row is missing" in reply("rows.npz", ids=ids, logits=RNG.normal(0, 1, (7, 512)))
+
+
+def test_printed_values_of_a_16_bit_engine_are_told_from_other_decimals() -> None:
+    """Logits of a 16-bit engine stay 16-bit ones when printed, unless the decimals are as coarse as the type."""
+    x = np.random.default_rng(0).normal(0, 4, (20, 50)).astype(np.float32)
+    half = x.astype(np.float16).astype(np.float64)
+    brain = (x.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32).astype(np.float64)
+    cases = ((x, 4, "4 decimals"), (half, 4, "float16"), (brain, 3, "bfloat16"), (brain, 1, "1 decimals"))
+    for values, places, name in cases:
+        assert written(np.round(values.astype(np.float64), places))[0] == name

@@ -82,6 +82,7 @@ TABLE: list[tuple[str, int, str]] = [
     ("ppl --target local:{model}", 1, NO_TOKENIZER),
     ("capture {folder}/v --target local:{model}", 1, NO_TOKENIZER),
     ("check {folder} --target local:{model}", 1, ""),
+    ("drafter -m {model} --mtp {model} --token-ids {ids} --rates 0.5 --drafts 9", 2, "goes with a DeepSeek V4 model"),
 ]
 
 
@@ -98,4 +99,4 @@ def test_every_command(files: dict[str, str], line: str, code: int, part: str, c
 
 def test_the_table_has_every_command() -> None:
     tried: set[Any] = {line.split()[0] for line, _, _ in TABLE}
-    assert set(COMMANDS) - tried == {"convert", "model"}, "these read no model"
+    assert set(COMMANDS) - tried == {"convert", "identify", "merge", "model"}, "these read no model, or need none"

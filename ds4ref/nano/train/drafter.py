@@ -118,8 +118,8 @@ class DSpark(nn.Module):
         y = self.hc_head(x)
         pairs = self.markov_w1[ids[rows[:, None], places]]
         logits = model.head(self.norm(y)).reshape(len(at), SIZE, -1) + pairs @ self.markov_w2.T
-        state = torch.cat([y.detach().reshape(len(at), SIZE, -1), pairs.detach()], -1)
-        return logits, self.confidence(state)[..., 0]
+        self.state = torch.cat([y.detach().reshape(len(at), SIZE, -1), pairs.detach()], -1)
+        return logits, self.confidence(self.state)[..., 0]
 
 
 class Training:
@@ -224,6 +224,36 @@ class Training:
         self.save()
 
 
+def calibrate(training: Training, batches: int = 12, first: int = 1 << 20) -> float:
+    """Fit the confidence anew, on batches that were not trained on: logistic regression of whether a guess is the
+    model's best token. Return the mean loss in nats.
+
+    The gradient steps of the training follow states that still change, so their confidence is far from calibrated.
+    """
+    states, labels = [], []
+    with torch.no_grad():
+        for number in range(first, first + batches):
+            _, _, right, _ = training.losses(number)
+            states.append(training.drafter.state.flatten(0, 1))
+            labels.append(right.flatten().float())
+    x, wanted = torch.cat(states).double(), torch.cat(labels).double()
+    scale = x.std(0) + 1e-6
+    weights = torch.zeros(x.shape[1], dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.LBFGS([weights], max_iter=200, line_search_fn="strong_wolfe")
+
+    def loss() -> Tensor:
+        optimizer.zero_grad()
+        value = F.binary_cross_entropy_with_logits((x / scale) @ weights, wanted)
+        total = value + 1e-4 * weights.square().sum()
+        total.backward()
+        return total
+
+    optimizer.step(loss)
+    with torch.no_grad():
+        training.drafter.confidence.weight.copy_((weights / scale)[None].float())
+        return float(F.binary_cross_entropy_with_logits((x / scale) @ weights, wanted))
+
+
 def published(drafter: DSpark) -> dict[str, np.ndarray]:
     """Return published name -> values of all weights, float32."""
     last = f"mtp.{len(drafter.stages) - 1}."
@@ -292,6 +322,7 @@ def main() -> None:
     args.folder.mkdir(parents=True, exist_ok=True)
     training = Training(args.folder)
     if args.export:
+        print(f"confidence: {calibrate(training):.3f} nats")
         export(training.drafter, args.export)
     else:
         training.train(3600 * args.hours)

@@ -75,6 +75,11 @@ class _Changing:
 
         return product
 
+    def done(self, chunk: Any) -> None:
+        """Drop the intermediates and the changed ops, which refer to the chunk: such circles are freed late."""
+        self._taps.clear()
+        chunk.ops = None
+
     def tap(self, name: str, layer: int, value: Any, chunk: Any) -> Any:
         change = self._change
         if change is not None:
@@ -129,7 +134,8 @@ class Replay:
         """Return logits (n, V), beginning at a half layer; without a change, keep the streams that enter each."""
         model, first = self.model, start[0]
         self.cache.restart(0)
-        c = model.chunk(self.ids[:until], self.cache, _Changing(self.rounding.begin, change))
+        hooks = _Changing(self.rounding.begin, change)
+        c = model.chunk(self.ids[:until], self.cache, hooks)
         weights = list(model.weights.layers)
         if change is not None and change.weights:
             weights[first] = replace(weights[first], **change.weights)
@@ -150,7 +156,9 @@ class Replay:
             self._keep(change, layer, "ffn", X)
             X = moe.half_layer(c, X)
         self._keep(change, HEAD, "attn", X)
-        return np.array(head.logits(c, model.weights, X))
+        logits = np.array(head.logits(c, model.weights, X))
+        hooks.done(c)
+        return logits
 
     def _keep(self, change: Change | None, layer: int, half: str, X: np.ndarray) -> None:
         if change is None:

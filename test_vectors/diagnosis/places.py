@@ -29,7 +29,7 @@ from .case import Case
 from .evidence import seen_through
 from .verdict import where
 
-SECONDS = 60.0
+SECONDS = 30.0
 """Most CPU time that the search takes; what was not tried by then has no place in the answer."""
 PATIENCE = 4.0
 """Most time that it takes on a machine with other work, in units of that."""

@@ -28,7 +28,8 @@ def context_of(case: ExamContext) -> dict[str, Any]:
     """Return what stages have left in ``case`` for later ones, in types of JSON."""
     import msgspec
 
-    return {f.name: msgspec.to_builtins(getattr(case, f.name)) for f in fields(case) if f.name not in OWN}
+    return {f.name: msgspec.to_builtins(getattr(case, f.name), order="deterministic")
+            for f in fields(case) if f.name not in OWN}  # fmt: skip
 
 
 def restore(case: ExamContext, context: dict[str, Any]) -> None:

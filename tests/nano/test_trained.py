@@ -154,4 +154,4 @@ def test_quantize_writes_the_same_block(tmp_path, capsys):
     assert quantize.main([mtp_path("q4"), "--mtp-block", "-o", str(tmp_path / "b.gguf")]) == 2
     assert "--mtp-block reads a published folder" in capsys.readouterr().err
     assert quantize.main([embedded_path("fp8"), "--mtp-block", "-o", str(tmp_path / "b.gguf")]) == 1
-    assert "no block for multi-token prediction" in capsys.readouterr().err
+    assert "has no drafter" in capsys.readouterr().err

@@ -66,6 +66,9 @@ class Told:
         self.passes: list[int] = []
         self.cut: list[int] = []
 
+    def attach(self, cache: Any) -> None:
+        pass
+
     def propose(self, tokens: Sequence[int], streams: Any, room: int) -> list[int]:
         self.rooms.append(room)
         self.streams.append(0 if streams is None else len(streams))

@@ -44,6 +44,9 @@ class Told:
     def __init__(self, text: Sequence[int], depth: int, wrong: int):
         self.text, self.depth, self.wrong = text, depth, wrong
 
+    def attach(self, cache: Any) -> None:
+        pass
+
     def propose(self, tokens: Sequence[int], streams: Any, room: int) -> list[int]:
         assert streams is None or len(streams) <= len(tokens)
         first = len(tokens)

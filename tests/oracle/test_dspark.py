@@ -26,7 +26,6 @@ from ds4ref.backends import load_backend
 from ds4ref.kernels.formats import FORMATS, Matrix
 from ds4ref.numerics import numerics
 from ds4ref.weights.writer import TensorSpec, write_gguf
-from tests.marking import sampled
 
 from . import hf
 from .modelgen import GAIN, draw_shape
@@ -123,9 +122,8 @@ class Theirs:
         return tokens[1:], torch.stack(logits).numpy(), torch.stack(chances).numpy()
 
 
-@pytest.mark.parametrize("seed", sampled(range(20), 4))
-@pytest.mark.parametrize("backend", ["reference", "cpu"])
-def test_drawn_drafters(seed: int, backend: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("seed", range(20))
+def test_drawn_drafters(seed: int, tmp_path: Path) -> None:
     """Blocks of 1 to 7 tokens, with fewer rows than a window before them, and with more; ids equal, logits to 1e-4."""
     rng = np.random.default_rng([seed, 44])
     stages, block, rank = 1 + seed % 3, int(rng.integers(1, 8)), 32 * int(rng.integers(1, 3))
@@ -149,7 +147,7 @@ def test_drawn_drafters(seed: int, backend: str, tmp_path: Path) -> None:
     embed, head = (Matrix(FORMATS["F32"].name, table.view(np.uint8), *table.shape) for table in tables)
     model = Model(shape, Weights(token_embd=embed, output=head, output_norm=unused, output_hc_fn=unused,
                                  output_hc_base=unused, output_hc_scale=unused, layers=[]),
-                  load_backend(backend, 1), numerics("exact"))  # fmt: skip
+                  load_backend(("reference", "cpu")[seed % 2], 1), numerics("exact"))  # fmt: skip
     oracle = Theirs(shape, weights, (tables[0], tables[1]))
     with closing(Drafter.open(path, model)) as drafter:
         for count, anchor in itertools.product((3, shape.window, 3 * shape.window + 5), (7, 31)):

@@ -18,6 +18,7 @@ NUMBERS = range(200, 216)
 
 
 @pytest.mark.oracle
+@pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_op_and_layer_of_mistakes_in_hugging_face(load_oracle: Any, _model_cache: Any) -> None:
     """The op among the first three places in 60 %, the layer of the first place in 50 %; a right engine has none."""

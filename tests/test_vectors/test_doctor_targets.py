@@ -85,7 +85,8 @@ def doctor(capsys, *argv: str) -> tuple[int, dict, str]:
 @pytest.mark.thorough
 def test_a_right_server(engine, tmp_path, capsys) -> None:
     with Endpoint(engine, echo=True) as server:
-        code, line, _ = doctor(capsys, server.url, "--quick", "-o", str(tmp_path))
+        stages = "identify,tokenizer,template,numbers,determinism,ways,load"  # its API lacks stop strings and schemas
+        code, line, _ = doctor(capsys, server.url, "--quick", "--only", stages, "-o", str(tmp_path))
     assert code == 0 and line["passed"] and not line["complete"], "no longer prompts than --quick allows"
     assert set(line["stages"].values()) == {"ok", "skipped"}, line
     whole = json.loads((tmp_path / "doctor.json").read_text())

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from .errors import closest
+from .errors import DataError, closest
 
 
 def flush_to_disk(fd: int) -> None:
@@ -55,7 +55,10 @@ def models_near(path: str | os.PathLike[str]) -> str:
 
 @contextlib.contextmanager
 def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Open a binary stream that replaces ``path`` when the block succeeds and is discarded when it fails."""
+    """Open a binary stream that replaces ``path`` when the block succeeds and is discarded when it fails.
+
+    An OSError names ``path``, also one that has no file name of its own, as of a full disk.
+    """
     import tempfile  # not needed to start
 
     path = os.path.abspath(os.fspath(path))
@@ -69,10 +72,31 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         os.umask(mask)
         os.chmod(temporary, 0o666 & ~mask)
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = path
         raise
+
+
+@contextlib.contextmanager
+def locked(path: str | os.PathLike[str], busy: str) -> Iterator[None]:
+    """Hold a lock on the file ``path``, which is created if it is missing, while the block runs.
+
+    Raise DataError with the message ``busy`` if another process holds the lock. A file system without locks locks
+    nothing.
+    """
+    import fcntl
+
+    with open(path, "ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise DataError(busy) from None
+        except OSError:
+            pass
+        yield
 
 
 WHOLE, ENDS = 1 << 30, 16 << 20

@@ -20,7 +20,7 @@ from typing import Any
 
 from ds4ref.errors import DataError
 from ds4ref.runs.columns import COLUMNS, place
-from ds4ref.runs.results import read_rows
+from ds4ref.runs.results import read_rows, sample_rows
 from ds4ref.runs.store import Measured, Run, Store
 from ds4ref.runs.store.rows import vector_row
 
@@ -37,7 +37,10 @@ def load(name: str, store: Store | None) -> Measured:
     if store is None:
         raise DataError(f"{name}: no such CSV, and there is no run store to look it up in")
     run = store.find(name)
-    return Measured(run, store.rows(run.id))
+    rows = store.rows(run.id)
+    if run.kind == "bench":
+        sample_rows(rows, f"run store {store.path}, run {run.id}")
+    return Measured(run, rows)
 
 
 def is_file(name: str) -> bool:
@@ -62,6 +65,7 @@ def read_csv(path: str | os.PathLike[str]) -> Measured:
     facts = _json_object(beside, why) if beside.exists() else {}
     samples = facts.pop("samples", None)
     if isinstance(samples, list) and samples and all(isinstance(row, dict) for row in samples):
+        sample_rows(samples, beside)
         rows = _with_percentiles(samples, rows)
     facts.pop("columns", None)
     return _from_file(path, "bench", facts, rows)

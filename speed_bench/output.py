@@ -119,7 +119,8 @@ class Output:
             where.append(f"as run {', '.join(map(str, runs))}; {PROG} --resume {runs[0]}{store} continues")
         verb = "stopped" if run.status == "stopped" else "failed"
         of = f" of {run.wanted}" if run.reps else ""
-        say(PROG, f"{verb}; {run.done}{of} rows were measured and saved {', '.join(where)}".rstrip())
+        saved = f"and saved {', '.join(where)}" if where else "but not saved"
+        say(PROG, f"{verb}; {run.done}{of} rows were measured {saved}")
 
     def conclude(self) -> None:
         """Write a finished run's output files; print its tables and warnings."""

@@ -17,6 +17,7 @@ from ds4ref.console.flags import add
 from ds4ref.console.options import integer, parsed
 from ds4ref.console.tool import add_target, finish, parser, report_notes, rows, target_of
 from ds4ref.errors import DataError, TargetError, UsageError
+from ds4ref.files import locked
 from ds4ref.runs import shards
 from ds4ref.runs.provenance import now
 from ds4ref.targets import Ability, Prompt, Request, Target
@@ -204,6 +205,9 @@ def run(argv: Sequence[str]) -> int:
                 share.finish()
                 finish({"folder": folder, "recorded": 0, "complete": True}, args.json, f"{folder}: nothing to do")
                 return 0
+        path = Path(folder)
+        path.mkdir(parents=True, exist_ok=True)
+        stack.enter_context(locked(path / "lock", f"{folder}: another process is recording into it"))
         vectors = start(folder, target, prompts, max_tokens=args.tokens, top_logprobs=args.top_logprobs,
                         repetitions=args.repeat, system=args.system)  # fmt: skip
         with Progress("recording") as progress:

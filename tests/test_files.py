@@ -98,3 +98,9 @@ def test_on_a_mac_the_disks_own_cache_is_flushed_too(system, fault, expected, mo
     else:
         files.flush_to_disk(7)
         assert calls == expected
+
+
+def test_an_error_without_a_name_names_the_file(tmp_path):
+    with pytest.raises(OSError) as caught, files.atomic_write(tmp_path / "a"):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert caught.value.filename == str(tmp_path / "a") and os.listdir(tmp_path) == []

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..errors import DataError
@@ -58,6 +58,15 @@ def parse_rows(lines: Iterable[str], path: str | os.PathLike[str]) -> Iterator[d
             yield _row(path, reader.line_num, cells, len(names))
     except (UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{path}: not a CSV file: {error}") from None
+
+
+def sample_rows(rows: Sequence[Mapping[str, Any]], source: object) -> None:
+    """Raise DataError unless all ``rows`` have a depth, and speeds that are numbers; ``source`` is named in it."""
+    for number, row in enumerate(rows, 1):
+        for name in _NEEDED:
+            value = row.get(name, None if name == "ctx_tokens" else 0)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= _MOST:
+                raise DataError(f"{source}: row {number}: {name} is {value!r}, not a number one can plot")
 
 
 def _row(path: str | os.PathLike[str], line: int, cells: dict[Any, Any], width: int) -> dict[str, Any]:

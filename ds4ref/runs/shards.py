@@ -13,7 +13,6 @@ and the units; a shard that is repeated continues in its folder, and one that is
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
@@ -25,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import DataError
-from ..files import atomic_write
+from ..files import atomic_write, locked
 
 SCHEMA, FILE = "ds4-shard-v1", "shard.json"
 MOST = 100_000
@@ -134,11 +133,7 @@ def work(
     entry = {"schema": SCHEMA, "tool": tool, "shard": shard.number, "of": shard.count,
              "plan": json.loads(json.dumps(plan, default=str)), "units": list(units), "done": False}  # fmt: skip
     path.mkdir(parents=True, exist_ok=True)
-    with open(path / "lock", "wb") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise DataError(f"{path}: another process works on this shard") from None
+    with locked(path / "lock", f"{path}: another process works on this shard"):
         folder = ShardFolder(path, entry)
         if (path / FILE).exists():
             earlier = _load(path / FILE)

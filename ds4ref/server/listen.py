@@ -118,11 +118,17 @@ class Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Handle signals: the first SIGINT or SIGTERM shuts down gracefully, the second exits at once with code 130."""
+        """Handle signals: the first SIGINT, SIGTERM or SIGHUP shuts down gracefully, the second exits at once with 130.
+
+        A SIGHUP that is ignored, as under nohup, stays ignored.
+        """
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+        numbers = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            numbers.append(signal.SIGHUP)
+        before = {number: signal.signal(number, self.handle_exit) for number in numbers}
         try:
             yield
         finally:
@@ -130,7 +136,7 @@ class Server(uvicorn.Server):
                 signal.signal(number, handler)
 
     def handle_exit(self, sig: int, frame: Any) -> None:
-        """Handle SIGINT or SIGTERM: shut down gracefully, or exit at once if already shutting down."""
+        """Handle a signal: shut down gracefully, or exit at once if already shutting down."""
         if self.should_exit:
             os._exit(130)
         self.end()  # before the log line: a second signal may follow it at once

@@ -193,3 +193,14 @@ def test_other_json_is_refused(store, tmp_path, capsys, text):
     path.write_bytes(text.encode("latin-1"))
     code, out, err = call(capsys, "import", path)
     assert (code, out) == (1, "") and "x.json: not" in err
+
+
+@pytest.mark.parametrize("sample", ['{"prefill_tps": 1.0}', '{"ctx_tokens": "8", "prefill_tps": 1, "gen_tps": 1}'])
+def test_samples_without_their_columns_are_refused(store, csvs, tmp_path, capsys, sample):
+    (tmp_path / "m4_max.json").write_text(f'{{"samples": [{sample}]}}')
+    for argv in (["import", csvs[1]], ["compare", *csvs]):
+        code, out, err = call(capsys, *argv)
+        assert (code, out) == (1, "") and "m4_max.json: row 1: ctx_tokens is" in err
+    run = store.add("bench", {}, [json.loads(sample)], label="odd")
+    code, _, err = call(capsys, "compare", "odd", "before")
+    assert code == 1 and f"run {run}: row 1: ctx_tokens is" in err

@@ -189,6 +189,20 @@ def test_stores_that_are_cut_short_or_damaged_give_one_line(tmp_path):
     one_line(error)
 
 
+@pytest.mark.parametrize(
+    ("column", "cell"),
+    [("runs.label", b"x"), ("runs.created", b"x"), ("runs.facts", b"\xff"), ("runs.facts", 7), ("rows.data", 7),
+     ("rows.data", b"\xff"), ("tags.tag", b"x")],
+)  # fmt: skip
+def test_cells_of_another_type_are_damage_that_check_finds(store, column, cell):
+    table, name = column.split(".")
+    run = store.add("bench", {}, [{"ctx_tokens": 1}], tags=["a"])
+    store._db.execute(f"UPDATE {table} SET {name} = ?", (cell,))
+    for read in (store.check, lambda: store.rows(run)):
+        with pytest.raises(DataError, match="is damaged|BLOB"):
+            read()
+
+
 def test_unreadable_places(tmp_path):
     with pytest.raises(DataError, match="no run store at"):
         Store.open(tmp_path / "absent.sqlite", create=False)

@@ -275,12 +275,12 @@ def test_a_restarted_server_goes_on_from_disk(nano_path, tmp_path):
         {"role": "user", "content": "Hi"},
     ]
     answers = []
-    for _ in range(2):
+    for stop in (signal.SIGTERM, signal.SIGHUP):
         with process(nano_path, *flags) as server:
             body = {"messages": history, "max_tokens": 8, "temperature": 0}
             found = httpx2.post(server.url + CHAT, json=body, trust_env=False, timeout=60).json()
             answers.append((found["usage"]["prompt_tokens_details"]["cached_tokens"], found["choices"][0]["message"]))
-            server.process.send_signal(signal.SIGTERM)
+            server.process.send_signal(stop)
             assert server.ends() == 0
     (cold, said), (cached, again) = answers
     assert cold == 0 and cached > 32 and again == said

@@ -196,6 +196,9 @@ def test_a_failure_in_the_walk_keeps_the_rows_before_it(engines, capsys, tmp_pat
     assert "failed; 1 of 3 rows were measured and saved in r.partial.csv, as run" in err
     assert not (tmp_path / "r.csv").exists() and depths(tmp_path / "r.partial.csv") == ["8"]
     assert json.loads((tmp_path / "r.partial.json").read_text())["status"] == "failed"
+    badgers(16)
+    assert cli.main([*SMALL, "--no-warmup", "-r", "1", "--no-store"]) == 1
+    assert "failed; 1 of 3 rows were measured but not saved" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("reps, rows", [("1", ["8"]), ("3", ["8", "16", "24"])])

@@ -10,6 +10,7 @@ import pytest
 from scipy.stats import entropy
 
 from ds4ref.errors import DataError, TargetError, UsageError
+from ds4ref.files import locked
 from ds4ref.targets import Prompt, Step, Token
 from ds4ref.test_vectors import cli
 from ds4ref.test_vectors.capture import forks, record_missing, spread, start
@@ -134,6 +135,15 @@ def test_an_interrupted_capture_goes_on_with_the_same_parameters(tmp_path) -> No
     assert len(again.asked) == 2 and Vectors.open(folder).manifest.complete
     with pytest.raises(UsageError, match="will not be overwritten"):
         start(folder, again, PROMPTS, **options)
+
+
+def test_a_second_capture_into_the_same_folder_says_so(tmp_path, capsys, monkeypatch):
+    target = Named(GREEDY)
+    monkeypatch.setattr("ds4ref.test_vectors.capture.target_of", lambda *a: target)
+    with locked(tmp_path / "lock", "never said"):
+        assert cli.main(["capture", str(tmp_path), "-n", "2"]) == 1
+    assert "another process is recording into it" in capsys.readouterr().err
+    assert cli.main(["capture", str(tmp_path), "-n", "2"]) == 0
 
 
 @pytest.mark.parametrize(

@@ -219,7 +219,7 @@ class Store:
         self.run(run)
         with explained(self.path):
             lines = self._db.execute("SELECT data FROM rows WHERE run = ? ORDER BY seq", (run,)).fetchall()
-            return [_load(line[0], self.path) for line in lines]
+        return [_load(line[0], self.path) for line in lines]
 
     def check(self) -> None:
         """Read the whole store to verify it; raise DataError naming the first damage."""
@@ -227,6 +227,8 @@ class Store:
             verdict = self._db.execute("PRAGMA integrity_check(1)").fetchone()[0]
             if verdict != "ok":
                 raise DataError(f"run store {self.path} is damaged: {verdict}")
+        for run in self.runs():
+            self.rows(run.id)
 
     # --- files
 
@@ -308,6 +310,9 @@ class Store:
         sql = f"SELECT {_COLUMNS} FROM runs WHERE {condition} ORDER BY id DESC LIMIT {limit:d}"
         with explained(self.path):
             lines = self._db.execute(sql, values).fetchall()
+        for line in lines:
+            if not all(isinstance(cell, str) for cell in line[1:-1]):
+                raise DataError(f"run store {self.path} is damaged: run {line[0]} has a value that is not text")
         return [
             Run(number, uid, kind, created, label, status, _load(facts, self.path), tuple(json.loads(tags)), count)
             for number, uid, kind, created, label, status, facts, tags, count in lines
@@ -343,7 +348,7 @@ def plain(value: Any) -> Any:
 def _load(text: str, path: Path) -> dict[str, Any]:
     try:
         value = json.loads(text)
-    except (ValueError, RecursionError):
+    except (TypeError, ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
         raise DataError(f"run store {path} is damaged: an entry is no JSON object")

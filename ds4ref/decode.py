@@ -189,7 +189,7 @@ class Decoder:
         self.last, inputs = self._recording(starts, counts)
         if incoming is not None:
             inputs.incoming = incoming  # type: ignore[attr-defined]
-        inputs.move_sequences(tokens, starts)
+        inputs.move_sequences(tokens, starts, self.caches)
         with self.model.experts.passing(1):
             self.last.replay()
         if not self.last.outputs:

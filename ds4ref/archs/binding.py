@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 VERIFY_BYTES = 64 << 20
 """Files with at most this many bytes of tensors are scanned for NaN and infinity in all matrices by default."""
 
+VECTORS = ("_ape", "_norm")
+"""Ends of the names of tensors that are no matrices, though they may have two axes."""
+
 
 @dataclass(frozen=True)
 class Slot:
@@ -58,6 +61,8 @@ class Slot:
             return nbytes // shape.n_experts * shape.n_used
         if self.part in ("embedding", "hash"):
             return nbytes // shape.vocab
+        if self.part == "lookup":
+            return nbytes // self.dims[1] * shape.engram_columns
         return nbytes
 
 
@@ -84,7 +89,7 @@ def read_slots(
     source: TensorSource, filled: list[tuple[Slot, TensorInfo]], verify: bool | None = None
 ) -> Iterator[tuple[Slot, TensorInfo, Matrix | np.ndarray]]:
     """Yield every filled slot with its tensor and its weights: matrices as views of the file, vectors and position
-    biases (``*_ape``) as float32 arrays, hash routing tables as int32 arrays.
+    biases (``VECTORS``) as float32 arrays, hash routing tables as int32 arrays.
 
     verify  scan all tensors for NaN and infinity first; None: only if they have at most ``VERIFY_BYTES``
     """
@@ -94,7 +99,7 @@ def read_slots(
     for slot, info in filled:
         if slot.part == "hash":
             yield slot, info, source.raw(info.name).view("<i4").reshape(info.shape)
-        elif len(info.dims) > 1 and not slot.attr.endswith("_ape"):
+        elif len(info.dims) > 1 and not slot.attr.endswith(VECTORS):
             yield slot, info, matrix(source, info)
         else:
             yield slot, info, values(source, info)
@@ -129,11 +134,13 @@ def values(source: TensorSource, info: TensorInfo) -> np.ndarray:
 def placed(weights: Any, ops: Backend, on_host: tuple[str, ...] = ()) -> Any:
     """Return the weights of a model moved to the memory of the backend ``ops``.
 
-    A matrix that is used twice is moved once; arrays named in ``on_host`` are not moved. A backend with its own memory
+    A matrix that is used twice is moved once; weights named in ``on_host`` are not moved. A backend with its own memory
     first gets the total size (``ops.prepare``).
     """
     parts = [weights, *weights.layers]
-    matrices = {id(w): w for part in parts for w in vars(part).values() if isinstance(w, Matrix)}
+    matrices = {
+        id(w): w for part in parts for name, w in vars(part).items() if isinstance(w, Matrix) and name not in on_host
+    }
     if hasattr(ops, "prepare"):
         size = getattr(ops, "placed_bytes", lambda w: w.nbytes)
         sizes = [(size(w), bool(w.experts)) for w in matrices.values()]

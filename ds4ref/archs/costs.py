@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 FLOAT_FORMATS = ("F32", "F16", "BF16", "F8_E4M3", "MXFP4")
 """Storage formats whose matrix inputs stay float instead of being rounded to int8."""
 
+TABLES = ("embedding", "hash", "lookup")
+"""Components of which a token reads single rows and multiplies none."""
+
 
 class Stored(NamedTuple):
     """A tensor of a model file, with what costs depend on: slot, bytes, storage format, number of elements."""
@@ -96,8 +99,8 @@ class Costs:
         return t.slot.part != "indexer" or self.shape.selects(depth)
 
     def _chunk_bytes(self, t: Stored, count: int) -> float:
-        if t.slot.part in ("embedding", "hash"):
-            return count * t.nbytes / self.shape.vocab
+        if t.slot.part in TABLES:
+            return count * t.slot.bytes_per_token(t.nbytes, self.shape)
         if t.slot.part == "experts":
             return t.nbytes * (1 - (1 - self.shape.n_used / self.shape.n_experts) ** count)
         return t.nbytes
@@ -108,7 +111,7 @@ class Costs:
         int8 = f32 = mixed = 0.0
         for t in self._all:
             part, share = t.slot.part, 1.0
-            if part in ("embedding", "hash", "rest") or len(t.slot.dims) < 2 or t.slot.attr.endswith("_ape"):
+            if part in (*TABLES, "rest") or len(t.slot.dims) < 2 or t.slot.attr.endswith("_ape"):
                 continue
             if part == "experts":
                 share = self.shape.n_used / self.shape.n_experts

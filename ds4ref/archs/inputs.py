@@ -63,9 +63,11 @@ class Inputs:
             for array, values in zip(arrays, compute(self), strict=True):
                 fill(array, values)
 
-    def move_sequences(self, tokens: Sequence[Sequence[int]], starts: Sequence[int]) -> None:
-        """Refill the input arrays of a chunk of one or more sequences: for each its tokens, as many as before, and the
-        position of the first one."""
+    def move_sequences(
+        self, tokens: Sequence[Sequence[int]], starts: Sequence[int], caches: Sequence[Any] = ()
+    ) -> None:
+        """Refill the input arrays of a chunk of one or more sequences: for each its tokens, as many as before, the
+        position of the first one, and its cache, for families whose inputs depend on earlier tokens."""
         for member, ids, pos0 in zip(self.members, tokens, starts, strict=len(self.members) > 0):
             member.move(ids, pos0)
         self.move([token for ids in tokens for token in ids], starts[0])

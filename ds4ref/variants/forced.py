@@ -146,7 +146,7 @@ class Pass:
     tensors: Mapping[str, Sequence[str]] | None = None
 
 
-_PASSES = {
+_PASSES: dict[Any, Pass] = {
     Model: Pass(run_layers, "hc_attn_in", "hc_ffn_post"),
     DenseModel: Pass(_dense_layers, "l_in", "l_out", TENSORS),
 }

@@ -35,7 +35,7 @@ def half_layer(c: Chunk, X: np.ndarray) -> np.ndarray:
     o = c.tap("kqv_out", o if joined is None else joined)
     # a cached row is both key and value, so values are rotated, too: undo it with the angles of the query's position
     o = c.tap("kqv_back", ops.rope(o, *tables, inverse=True))
-    return hyper_connections.post(c, "attn", c.steer("attn", _output(c, o)), mixing)
+    return hyper_connections.post(c, "attn", c.steer("attn", output(c, o)), mixing)
 
 
 def _attend(
@@ -90,7 +90,7 @@ def cache_row(c: Chunk, x: np.ndarray, tables: Tables) -> np.ndarray:
     return c.tap("KVcur", c.store(c.kv_rounding(kv)))
 
 
-def _output(c: Chunk, o: np.ndarray) -> np.ndarray:
+def output(c: Chunk, o: np.ndarray) -> np.ndarray:
     """Project the attention output o (T, H, hd) to (T, D) by two matrices: a low-rank one for each group of heads, and
     one for all groups."""
     ops, w = c.ops, c.w

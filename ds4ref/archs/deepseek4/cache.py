@@ -22,7 +22,7 @@ import numpy as np
 
 from ...costs import prefill_chunk
 from ..claims import Claim, Claims, SequenceCache
-from .shape import CSA, PLAIN, ModelShape
+from .shape import CSA, ModelShape
 
 EMPTY_SCORE = np.float32(-1e30)
 """Score that marks an empty row of a compressor's ring buffer: its softmax weight is zero (docs/explanation/model.md
@@ -39,16 +39,21 @@ class Store(Claims):
     """
 
     def __init__(self, shape: ModelShape, ctx: int, ops: Any, half: bool):
-        super().__init__(min((r for r in shape.ratios if r), default=ctx + 1))
+        super().__init__(shape.row_unit or ctx + 1)
         self.shape, self.ctx, self.ops, self.half = shape, ctx, ops, half
         kind = np.float16 if half else np.float32
-        self.comp = [ops.array(ctx // r + 2, shape.head_dim, dtype=kind) if r else None for r in shape.ratios]
-        self.index = [ops.array(ctx // r + 2, shape.index_dim, dtype=kind) if r == CSA else None for r in shape.ratios]
+
+        def rows(name: str) -> list[Any]:
+            widths = [shape.row_widths(layer).get(name) for layer in range(shape.n_layers)]
+            pairs = zip(shape.ratios, widths, strict=True)
+            return [None if width is None else ops.array(ctx // ratio + 2, width, dtype=kind) for ratio, width in pairs]
+
+        self.comp, self.index = rows("attn"), rows("indexer")
 
     def copy(self, pos: int, ctx: int, half: bool) -> Store:
         """Return a separate store for ``ctx`` tokens (float16 rows if ``half``) with the rows of the first ``pos``
         tokens."""
-        fresh = Store(self.shape, ctx, self.ops, half)
+        fresh = type(self)(self.shape, ctx, self.ops, half)
         host, fill = self.ops.host, self.ops.fill
         for mine, theirs in ((self.comp, fresh.comp), (self.index, fresh.index)):
             for ratio, source, target in zip(self.shape.ratios, mine, theirs, strict=True):
@@ -121,6 +126,7 @@ class Cache(SequenceCache):
     tapped: layers whose streams a drafter reads.
     """
 
+    store_kind = Store
     _store: Store
 
     def __init__(self, shape: ModelShape, ctx: int, ops: Any, half: bool = False, tapped: Collection[int] = ()):
@@ -135,15 +141,12 @@ class Cache(SequenceCache):
         rows = max(4 * shape.window, shape.window + prefill_chunk(ops))
         self._raw = [ops.array(rows, shape.head_dim) for _ in shape.ratios]
         self._rings = [self._new_rings(layer) for layer in range(shape.n_layers)]
-        super().__init__(Store(shape, ctx, ops, half))
+        super().__init__(self.store_kind(shape, ctx, ops, half))
 
     def _new_rings(self, layer: int) -> dict[str, Projections]:
-        ratio = self.shape.ratios[layer]
-        widths = {"attn": self.shape.comp_width(layer), "indexer": 2 * self.shape.index_dim}
-        names = () if ratio == PLAIN else ("attn", "indexer") if ratio == CSA else ("attn",)
         rings = {}
-        for name in names:
-            size = self.shape.state_rows(layer) + REACH, widths[name]
+        for name, width in self.shape.ring_widths(layer).items():
+            size = self.shape.state_rows(layer) + REACH, width
             rings[name] = Projections(self.ops.array(*size), self.ops.array(*size))
             self._empty(rings[name])
         return rings
@@ -154,11 +157,11 @@ class Cache(SequenceCache):
         self.ops.fill(ring.score, EMPTY_SCORE)
 
     def _lay_out(self) -> None:
+        comp, index = self._store.comp, self._store.index
         self.layers = [
-            LayerCache(*fields, self._means.get(layer))
-            for layer, fields in enumerate(
-                zip(self._raw, self._store.comp, self._store.index, self._rings, strict=True)
-            )
+            LayerCache(raw, comp[source], index[source], rings, self._means.get(layer))
+            for layer, (raw, rings) in enumerate(zip(self._raw, self._rings, strict=True))
+            for source in [self.shape.rows_from(layer)]
         ]
 
     def buffers(self) -> list[np.ndarray]:
@@ -228,8 +231,8 @@ class Cache(SequenceCache):
 
         These are the projections of the incomplete window and, where windows overlap (ratio 4), of the window before.
         """
-        ratio, ring = self.shape.ratios[layer], self._rings[layer][kind]
-        count = self.pos % ratio + (ratio if ratio == CSA else 0)
+        ring = self._rings[layer][kind]
+        count = self.pos % self.shape.ratios[layer] + self.shape.overlap(layer)
         return Projections(*(self._newest_rows(part, count) for part in ring))
 
     def means(self, start: int) -> tuple[int, np.ndarray]:
@@ -246,9 +249,10 @@ class Cache(SequenceCache):
         if not self._since <= pos <= self.pos:
             return False
         oldest = [(pos - self.shape.window + 1, len(self._raw[0]))]
-        for ratio, rings in zip(self.shape.ratios, self._rings, strict=True):
+        for layer, rings in enumerate(self._rings):
+            ratio = self.shape.ratios[layer]
             for ring in rings.values():
-                oldest.append((pos // ratio * ratio - (ratio if ratio == CSA else 0), len(ring.kv)))
+                oldest.append((pos // ratio * ratio - self.shape.overlap(layer), len(ring.kv)))
         return all(position + length >= self._newest for position, length in oldest)
 
     def snapshot(self) -> CacheSnapshot:
@@ -293,5 +297,5 @@ class Cache(SequenceCache):
         total = sum(ring.nbytes for ring in (*self._raw, *self._means.values()))
         for layer, rings in enumerate(self._rings):
             total += sum(part.nbytes for ring in rings.values() for part in ring)
-            total += sum(self.compressed(layer, kind).nbytes for kind in rings)
+            total += sum(self.compressed(layer, kind).nbytes for kind in self.shape.row_widths(layer))
         return total

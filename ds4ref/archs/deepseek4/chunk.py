@@ -92,7 +92,7 @@ class Chunk(Inputs):
         if hooks is not None:
             hooks.begin(self)
 
-    def at_layer(self, layer: int, w: LayerWeights, *caches: LayerCache) -> None:
+    def at_layer(self, layer: int, w: Any, *caches: LayerCache) -> None:
         """Set the current layer: its number, its weights and its cache for each sequence."""
         self.layer, self.ratio, self.w = layer, self.shape.ratios[layer], w
         if self.members:

@@ -30,41 +30,50 @@ if TYPE_CHECKING:
     from ...residency.resident import ResidentExperts
 
 
-class Model(archs.Model):
-    """The immutable part of a model: shape, weights, ops, numerics. Shared by all sessions."""
+class Base(archs.Model):
+    """What the models of DeepSeek's families share: a pass over chunks, recorded passes, saved sessions.
+
+    A family's ``Model`` has its own ``_layers`` and ``_head``, and the kinds of its chunks and caches.
+    """
+
+    chunk_kind: Any = Chunk
+    cache_kind: Any = Cache
+    on_host: tuple[str, ...] = ()
+    """Weights that stay in the host's memory."""
 
     def __init__(
         self,
-        shape: ModelShape,
-        weights: Weights,
+        shape: Any,
+        weights: Any,
         ops: Any,
         numerics: Numerics,
         advise: bool = False,
         resident: ResidentExperts | None = None,
     ):
-        self.shape, self.weights, self.ops, self.numerics = shape, placed(weights, ops), ops, numerics
+        self.shape, self.ops, self.numerics = shape, ops, numerics
+        self.weights = placed(weights, ops, self.on_host)
         self.experts = ExpertUse(ops, self.weights.layers, shape.n_experts, advise, resident)
         self.rope = {c: RopeTables(shape, c, numerics.rope) for c in (False, True)}
         self.tapped: tuple[int, ...] = ()
         """Layers whose streams a DSpark drafter reads; set before the first session."""
 
-    def cache(self, ctx: int, exact: bool = False) -> Cache:
+    def cache(self, ctx: int, exact: bool = False) -> Any:
         """Return an empty cache for ``ctx`` tokens.
 
         Rows that the numerics mode rounds to float16 are stored as float16. With ``exact`` they are stored as float32,
         which hooks that change the rounding need.
         """
-        return Cache(self.shape, ctx, self.ops, self.numerics.kv_f16 and not exact, self.tapped)
+        return self.cache_kind(self.shape, ctx, self.ops, self.numerics.kv_f16 and not exact, self.tapped)
 
     def forward(
         self,
         ids: np.ndarray,
-        cache: Cache,
+        cache: Any,
         hooks: Hooks | None = None,
         cancel: Callable[[], bool] | None = None,
         incoming: np.ndarray | None = None,
     ) -> np.ndarray:
-        """Run tokens ids (T,) through all layers, advance ``cache`` by T, and return the final streams (T, C, D) for
+        """Run tokens ids (T,) through all layers, advance ``cache`` by T, and return the final streams (T, ...) for
         ``logits``.
 
         hooks: see and may replace named intermediates.
@@ -79,10 +88,77 @@ class Model(archs.Model):
         cache.advance(len(ids))
         return X
 
-    def chunk(self, ids: np.ndarray, cache: Cache, hooks: Hooks | None = None) -> Chunk:
+    def chunk(self, ids: np.ndarray, cache: Any, hooks: Hooks | None = None) -> Any:
         """Make room for tokens ids (T,) in ``cache`` and return them as a chunk at its position."""
         cache.reserve(len(ids))
-        return Chunk(self, ids, cache.pos, plan(self.shape, cache.pos, len(ids)), hooks)
+        return self.chunk_kind(self, ids, cache.pos, self._plan(cache, cache.pos, len(ids)), hooks)
+
+    def _plan(self, cache: Any, pos: int, count: int, lasting: bool = False) -> Any:
+        """Return the plan of a pass of ``count`` tokens at ``pos``; ``lasting``: one that holds for many positions."""
+        raise NotImplementedError
+
+    def _layers(self, c: Any, *caches: Any, cancel: Callable[[], bool] | None = None) -> np.ndarray:
+        """Run a chunk through all layers and return the streams that ``_head`` takes."""
+        raise NotImplementedError
+
+    def _head(self, c: Any, X: np.ndarray) -> np.ndarray:
+        """Compute logits (T, V) from streams."""
+        raise NotImplementedError
+
+    def logits(self, X: np.ndarray, pos0: int = 0, hooks: Hooks | None = None) -> np.ndarray:
+        """Compute logits (T, V) float32, an array of the backend, from the streams X (T, ...) of tokens, the first one
+        at position ``pos0``."""
+        return self._head(self.chunk_kind(self, [0] * len(X), pos0, Plan({}, 0), hooks), X)
+
+    # --- saved sessions
+
+    def save(self, file: Any, tokens: Sequence[int], logits: np.ndarray, cache: Any) -> None:
+        """Write a session (tokens, last logits (V,), cache) in the format of ``payload``."""
+        payload.save(file, self.shape, cache.ctx, tokens, logits, cache)
+
+    def load(self, file: Any, cache: Any) -> tuple[list[int], np.ndarray]:
+        """Read a session into an empty cache and return tokens and logits (V,); raise PayloadError for a bad file."""
+        return payload.load(file, self.shape, cache)
+
+    def saved_bytes(self, tokens: int) -> int:
+        """Return the size of a saved session of ``tokens`` tokens in bytes."""
+        return self.shape.payload_bytes(tokens)
+
+    # --- recorded passes of a few tokens (see ``ds4ref.decode``)
+
+    def plan_rows(self, cache: Any, pos: int, count: int) -> tuple[Any, Hashable]:
+        """Return the plan of a pass of ``count`` tokens at ``pos``, and a key: passes with equal keys can replay the
+        same recording."""
+        rows_plan = self._plan(cache, pos, count, lasting=True)
+        return rows_plan, rows_plan.key
+
+    def record_rows(
+        self, recording: Any, caches: Sequence[Any], counts: Sequence[int], plans: Sequence[Any]
+    ) -> tuple[Any, Any, Inputs]:
+        """Record the ops of a pass of T tokens in all: ``counts`` tokens, planned by ``plans``, for each of ``caches``.
+
+        Return the pass's streams (T, ...), its logits (T, V), None for a model without the output head, and its
+        inputs.
+        """
+        members = [
+            self.chunk_kind(self, blank(count), cache.pos, rows_plan, None, recording)
+            for cache, count, rows_plan in zip(caches, counts, plans, strict=True)
+        ]
+        c = members[0]
+        if len(members) > 1:
+            c = self.chunk_kind(self, blank(sum(counts)), c.pos0, Plan({}, 0), None, recording, members)
+        X = self._layers(c, *caches)
+        return X, None if self.weights.output is None else self._head(c, X), c.leave()
+
+
+class Model(Base):
+    """The immutable part of a model: shape, weights, ops, numerics. Shared by all sessions."""
+
+    shape: ModelShape
+    weights: Weights
+
+    def _plan(self, cache: Any, pos: int, count: int, lasting: bool = False) -> Plan:
+        return plan(self.shape, pos, count, cache.index_rows if lasting else 0)
 
     def _layers(self, c: Chunk, *caches: Cache, cancel: Callable[[], bool] | None = None) -> np.ndarray:
         for layer, w in enumerate(self.weights.layers):
@@ -100,47 +176,5 @@ class Model(archs.Model):
             hyper_connections.keep_mean(c, X)
         return X
 
-    def logits(self, X: np.ndarray, pos0: int = 0, hooks: Hooks | None = None) -> np.ndarray:
-        """Compute logits (T, V) float32, an array of the backend, from the streams X (T, C, D) of tokens, the first one
-        at position ``pos0``."""
-        return head.logits(Chunk(self, [0] * len(X), pos0, Plan({}, 0), hooks), self.weights, X)
-
-    # --- saved sessions
-
-    def save(self, file: Any, tokens: Sequence[int], logits: np.ndarray, cache: Cache) -> None:
-        """Write a session (tokens, last logits (V,), cache) in the format of ``payload``."""
-        payload.save(file, self.shape, cache.ctx, tokens, logits, cache)
-
-    def load(self, file: Any, cache: Cache) -> tuple[list[int], np.ndarray]:
-        """Read a session into an empty cache and return tokens and logits (V,); raise PayloadError for a bad file."""
-        return payload.load(file, self.shape, cache)
-
-    def saved_bytes(self, tokens: int) -> int:
-        """Return the size of a saved session of ``tokens`` tokens in bytes."""
-        return self.shape.payload_bytes(tokens)
-
-    # --- recorded passes of a few tokens (see ``ds4ref.decode``)
-
-    def plan_rows(self, cache: Cache, pos: int, count: int) -> tuple[Plan, Hashable]:
-        """Return the plan of a pass of ``count`` tokens at ``pos``, and a key: passes with equal keys can replay the
-        same recording."""
-        rows_plan = plan(self.shape, pos, count, cache.index_rows)
-        return rows_plan, rows_plan.key
-
-    def record_rows(
-        self, recording: Any, caches: Sequence[Cache], counts: Sequence[int], plans: Sequence[Plan]
-    ) -> tuple[Any, Any, Inputs]:
-        """Record the ops of a pass of T tokens in all: ``counts`` tokens, planned by ``plans``, for each of ``caches``.
-
-        Return the pass's streams (T, C, D), its logits (T, V), None for a model without the output head, and its
-        inputs.
-        """
-        members = [
-            Chunk(self, blank(count), cache.pos, rows_plan, None, recording)
-            for cache, count, rows_plan in zip(caches, counts, plans, strict=True)
-        ]
-        c = members[0]
-        if len(members) > 1:
-            c = Chunk(self, blank(sum(counts)), c.pos0, Plan({}, 0), None, recording, members)
-        X = self._layers(c, *caches)
-        return X, None if self.weights.output is None else head.logits(c, self.weights, X), c.leave()
+    def _head(self, c: Chunk, X: np.ndarray) -> np.ndarray:
+        return head.logits(c, self.weights, X)

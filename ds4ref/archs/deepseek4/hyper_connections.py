@@ -27,6 +27,13 @@ class Mixing(NamedTuple):
 def pre(c: Chunk, half: str, X: np.ndarray) -> tuple[np.ndarray, Mixing]:
     """Return the input of a block before its norm (T, D), a weighted sum of the streams X (T, C, D), and what ``post``
     needs after the block; ``half``: "attn" or "ffn"."""
+    weights, mixing = coefficients(c, half, X)
+    return c.tap(f"hc_{half}_pre", c.ops.hc_reduce(mixing.X, weights)), mixing
+
+
+def coefficients(c: Chunk, half: str, X: np.ndarray) -> tuple[np.ndarray, Mixing]:
+    """Return the weights (T, C) of the streams X (T, C, D) as a block's input, and what ``post`` needs after the
+    block."""
     ops, s, fn = c.ops, c.shape, c.w.mixing(half)
     X = c.tap(f"hc_{half}_in", X)
     mix = c.tap(f"hc_{half}_pre_mixes", ops.hc_mix(X, fn.fn, s.rms_eps))
@@ -34,7 +41,7 @@ def pre(c: Chunk, half: str, X: np.ndarray) -> tuple[np.ndarray, Mixing]:
     weights = c.tap(f"hc_{half}_pre_weights", weights)
     post_weights = c.tap(f"hc_{half}_pre_post_weights", post_weights)
     comb = c.tap(f"hc_{half}_pre_comb", comb)
-    return c.tap(f"hc_{half}_pre", ops.hc_reduce(X, weights)), Mixing(X, post_weights, comb)
+    return weights, Mixing(X, post_weights, comb)
 
 
 def post(c: Chunk, half: str, y: np.ndarray, mixing: Mixing) -> np.ndarray:

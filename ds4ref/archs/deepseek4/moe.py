@@ -19,10 +19,14 @@ def half_layer(c: Chunk, X: np.ndarray) -> np.ndarray:
     ops = c.ops
     h, mixing = hyper_connections.pre(c, "ffn", X)
     x = c.tap("ffn_norm", ops.rms_norm(h, c.w.ffn_norm, c.shape.rms_eps))
+    return hyper_connections.post(c, "ffn", feed_forward(c, x), mixing)
+
+
+def feed_forward(c: Chunk, x: np.ndarray) -> np.ndarray:
+    """Return the sum (T, D) of the chosen experts' and the shared expert's outputs for the FFN input x (T, D)."""
     ids, weights = _route(c, x)
     shared = _shared(c, x)  # before the routed experts, which may still be being read from disk
-    y = c.tap("ffn_out", ops.add(_routed(c, x, ids, weights, shared), shared))
-    return hyper_connections.post(c, "ffn", c.steer("ffn", y), mixing)
+    return c.steer("ffn", c.tap("ffn_out", c.ops.add(_routed(c, x, ids, weights, shared), shared)))
 
 
 def hashed_experts(c: Chunk, layer: int, w: LayerWeights) -> np.ndarray | None:
@@ -39,7 +43,10 @@ def hashed_experts(c: Chunk, layer: int, w: LayerWeights) -> np.ndarray | None:
 def _route(c: Chunk, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the expert ids (T, K) that are chosen for the FFN input x (T, D), and their weights (T, K)."""
     ops, s, w = c.ops, c.shape, c.w
-    logits = c.tap("ffn_moe_logits", ops.linear(x, w.ffn_gate_inp, "float"))
+    logits = ops.linear(x, w.ffn_gate_inp, "float")
+    if s.gate_temp != 1:
+        logits = ops.scale(logits, 1 / s.gate_temp)
+    logits = c.tap("ffn_moe_logits", logits)
     hashed = hashed_experts(c, c.layer, w)
     bias = w.exp_probs_b if hashed is None else None
     probs, ids, weights = ops.route(logits, bias, hashed, s.n_used, s.route_scale, c.numerics.route_floor)

@@ -16,9 +16,8 @@ import numpy as np
 from ...errors import PayloadError, PayloadMismatch
 from ..saved import File, Reader, check_finite, reading, writing
 from .cache import EMPTY_SCORE, Cache, Projections
-from .shape import CSA, ModelShape
+from .shape import ModelShape
 
-MAGIC = 0x34565344
 VERSION = 1
 PREFILL_CAP = 2048
 HEADER_WORDS = 13
@@ -29,7 +28,7 @@ def header(shape: ModelShape, ctx: int, tokens: int) -> np.ndarray:
     window = max(1, min(shape.window, ctx))
     return np.array(
         [
-            MAGIC, VERSION, ctx, min(ctx, PREFILL_CAP), window, window, ctx // CSA + 2, tokens,
+            shape.payload_magic, VERSION, ctx, min(ctx, PREFILL_CAP), window, window, shape.cache_rows(ctx)[1], tokens,
             shape.n_layers, shape.head_dim, shape.index_dim, shape.vocab, min(tokens, window),
         ],
         "<u4",
@@ -38,25 +37,26 @@ def header(shape: ModelShape, ctx: int, tokens: int) -> np.ndarray:
 
 def _counts(shape: ModelShape, tokens: int) -> tuple[list[int], list[int]]:
     """Return, for each layer, the numbers of compressed rows and of indexer rows after ``tokens`` tokens."""
-    comp = [tokens // r if r else 0 for r in shape.ratios]
-    index = [tokens // r if r == CSA else 0 for r in shape.ratios]
+    comp, index = (
+        [tokens // r if kind in shape.row_widths(layer) else 0 for layer, r in enumerate(shape.ratios)]
+        for kind in ("attn", "indexer")
+    )
     return comp, index
 
 
 def _kinds(shape: ModelShape, layer: int) -> tuple[tuple[str, str, int, int], ...]:
-    """Return a layer's compressors in file order, each as (kind, name in errors, row width, projection width)."""
-    attn = "attn", "compressor", shape.head_dim, shape.comp_width(layer)
-    indexer = "indexer", "indexer", shape.index_dim, 2 * shape.index_dim
-    ratio = shape.ratios[layer]
-    return () if not ratio else (attn, indexer) if ratio == CSA else (attn,)
+    """Return the kinds of compressed rows that a layer makes, in file order, each as (kind, name in errors, row width,
+    width of the projections that it keeps, 0 if none)."""
+    names, rings = {"attn": "compressor", "indexer": "indexer"}, shape.ring_widths(layer)
+    return tuple((kind, names[kind], width, rings.get(kind, 0)) for kind, width in shape.row_widths(layer).items())
 
 
-def _occupied(ratio: int, pos: int) -> slice:
+def _occupied(shape: ModelShape, layer: int, pos: int) -> slice:
     """Return which slots of a compressor's saved state hold tokens, when the sequence is at position ``pos``.
 
-    For ratio 4 (overlapping windows) the previous window comes first, then the current one; else only the latter.
+    Where windows overlap the previous window comes first, then the current one; else only the latter.
     """
-    first = ratio if ratio == CSA else 0
+    ratio, first = shape.ratios[layer], shape.overlap(layer)
     return slice(first - (first if pos >= ratio else 0), first + pos % ratio)
 
 
@@ -64,7 +64,7 @@ def _slots(shape: ModelShape, layer: int, kind: str, cache: Cache) -> tuple[np.n
     """Return a compressor's state as it is saved: values and scores, (slots, width) each; empty slots hold 0 and
     -1e30."""
     rows = cache.waiting(layer, kind)
-    at, size = _occupied(shape.ratios[layer], cache.pos), (shape.state_rows(layer), rows.kv.shape[1])
+    at, size = _occupied(shape, layer, cache.pos), (shape.state_rows(layer), rows.kv.shape[1])
     kv, score = np.zeros(size, np.float32), np.full(size, EMPTY_SCORE)
     kv[at], score[at] = rows
     return kv, score
@@ -74,9 +74,10 @@ def _sections(shape: ModelShape, cache: Cache) -> Iterator[np.ndarray]:
     """Yield, in file order, the float arrays that follow the row counts."""
     for layer in range(shape.n_layers):
         yield cache.raw_rows(layer)
-        for kind, *_ in _kinds(shape, layer):
+        for kind, *_, projection in _kinds(shape, layer):
             yield cache.compressed(layer, kind)
-            yield from _slots(shape, layer, kind, cache)
+            if projection:
+                yield from _slots(shape, layer, kind, cache)
 
 
 def save(file: File, shape: ModelShape, ctx: int, tokens: Sequence[int], logits: np.ndarray, cache: Cache) -> None:
@@ -118,11 +119,13 @@ def _read(reader: Reader, shape: ModelShape, cache: Cache) -> tuple[list[int], n
         for kind, name, width, projection in _kinds(shape, layer):
             rows = reader.finite(f"{name} rows of layer {layer}", (n // ratio, width))
             cache.put_compressed(layer, kind, rows)
+            if not projection:
+                continue
             slots = shape.state_rows(layer), projection
             kv = reader.finite(f"{name} values of layer {layer}", slots)
             score = _scores(reader, f"{name} scores of layer {layer}", slots)
             # ignore slots of tokens still to come: their contents depend on the program that wrote the file
-            at = _occupied(ratio, n)
+            at = _occupied(shape, layer, n)
             projections[kind] = Projections(kv[at], score[at])
         cache.put(layer, raw, projections)
     reader.end()

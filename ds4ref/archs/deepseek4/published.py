@@ -163,7 +163,7 @@ def metadata(config: Config, checkpoint: Checkpoint) -> list[MetadataEntry]:
         (PREFIX + "expert_gating_func", "u32", SQRT_SOFTPLUS),  # llama.cpp's
         (PREFIX + "context_length", "u32", config.integer("max_position_embeddings", 1 << 20)),
         ("general.quantization_version", "u32", 2),
-        *_rope(config),
+        *((PREFIX + key, kind, value) for key, kind, value in rope(config)),
     ]
     if checkpoint.has(TOKENIZER):
         read = cache(lambda: vocabulary(checkpoint))
@@ -255,8 +255,9 @@ def _ratios(config: Config, layers: int) -> list[int]:
     return first
 
 
-def _rope(config: Config) -> Iterator[MetadataEntry]:
-    """Yield the RoPE bases of layers without and with compression, and the YaRN parameters of the latter.
+def rope(config: Config) -> Iterator[MetadataEntry]:
+    """Yield the RoPE bases of layers without and with compression, and the YaRN parameters of the latter; their keys
+    lack the family's prefix.
 
     Hugging Face nests them in ``rope_parameters``; DeepSeek's config.json has flat keys. YaRN's factor of cos and sin
     is 1 in this model; the nested form must state it, because its default is another.
@@ -283,14 +284,14 @@ def _rope(config: Config) -> Iterator[MetadataEntry]:
         raise scaling.fail("attention_factor", "is missing, only 1 is computed here and YaRN's own is another")
     if stretched and scaling.number("attention_factor", 1.0) != 1:
         raise scaling.fail("attention_factor", f"is {scaling.number('attention_factor'):g}, only 1 is computed here")
-    yield PREFIX + "rope.freq_base", "f64", theta.number("rope_theta")
-    yield PREFIX + "attention.compress_rope_freq_base", "f64", compressed.number(key)
-    yield PREFIX + "rope.scaling.type", "string", "yarn"
-    yield PREFIX + "rope.scaling.factor", "f64", scaling.number("factor") if stretched else 1.0
-    yield PREFIX + "rope.scaling.yarn_beta_fast", "f64", scaling.number("beta_fast", 32.0) if stretched else 32.0
-    yield PREFIX + "rope.scaling.yarn_beta_slow", "f64", scaling.number("beta_slow", 1.0) if stretched else 1.0
+    yield "rope.freq_base", "f64", theta.number("rope_theta")
+    yield "attention.compress_rope_freq_base", "f64", compressed.number(key)
+    yield "rope.scaling.type", "string", "yarn"
+    yield "rope.scaling.factor", "f64", scaling.number("factor") if stretched else 1.0
+    yield "rope.scaling.yarn_beta_fast", "f64", scaling.number("beta_fast", 32.0) if stretched else 32.0
+    yield "rope.scaling.yarn_beta_slow", "f64", scaling.number("beta_slow", 1.0) if stretched else 1.0
     original = scaling.integer("original_max_position_embeddings") if stretched else longest
-    yield PREFIX + "rope.scaling.original_context_length", "u32", original
+    yield "rope.scaling.original_context_length", "u32", original
 
 
 def parts(config: Config, checkpoint: Checkpoint) -> list[TensorParts]:
@@ -300,7 +301,7 @@ def parts(config: Config, checkpoint: Checkpoint) -> list[TensorParts]:
     tensors = checkpoint.tensors
     tensor_parts = [TensorParts(ours, (theirs,)) for ours, theirs in MODEL_NAMES.items() if theirs in tensors]
     for layer in range(layers):
-        tensor_parts += _block(config, checkpoint, f"blk.{layer}.", f"layers.{layer}.", LAYER_NAMES)
+        tensor_parts += block(config, checkpoint, f"blk.{layer}.", f"layers.{layer}.", LAYER_NAMES)
     return tensor_parts
 
 
@@ -324,16 +325,16 @@ def mtp_parts(config: Config, checkpoint: Checkpoint) -> list[TensorParts]:
     check_drafter(checkpoint.path, checkpoint.tensors)
     if is_dspark(checkpoint.tensors):
         stages = sorted({name.split(".")[1] for name in checkpoint.tensors if name.startswith("mtp.")}, key=int)
-        blocks = [_block(config, checkpoint, f"mtp.{i}.", f"mtp.{i}.", DSPARK_NAMES) for i in stages]
+        blocks = [block(config, checkpoint, f"mtp.{i}.", f"mtp.{i}.", DSPARK_NAMES) for i in stages]
         return [part for block in blocks for part in block]
     needed = (*MTP_NAMES.values(), *(f"ffn.experts.0.{name}.weight" for name in EXPERT_NAMES.values()))
     lost = next((MTP + name for name in needed if MTP + name not in checkpoint.tensors), None)
     if lost is not None:
         raise ModelFileError(checkpoint.path, f"tensor {lost!r} is missing, others of its block are not")
-    return list(_block(config, checkpoint, MTP, MTP, MTP_NAMES))
+    return list(block(config, checkpoint, MTP, MTP, MTP_NAMES))
 
 
-def _block(
+def block(
     config: Config, checkpoint: Checkpoint, ours: str, theirs: str, names: Mapping[str, str]
 ) -> Iterator[TensorParts]:
     """Yield how each tensor of one layer is made of the checkpoint's tensors.

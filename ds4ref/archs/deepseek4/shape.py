@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...weights.accounting import Account, inert
 from ...weights.inert import METADATA
@@ -102,6 +102,11 @@ _U32, _FLOAT_TYPES = ("u32",), ("f32", "f64", "u32", "i32")
 class ModelShape:
     """All dimensions and constants of a model; ``KEYS`` names the metadata key of each field. ``ratios`` and
     ``swiglu_limit`` have one entry per layer."""
+
+    payload_magic: ClassVar[int] = 0x34565344
+    """First word of saved sessions: "DSV4"."""
+    gate_temp: ClassVar[float] = 1.0
+    """Temperature of the router's logits."""
 
     n_layers: int
     dim: int
@@ -229,6 +234,32 @@ class ModelShape:
         """Return the number of values that a hyper-connection computes per token: C pre weights, C post weights and a
         C x C matrix, for C streams (model.md 3)."""
         return 2 * self.hc + self.hc * self.hc
+
+    # --- caches: which layers make compressed rows, how wide, and what they keep until a row is complete
+
+    @property
+    def row_unit(self) -> int:
+        """Return the smallest number of tokens per compressed row, 0 if there are none."""
+        return min((ratio for ratio in self.ratios if ratio), default=0)
+
+    def row_widths(self, layer: int) -> dict[str, int]:
+        """Return the width of each kind of compressed row that a layer makes: "attn" and, for ratio 4, "indexer"."""
+        widths = {"attn": self.head_dim, "indexer": self.index_dim}
+        return {kind: widths[kind] for kind in self.ring_widths(layer)}
+
+    def ring_widths(self, layer: int) -> dict[str, int]:
+        """Return the width of each compressor's projection of a token, which is kept until its row is complete."""
+        widths = {"attn": self.comp_width(layer)} if self.ratios[layer] else {}
+        return widths | ({"indexer": 2 * self.index_dim} if self.ratios[layer] == CSA else {})
+
+    def rows_from(self, layer: int) -> int:
+        """Return the layer whose compressed rows a layer reads: its own."""
+        return layer
+
+    def overlap(self, layer: int) -> int:
+        """Return how many tokens before its own window a compressed row pools: a window of ratio 4 overlaps the one
+        before."""
+        return CSA if self.ratios[layer] == CSA else 0
 
     def comp_width(self, layer: int) -> int:
         """Return the width of the projection of a layer's attention compressor (model.md 6): twice head_dim for ratio

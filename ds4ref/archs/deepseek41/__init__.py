@@ -1,0 +1,33 @@
+"""DeepSeek V4.1 (text). The forward pass in reading order:
+
+shape, hashing, chunk, engram, compressor, indexer, attention, forward.
+
+What V4 computes alike is in ``archs.deepseek4``: rope, hyper-connections, experts, chunk and cache. Three things are
+new: lookup tables by hashed n-grams (Engram), hyper-connections whose input weights are those of the half layer
+before, and four layers that compress rows for all others. ``tensors`` and ``weights`` bind a model's tensors,
+``published`` reads DeepSeek's folder.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .. import Arch
+from .shape import ModelShape
+
+if TYPE_CHECKING:
+    from ...weights.source import TensorSource
+
+
+class DeepSeek41(Arch):
+    """The DeepSeek V4.1 family."""
+
+    package = "deepseek41"
+
+    def read_shape(self, source: TensorSource, strict: bool = False) -> ModelShape:
+        """Return the dimensions of a model file; with ``strict``, raise ShapeError unless they are those of V4.1
+        Flash."""
+        return ModelShape.from_metadata(source, strict)
+
+
+ARCH = DeepSeek41()

@@ -1,0 +1,129 @@
+"""Binds a model's tensors to the weights of the forward pass: checks every tensor, and copies nothing large.
+
+Engram's tables stay in the mapped file, on any backend: a token reads a few rows of them (``hashing.Lookup``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from ds4ref.kernels.formats import Matrix
+
+from ...weights.accounting import Account, inert, settle_tensors
+from ..binding import Slot, fields_of, read_slots
+from ..deepseek4.weights import MixingWeights, fill_checked
+from ..keys import check
+from .hashing import Hashing
+from .shape import ARCHITECTURE
+from .tensors import READERS, slots
+
+if TYPE_CHECKING:
+    from ...weights.source import TensorInfo, TensorSource
+    from .shape import ModelShape
+
+__all__ = ["READERS", "LayerWeights", "Weights", "bind", "check_tensors", "slots"]
+
+ON_HOST = ("engram_embd",)
+"""Weights that are never moved to a backend's memory."""
+
+INERT_TENSORS = (
+    inert("the drafter is a model of its own", "mtp.*"),
+    inert("images are not read", "blk.*.exp_probs_b_vl.bias"),
+)
+"""Tensors that a GGUF file may contain but the model does not use, with the reasons."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerWeights:
+    """Weights of one layer, named as in the file. Vectors are float32 arrays; a tensor that the layer does not have is
+    None."""
+
+    ffn_gate_tid2eid: ClassVar[None] = None
+    """No layer of this family chooses experts by token id (``archs.deepseek4.moe``)."""
+
+    hc_attn_fn: Matrix
+    hc_attn_scale: np.ndarray  # (3,)
+    hc_attn_base: np.ndarray  # (mix,)
+    attn_norm: np.ndarray  # (dim,)
+    attn_q_a: Matrix
+    attn_q_a_norm: np.ndarray  # (q_rank,)
+    attn_q_b: Matrix
+    attn_kv: Matrix
+    attn_kv_a_norm: np.ndarray  # (head_dim,)
+    attn_sinks: np.ndarray  # (heads,)
+    attn_output_a: Matrix
+    attn_output_b: Matrix
+    hc_ffn_fn: Matrix
+    hc_ffn_scale: np.ndarray  # (3,)
+    hc_ffn_base: np.ndarray  # (mix,)
+    ffn_norm: np.ndarray  # (dim,)
+    ffn_gate_inp: Matrix
+    exp_probs_b: np.ndarray  # (experts,)
+    ffn_gate_exps: Matrix
+    ffn_up_exps: Matrix
+    ffn_down_exps: Matrix
+    ffn_gate_shexp: Matrix
+    ffn_up_shexp: Matrix
+    ffn_down_shexp: Matrix
+    # kv sources
+    attn_compressor_kv: Matrix | None
+    attn_compressor_gate: Matrix | None  # ratio 2
+    attn_compressor_norm: np.ndarray | None  # (head_dim,)
+    indexer_attn_k: Matrix | None
+    indexer_k_norm: np.ndarray | None  # (index_dim,)
+    # index sources
+    indexer_attn_q_b: Matrix | None
+    indexer_proj: Matrix | None
+    # layers with Engram
+    engram_embd: Matrix | None
+    engram_kv: Matrix | None
+    engram_gate: np.ndarray | None  # (hc, dim): the product of q and k weights
+
+    def mixing(self, half: str) -> MixingWeights:
+        """Return the weights of the hyper-connection around attention or FFN (``half``: "attn" or "ffn")."""
+        return MixingWeights(*(getattr(self, f"hc_{half}_{name}") for name in MixingWeights._fields))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weights:
+    """Weights of a model; ``hashing``: what Engram's hash is made of, None without Engram."""
+
+    token_embd: Matrix
+    output_norm: np.ndarray  # (dim,)
+    output: Matrix
+    hashing: Hashing | None
+    layers: list[LayerWeights]
+
+
+def check_tensors(source: TensorSource, shape: ModelShape) -> list[tuple[Slot, TensorInfo]]:
+    """Return every slot with its tensor; raise ShapeError naming the first tensors that are missing, wrong or
+    unknown."""
+    filled, problems = fill_checked(source, slots(shape))
+    problems += account(source, shape).problems()
+    check(source, problems)
+    return filled
+
+
+def account(source: TensorSource, shape: ModelShape) -> Account:
+    """Return which tensors of the file are used, have no effect or are refused."""
+    return settle_tensors(source.tensors, {slot.name for slot in slots(shape)}, INERT_TENSORS, ARCHITECTURE)
+
+
+def bind(source: TensorSource, shape: ModelShape, verify: bool | None = None) -> Weights:
+    """Return the weights of ``source``, as views if the source is memory-mapped.
+
+    verify  scan all matrices for NaN and infinite scales; None: only if the tensors have at most ``VERIFY_BYTES``.
+    Raise ShapeError for a tensor that does not fit ``shape``, ModelFileError for NaN or infinity, or if the arrays of
+    Engram's hash do not fit.
+    """
+    model: dict[str, Any] = {"hashing": Hashing.read(source, shape) if shape.engram_layers else None}
+    fields: list[dict[str, Any]] = [{} for _ in range(shape.n_layers)]
+    for slot, _, value in read_slots(source, check_tensors(source, shape), verify):
+        (model if slot.layer is None else fields[slot.layer])[slot.attr] = value
+    for some in fields:
+        if "engram_embd" in some:
+            some["engram_gate"] = some["engram_q_norm"] * some["engram_k_norm"]
+    return Weights(**model, layers=[fields_of(LayerWeights, some) for some in fields])

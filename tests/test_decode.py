@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -136,6 +137,21 @@ def test_prompts_of_any_length_share_recordings(nano_path: str, monkeypatch: pyt
             for token in ids[:6]:
                 step(fast, slow, token)
             assert fast.prepare(range(length, length + 6)) == 0
+
+
+def test_a_replayed_token_takes_next_to_no_memory(nano_path: str) -> None:
+    with Engine.open(nano_path, numerics="ds4") as engine:
+        session, ids = engine.session(600), tokens(engine, 364)
+        session.sync(ids[:300])
+        session.prepare(range(300, 364))
+        tracemalloc.start()
+        try:
+            for token in ids[300:]:
+                session.append(token)
+            now, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert now < 200_000 and peak < 250_000, "of 64 tokens"
 
 
 @pytest.mark.parametrize("engine", sampled(MODES, ["ds4"]), indirect=True)

@@ -176,6 +176,43 @@ def test_against_the_plain_transcription(logits, temperature, top_k, top_p, min_
     assert sampler.rng.state == rng.state  # one number per draw, none when greedy or without a choice to make
 
 
+class Coin:
+    """A generator that gives one number."""
+
+    def __init__(self, value):
+        self.uniform = lambda: np.float32(value)
+
+
+FULL, RANKED = {"min_p": 0}, {"min_p": 0, "top_k": 5000}
+
+
+@pytest.mark.parametrize("settings", [FULL, RANKED])
+def test_the_ends_of_the_range_of_draws(settings):
+    """A share of 0 is the first token that has a chance; of a share just below 1 rounding leaves a rest, which is the
+    most likely token's or, by rank, the last one's. Of more candidates than 1,024 the first count."""
+    values = np.random.default_rng(2).integers(-8, 1, 40) / 4
+    logits, sampler = f32(-300, *values, -300), Sampler(seed=1, **settings)
+    first, last = int(values.argmax()) + 1, int(np.flatnonzero(values == values.min())[-1]) + 1
+    sampler.rng = Coin(0)
+    assert sampler.pick(logits) == (1 if settings is FULL else first)
+    sampler.rng = Coin(1 - 2**-24)
+    assert sampler.pick(logits) == (first if settings is FULL else last)
+    assert sampler.pick(f32(-300, 2, *[1.0] * 3000)) == (1 if settings is FULL else 1024)
+
+
+def test_frequencies_are_the_probabilities():
+    """By chi-square of three degrees of freedom, which is above 31 once in a million times."""
+    wanted = {1.0: [0.1171, 0.0158, 0.0021, 0.8650], 0.5: [0.0180, 0.0003, 6e-6, 0.9817],
+              2.0: [0.2369, 0.0871, 0.0321, 0.6439]}  # fmt: skip
+    for temperature, probs in wanted.items():
+        for settings in (FULL, RANKED):
+            counts = np.bincount(
+                draws(6000, f32(3, 1, -1, 5), temperature=temperature, seed=5, **settings), minlength=4
+            )
+            expected = 6000 * np.array(probs)
+            assert (np.square(counts - expected) / np.maximum(expected, 1)).sum() < 31
+
+
 # --- odd settings
 
 

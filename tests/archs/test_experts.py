@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ds4ref.archs.deepseek4.hooks import Recorder
 from ds4ref.engine import Engine
 from ds4ref.errors import DataError
 from ds4ref.kernels.cpu import CPU
@@ -33,6 +34,23 @@ def test_every_choice_is_counted_in_prefill_and_decode(backend: str) -> None:
         table = engine.model.weights.layers[0].ffn_gate_tid2eid
         assert table is not None
         assert (counts[0] == np.bincount(table[5:12].ravel(), minlength=engine.shape.n_experts)).all()
+
+
+def test_routing_weights_come_before_the_down_projection() -> None:
+    """To the bit, as Q8_K rounds a row of any size to the same codes: weighed outputs differ by float noise alone."""
+    with Engine.open(random_path(), backend="reference", numerics="ds4") as engine:
+        session, seen, layer = engine.session(64), Recorder(), 3
+        session.hooks = seen
+        session.extend([5, 6, 7])
+        ops, w = engine.model.ops, engine.model.weights.layers[layer]
+        gate, up, ids, weights = (seen[f"ffn_moe_{name}", layer] for name in ("gate", "up", "topk", "weights_scaled"))
+        limit, one = engine.shape.swiglu_limit[layer], np.ones_like(weights)
+        before, plain = (ops.swiglu(gate, up, limit, factor) for factor in (weights, one))
+        np.testing.assert_array_equal(ops.expert_sum(before, ids, w.ffn_down_exps, "q8k"), seen["ffn_moe_out", layer])
+        parts = [ops.expert_sum(plain[:, [k]], ids[:, [k]], w.ffn_down_exps, "q8k") for k in range(ids.shape[1])]
+        after = sum(weights[:, [k]] * part for k, part in enumerate(parts))
+        np.testing.assert_allclose(after, seen["ffn_moe_out", layer], rtol=1e-3, atol=1e-6)
+        assert not np.array_equal(after, seen["ffn_moe_out", layer])
 
 
 def test_summary_names_the_hottest() -> None:

@@ -11,7 +11,9 @@ import pytest
 from scipy.special import log_softmax
 
 from ds4ref.cli import dump
+from ds4ref.cli.ds4 import main
 from ds4ref.cli.dump import escape
+from ds4ref.weights.gguf import GGUFFile
 from tests.cli.fake import VOCAB, FakeSession, byte_tokenizer, row_logits
 
 TOK = byte_tokenizer()
@@ -20,6 +22,20 @@ TOK = byte_tokenizer()
 def ids_file(tmp_path, ids) -> str:
     (tmp_path / "ids.json").write_text(json.dumps(list(ids)))
     return str(tmp_path / "ids.json")
+
+
+# --- --dump-tokens
+
+
+def test_tokens_are_listed_without_reading_weights(capsys, monkeypatch, nano_path):
+    def raw(*arguments):
+        raise AssertionError("weights were read")
+
+    monkeypatch.setattr(GGUFFile, "raw", raw)
+    assert main(["-m", str(nano_path), "--dump-tokens", "-p", "a<think>b"]) == 0
+    ids, *pieces = capsys.readouterr().out.splitlines()
+    assert json.loads(ids) == [int(line.split()[0]) for line in pieces]
+    assert [line.split()[1] for line in pieces] == ["a", "<think>", "b"]
 
 
 # --- --dump-logits

@@ -67,6 +67,36 @@ def test_the_sink_joins_the_denominator_only(ops):
     np.testing.assert_allclose(attend(ops, q, rows, -1e30), rows.mean(axis=0), rtol=1e-5, atol=1e-6)
 
 
+def test_more_rows_than_a_buffer_of_scores_holds(ops):
+    """9,000 of them, where a fixed one ended at 8,192: each has its share."""
+    q, rows, scale = normal(1, 64), normal(2, 9000, 64), 0.125
+    scores = rows.astype(np.float64) @ q * scale
+    weights = np.exp(scores - scores.max())
+    out = attend(ops, q, np.zeros((0, 64), np.float32), -1e30, rows, len(rows), scale=scale)
+    np.testing.assert_allclose(out, weights @ rows / weights.sum(), rtol=2e-5, atol=2e-6)
+
+
+def test_the_order_of_selected_rows_does_not_matter(ops):
+    q, rows = normal(1, 64), normal(2, 700, 64)
+    chosen = np.random.default_rng(3).permutation(700)[None, :512].astype(np.int32)
+    drawn, sorted_ = (
+        attend(ops, q, normal(4, 3, 64), 0.5, rows, 700, selected, 0.125) for selected in (chosen, np.sort(chosen))
+    )
+    np.testing.assert_allclose(drawn, sorted_, rtol=1e-5, atol=1e-6)
+
+
+# ---- norms ----
+
+
+def test_a_norm_of_many_values_is_that_of_float64(ops):
+    """Ones, of which a sum in float32 loses every further one beside the large first; eps is under the root."""
+    x = np.ones((1, 16384), np.float32)
+    x[0, 0] = 2.0**13  # its square is 2^26: 1 is less than half a unit of the sum
+    for eps in (1e-6, 100.0):
+        want = x / np.sqrt(np.mean(np.square(x, dtype=np.float64)) + eps)
+        np.testing.assert_allclose(ops.rms_norm(x, None, eps), want, rtol=1e-6)
+
+
 # ---- nonlinearities ----
 
 

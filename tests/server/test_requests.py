@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ds4ref.server.api import Refused
 from ds4ref.server.apis import fields
 from ds4ref.server.apis.requests import BUDGETS, REQUESTS
-from ds4ref.server.refusals import document
+from ds4ref.server.refusals import document, overflow
 from ds4ref.server.turn import Choice, Sampling
 from ds4ref.text.chat import Message
 from ds4ref.text.protocol import ASSISTANT, EOS, USER
@@ -439,6 +439,13 @@ def test_errors_have_the_shape_of_their_api():
         assert document(error) == f'{{"error":{{"message":"a \\"b\\"","type":"{openai}","code":"c"}}}}\n'.encode()
         found = json.loads(document(error, "messages"))
         assert found == {"type": "error", "error": {"message": 'a "b"', "type": anthropic, "code": "c"}}
+
+
+def test_a_prompt_too_long_names_the_field_of_its_api():
+    """Anthropic's errors have none: its words are those that clients look for."""
+    named = {api: overflow(api, 16, 15).extra.get("param") for api in REQUESTS}
+    assert named == {"chat": "messages", "completions": "prompt", "messages": None, "responses": "input"}
+    assert "prompt is too long: 16 tokens > 15 maximum" in str(overflow("messages", 16, 15))
 
 
 # --- whatever comes

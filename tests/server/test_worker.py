@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from ds4ref.errors import BackendError
 from ds4ref.server.turn import Failed, Prefill, Queued, Sampling, Turn
-from ds4ref.server.worker import Stream
+from ds4ref.server.worker import Stream, _guide_of
 from ds4ref.targets.answer import Delta, Finish, Usage
 from ds4ref.text.chat import Message
 from ds4ref.text.protocol import ASSISTANT, BOS, USER
@@ -85,6 +86,19 @@ def test_a_panic_in_the_steps_of_an_answer_ends_that_one_alone(worker):
     stream = Stream(SimpleNamespace(listen=events.append), None, steps())
     assert worker._slice(stream, 0.0) and not worker._slice(stream, 0.0)
     assert events == [Failed("engine", "internal error")]
+
+
+def test_markup_of_calls_is_greedy_and_what_they_say_is_drawn():
+    """Of the state of the reader, token by token: which state is which is the parser's test."""
+    turn, generation = SimpleNamespace(callable=("bash",), max_thinking=None), SimpleNamespace(thinking=False)
+    reader, logits = SimpleNamespace(greedy=True), np.float32([0, 2, 1])
+    guide = _guide_of(None, turn, reader, think_close=0)
+    assert guide(generation, logits) == 1
+    generation.thinking = True
+    assert guide(generation, logits) is None
+    generation.thinking = reader.greedy = False
+    assert guide(generation, logits) is None
+    assert _guide_of(None, SimpleNamespace(callable=(), max_thinking=None), reader, think_close=0) is None
 
 
 # --- control tokens that a model generates are no text in any API, wherever in an answer they come

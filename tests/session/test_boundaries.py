@@ -17,7 +17,7 @@ def anchor(ids: str, least: int) -> int:
 
 def test_kv_cache_store_len_uses_configured_boundary() -> None:
     """server check 78; ds4 KV 7.2."""
-    default = {11011: 10240, 1695: 1695, 2079: 2079, 2080: 2048, 4128: 4096, 30000: 28672}
+    default = {11011: 10240, 10000: 8192, 545: 545, 1695: 1695, 2079: 2079, 2080: 2048, 4128: 4096, 30000: 28672}
     assert {n: Policy().stable(n) for n in default} == default
     assert Policy(trim=0, align=1000).stable(3500) == 3000
     assert Policy(trim=0, align=0).stable(3500) == 3500

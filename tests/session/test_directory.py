@@ -134,6 +134,19 @@ def test_kv_cache_eviction_score_decays_stale_hits() -> None:
     assert score(10, 2048, 1000, 0, 0, NOW) == 2048 / 1000, "no time known: hits count for nothing"
 
 
+def test_what_was_popular_yesterday_goes_before_what_is_used_now(folder: Directory) -> None:
+    """A hundred hits are worth 6.25 after a day, less than a hundredth is none; of equals the longest unused goes."""
+    assert score(100, 1000, 1000, NOW - 24 * HOUR, 0, NOW) == 7.25
+    assert score(10, 1000, 1000, NOW - 59 * HOUR, 0, NOW) > 1 == score(10, 1000, 1000, NOW - 60 * HOUR, 0, NOW)
+    stale, fresh = put(folder, b"stale", hits=100, used=NOW - 24 * HOUR), put(folder, b"fresh", hits=7)
+    newer, older = (put(folder, text, hits=0, used=NOW - age) for text, age in ((b"newer", 5), (b"older", 50)))
+    gone = []
+    while len(names(folder)) > 1:
+        folder.budget = weigh(folder) - 1
+        gone += folder.make_room()
+    assert gone == [older, newer, stale] and names(folder) == {fresh}
+
+
 def test_kv_cache_file_size_must_fit_budget() -> None:
     """server check 83; ds4 KV 9: file and a hundredth of it."""
     text, payload = b"t" * 100, 930

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from typing import Any
 
@@ -142,6 +143,12 @@ def test_a_drafter_hears_what_becomes_of_the_sequence(engine: Engine, prompts: l
     session.append(best[6])
     session.sync(prompts[1])
     assert told.cut == [len(prompts[0]) + 6, 0]
+    file = io.BytesIO()
+    session.save(file)
+    assert len(file.getvalue()) == engine.shape.payload_bytes(session.pos), "nothing of a drafter is saved"
+    file.seek(0)
+    session.load(file)
+    assert told.cut[2:] == [0], "what it had of the sequence is forgotten, equal or not"
 
 
 def test_a_failing_drafter_harms_nothing(engine: Engine, prompts: list, alone: list) -> None:

@@ -87,12 +87,15 @@ def test_every_byte_is_what_the_layers_computed(engine: Engine, ids: list[int], 
     assert counts[0].tolist() == [at // r if r else 0 for r in shape.ratios]
     assert counts[1].tolist() == [at // r if r == CSA else 0 for r in shape.ratios]
     for layer, ratio in enumerate(shape.ratios):
-        np.testing.assert_array_equal(take(live, shape.head_dim), names["KVcur", layer][at - live : at])
+        raw = take(live, shape.head_dim)
+        np.testing.assert_array_equal(raw, names["KVcur", layer][at - live : at])
+        np.testing.assert_array_equal(raw, raw.astype(np.float16), err_msg="rounded as it was put in")
         kinds = [("attn", "KVcompress", shape.head_dim), ("indexer", "indexer_KVcompress", shape.index_dim)]
         for kind, name, width in kinds[: {CSA: 2, HCA: 1}.get(ratio, 0)]:
             rows = take(at // ratio, width)
             if len(rows):
                 np.testing.assert_array_equal(rows, names[name, layer])
+                np.testing.assert_array_equal(rows, rows.astype(np.float16))
             slots, first = (8, 4) if ratio == CSA else (HCA, 0)
             start = at // ratio * ratio
             before = list(range(start - 4, start)) if ratio == CSA and start else []

@@ -149,6 +149,7 @@ OK = entry("F32", (2,))
 CASES: dict[str, tuple[Callable[[Path], Path], str]] = {
     # GGUF: the container
     "empty": (raw(b""), "too short"),
+    "magic G U G F": (raw(container(magic=b"GUGF")), "not a GGUF file"),
     "big-endian": (raw(container(version=3 << 24)), "big-endian"),
     "version 2": (raw(container(version=2)), "version 2"),
     "key count 2^64-1": (raw(container(n_keys=U64_MAX)), "keys declared"),

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
-from math import lgamma, log, pi
+from math import isfinite, lgamma, log, log10, pi
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,7 @@ FAMILIES = {
     "constant": "all lengths alike: not a matter of length",
 }
 """What each family of patterns points at, in words."""
-FLOOR = 1e-5
+FLOOR = 1e-6
 """Differences in nats below this are equal: float noise."""
 BASE, LOST = ((0.3, 6.0), (1.0, 1.0)), ((3.0, 1.0), (1.0, 1.0))
 """Beta priors of the rate of failures: of answers that a bug spares, and of those that it affects."""
@@ -41,6 +41,8 @@ PRIOR = 0.2
 """Probability of any family of bugs before anything is seen."""
 SLACKS = (-8, 0, 8, 24)
 """Tokens by which a distance may be off: of an item's parts, of a question that is split otherwise."""
+TOKEN = 3.0
+"""How many independent values the later tokens of one answer are worth at most."""
 LEAST_CUT = 256
 """No server drops text to keep fewer tokens than this."""
 HALF = 0.3
@@ -81,6 +83,7 @@ class Pattern:
     family, says  its family; what it says of the answers
     answers       by record, whether the item may be lost
     first, later  whether log probabilities of the first token, of later ones differ
+    since         position from which on they do
     slope         if not 0, differences grow as this power of the length instead
     """
 
@@ -89,6 +92,7 @@ class Pattern:
     answers: np.ndarray
     first: np.ndarray
     later: np.ndarray
+    since: int = 0
     slope: float = 0.0
 
     @property
@@ -104,18 +108,37 @@ def binomial(fails: int, count: int, priors: Sequence[tuple[float, float]]) -> f
     return float(np.logaddexp.reduce(each)) - log(len(priors))
 
 
-def normal(y: np.ndarray, centre: float, kappa: float = 0.2, a: float = 2.0, b: float = 0.12) -> float:
+def normal(y: np.ndarray, weights: np.ndarray) -> float:
     """Return the log likelihood of ``y`` (n,) under a normal distribution of unknown mean and variance.
 
-    The prior of the mean is at ``centre``, worth ``kappa`` values; that of the variance has shape ``a``, scale ``b``.
+    weights (n,): how many values each counts for. The prior of the mean is at the median, worth 0.2 values; that of the
+    variance has shape 2, scale 0.12.
     """
-    n = len(y)
+    n, kappa, a, b = float(weights.sum()), 0.2, 2.0, 0.12
     if not n:
         return 0.0
-    mean = float(y.mean())
-    after = b + 0.5 * float(((y - mean) ** 2).sum()) + 0.5 * kappa * n * (mean - centre) ** 2 / (kappa + n)
+    mean, centre = float(weights @ y) / n, float(np.median(y))
+    after = b + 0.5 * float(weights @ (y - mean) ** 2) + 0.5 * kappa * n * (mean - centre) ** 2 / (kappa + n)
     return (lgamma(a + n / 2) - lgamma(a) + a * log(b) - (a + n / 2) * log(after)
             + 0.5 * log(kappa / (kappa + n)) - n / 2 * log(2 * pi))  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Column:
+    """Values of one kind of item: 1 for a failure, or log10 of a difference.
+
+    name     "answers", "first", "later" or "surprise"
+    rows     the record of each value (n,)
+    y        values (n,)
+    at       positions of their tokens (n,)
+    weights  how many values each counts for (n,)
+    """
+
+    name: str
+    rows: np.ndarray
+    y: np.ndarray
+    at: np.ndarray
+    weights: np.ndarray
 
 
 class Fit:
@@ -131,30 +154,30 @@ class Fit:
         self.n = np.array([r.length for r in records], np.int64)
         self.d = np.array([r.distance for r in records], np.int64)
         self.exact = all(r.exact for r in records)
-        kinds = np.array([r.kind for r in records])
-        self._columns: list[tuple[str, np.ndarray, np.ndarray]] = []
-        for kind in KINDS:
-            for name, values in self._values():
-                rows = np.flatnonzero((kinds == kind) & np.isfinite(values))
-                if len(rows):
-                    self._columns.append((name, rows, values[rows]))
+        self._columns = [Column(name, *map(np.array, zip(*values, strict=True)))
+                         for kind in KINDS for name, values in self._values(kind) if values]  # fmt: skip
         self.best: dict[str, Pattern] = {}
         self._null = self._evidence(None)
 
-    def _values(self) -> Iterator[tuple[str, np.ndarray]]:
-        """Yield (column, value by record), NaN where there is none: 1 for a failure, or log10 of a difference."""
+    def _values(self, kind: str) -> Iterator[tuple[str, list[tuple[int, float, int, float]]]]:
+        """Yield (name of a column, its rows, values, positions and weights) for one kind of item."""
+        here = [(i, r) for i, r in enumerate(self.records) if r.kind == kind]
         if not self.numbers:
             # what our engine cannot do with this model is no failure
-            yield "answers", np.array([np.nan if r.expected is False else float(not r.match) for r in self.records])
-            return
-        compared = any(r.first is not None for r in self.records)
-        for name in ("first", "later") if compared else ("surprise",):
-            given = [getattr(r, name) for r in self.records]
-            y = np.array([np.nan if v is None else np.log10(max(v, FLOOR)) for v in given])
-            ok = np.isfinite(y)
-            if name == "surprise" and len(set(self.n[ok])) > 2:
-                y -= np.polyval(np.polyfit(np.log10(self.n[ok]), y[ok], 1), np.log10(self.n))
-            yield name, y
+            yield "answers", [(i, float(not r.match), r.length, 1.0) for i, r in here if r.expected is not False]
+        elif any(r.gaps for r in self.records):
+            for name, part in (("first", slice(0, 1)), ("later", slice(1, None))):
+                out = []
+                for i, r in here:
+                    known = [(r.length + place, gap) for place, gap in enumerate(r.gaps) if isfinite(gap)][part]
+                    out += [(i, log10(max(gap, FLOOR)), at, min(1.0, TOKEN / len(known))) for at, gap in known]
+                yield name, out
+        else:
+            told = [(i, r.length, log10(max(r.surprise, FLOOR))) for i, r in here if r.surprise is not None]
+            trend = np.zeros(2)
+            if len({n for _, n, _ in told}) > 2:
+                trend = np.polyfit([log10(n) for _, n, _ in told], [y for *_, y in told], 1)
+            yield "surprise", [(i, y - float(np.polyval(trend, log10(n))), n, 1.0) for i, n, y in told]
 
     def _evidence(self, pattern: Pattern | None) -> float:
         """Return the log likelihood of all columns under a pattern; None: nothing is affected, or all alike.
@@ -162,21 +185,23 @@ class Fit:
         A bug may spare a kind of items, so that a pattern holds for a column with probability 0.5.
         """
         total = 0.0
-        for name, rows, y in self._columns:
-            z = np.zeros(len(rows), bool) if pattern is None else getattr(pattern, name)[rows]
+        for column in self._columns:
+            rows, y, w = column.rows, column.y, column.weights
+            z = np.zeros(len(rows), bool)
+            if pattern is not None:
+                z = getattr(pattern, column.name)[rows] & (column.at >= pattern.since)
             explained = -np.inf
-            if name == "answers":
+            if column.name == "answers":
                 fails, lost = int(y.sum()), int(y[z].sum())
                 alike = binomial(fails, len(y), BASE)
                 if z.any() and lost * (~z).sum() > (fails - lost) * z.sum():
                     explained = binomial(lost, int(z.sum()), LOST) + binomial(fails - lost, int((~z).sum()), BASE)
             else:
-                alike = normal(y, float(np.median(y)))
+                alike = normal(y, w)
                 if pattern is not None and pattern.slope:
-                    trend = pattern.slope * np.log10(self.n[rows] / np.median(self.n))
-                    explained = normal(y - trend, float(np.median(y - trend)))
+                    explained = normal(y - pattern.slope * np.log10(column.at / np.median(self.n)), w)
                 elif z.any() and not z.all() and y[z].mean() > y[~z].mean() + HALF:
-                    explained = normal(y[z], float(np.median(y[z]))) + normal(y[~z], float(np.median(y[~z])))
+                    explained = normal(y[z], w[z]) + normal(y[~z], w[~z])
             split = z.any() or (pattern is not None and bool(pattern.slope))
             total += float(np.logaddexp(alike, explained)) - log(2) if split else alike
         return total
@@ -199,7 +224,7 @@ class Fit:
     def patterns(self) -> Iterator[Pattern]:
         """Yield all patterns that are different on these records."""
         n, d, none = self.n, self.d, np.zeros(len(self.n), bool)
-        end = n + TOKENS // 2  # the length after some tokens of the answer
+        every = ~none
         if self.exact:
             yield from self._groups()
         window, topk = self.constants.window, self.constants.topk
@@ -215,7 +240,7 @@ class Fit:
             lost = none if family == "window" else n >= at
             if family == "topk":
                 lost = (n >= at) & (d >= window) & (at >= 2 * window)
-            yield Pattern(family, f"prompts of {at:,} tokens and more", lost, n >= at, end >= at)
+            yield Pattern(family, f"prompts of {at:,} tokens and more", lost, every, every, at)
         if window:
             near = (d >= window - 2) & (d <= window + 1)
             yield Pattern("window", f"items {window - 2} to {window + 1} tokens back", near, none, none)
@@ -238,7 +263,7 @@ class Fit:
                     says = f"items after the first {head:,} and before the last {at:,} tokens"
                     yield Pattern("cut", says, middle, middle, none)
         for slope in (0.4, 0.7, 1.0, 1.4):
-            yield Pattern("rope", f"differences grow as length to the power of {slope}", none, none, none, slope)
+            yield Pattern("rope", f"differences grow as length to the power of {slope}", none, none, none, slope=slope)
 
     def _groups(self) -> Iterator[Pattern]:
         """Yield patterns by residue of the length: of the last, incomplete group of tokens."""

@@ -10,6 +10,7 @@ log probabilities are from the target's, is recorded, too.
 
 from __future__ import annotations
 
+import math
 import random
 import re
 import time
@@ -58,8 +59,7 @@ class Record:
     text      the answer
     match     whether the answer has the item
     expected  whether our engine's answer has it; None: unknown
-    first     difference from our engine's log probabilities (nats rms) at the first token; None: unknown
-    later     the same over all later tokens
+    gaps      differences from our engine's log probabilities (nats rms) by token of the answer, NaN: unknown
     surprise  minus the log probability of the item's tokens in a right answer, in nats; None: unknown
     """
 
@@ -72,14 +72,25 @@ class Record:
     text: str
     match: bool
     expected: bool | None = None
-    first: float | None = None
-    later: float | None = None
+    gaps: tuple[float, ...] = ()
     surprise: float | None = None
+
+    @property
+    def first(self) -> float | None:
+        """Return the difference at the first token; None: unknown."""
+        return self.gaps[0] if self.gaps and math.isfinite(self.gaps[0]) else None
+
+    @property
+    def later(self) -> float | None:
+        """Return the level of the differences at all later tokens; None: unknown."""
+        known = np.array([gap for gap in self.gaps[1:] if math.isfinite(gap)])
+        return level(known) if len(known) else None
 
     def figure(self) -> dict[str, Any]:
         """Return the record for the report."""
         mod = {"mod 4": self.length % 4, "mod 128": self.length % 128} if self.exact else {}
-        return {key: value for key, value in (vars(self) | mod).items() if value is not None}
+        gaps = {"gaps": [None if math.isnan(gap) else float(f"{gap:.3g}") for gap in self.gaps]}
+        return {key: value for key, value in (vars(self) | mod | gaps).items() if value is not None}
 
 
 def matches(kind: str, item: str, text: str) -> bool:
@@ -105,11 +116,13 @@ class Prober:
     records    all answers so far
     reference  our engine with the target's model; None if the model is unknown
     longest    (tokens, seconds) of the longest prompt answered
+    compared   (record, token ids of the prompt, steps of the answer) where our engine answered, too
     """
 
     def __init__(self, case: ExamContext):
         self.case, self.longest = case, (1, 0.0)
         self.records: list[Record] = []
+        self.compared: list[tuple[Record, list[int], Sequence[Step]]] = []
         self.chat = "chat" in case.kinds
         known = case.tokenizer is not None and (case.same_model is True or given(case))
         self._ours = case.tokenizer if known else None
@@ -185,7 +198,7 @@ class Prober:
 
     def _compared(self, record: Record, prompt: Prompt, answer: Completion) -> Record:
         """Return the record with what our engine makes of the same prompt, if it is known and fast enough."""
-        if self.reference is None or expected(self._ours_longest, record.length) > self.case.limit.seconds_left / 4:
+        if self.reference is None or self.seconds(record.length) > self.case.limit.seconds_left / 4:
             return record
         start = time.monotonic()
         room = record.length + TOKENS + 8
@@ -198,13 +211,17 @@ class Prober:
         self.case.limit.check()
         self._ours_longest = max(self._ours_longest, (record.length, time.monotonic() - start))
         record = replace(record, expected=matches(record.kind, record.item, ours.text))
-        ids = ids_of(self.case, prompt) or ()
+        ids = ids_of(self.case, prompt) or []
         if self.case.same_model is not True or record.counted not in (None, len(ids)) or not answer.steps:
             return record
-        rms = compare_answers(ours, answer).rms
-        first = float(rms[0]) if len(rms) and np.isfinite(rms[0]) else None
-        later = rms[1:][np.isfinite(rms[1:])]
-        return replace(record, first=first, later=level(later) if len(later) else None)
+        gaps = compare_answers(ours, answer).rms
+        record = replace(record, gaps=tuple(np.where(np.isfinite(gaps), gaps, math.nan).tolist()))
+        self.compared.append((record, ids, answer.steps))
+        return record
+
+    def seconds(self, length: int) -> float:
+        """Return the seconds that our engine is expected to take for a prompt of ``length`` tokens."""
+        return expected(self._ours_longest, length)
 
     def agrees(self) -> bool:
         """Return whether our engine's answers suggest that it has the target's model: right and wrong where it is."""

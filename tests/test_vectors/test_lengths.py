@@ -38,8 +38,8 @@ def records(constants: Constants, fails=lambda r, rng: False, differs=None, seed
     for kind, length, distance in [*short, *lengths.plan(constants, quick=False, long=True)]:
         made = Record("word" if kind == "item" else "words", length, True, None, distance, "lamp", "", True)
         lost = bool(fails(made, rng))
-        pair = (None, None) if differs is None else differs(made, rng)
-        out.append(Record(*list(vars(made).values())[:7], not lost, None, *pair))
+        gaps = () if differs is None else differs(made, rng)
+        out.append(replace(made, match=not lost, gaps=tuple(gaps)))
     return out
 
 
@@ -144,13 +144,14 @@ def test_rounding_is_no_bug(engine, monkeypatch, size, rounding, outcome) -> Non
     """A pattern is wrong only where nothing but a bug can make it."""
     monkeypatch.setattr(lengths, "_yard", lambda case, prober: Yardstick(np.full(100, 1e-3), "of a test"))
     made = records(NANO, differs=lambda r, rng: [
-        float(size(n) * 10 ** rng.normal(0, 0.1)) for n in (r.length, r.length + 10)])  # fmt: skip
+        float(size(r.length + i) * 10 ** rng.normal(0, 0.1)) for i in range(12)])  # fmt: skip
     target = Scripted([])
     target.identity = dict  # it does not tell how it rounds
     case = ExamContext(target, engine, mode=rounding)
     stage = Stage("lengths", "Lengths", "?")
-    lengths.numbers(case, stage, SimpleNamespace(records=made), NANO)
+    lengths.numbers(case, stage, SimpleNamespace(records=made, compared=[]), NANO)
     assert stage.outcome is outcome, stage.says
+    assert ("family" in stage.checks[0].figures) is (outcome is Outcome.WRONG), "no family without a verdict"
 
 
 # ------------------------------------------------------------------------------------------- whole examinations
@@ -209,7 +210,7 @@ def examine(engine, target, **more) -> dict[str, SimpleNamespace]:
         ({"most": 3000}, Outcome.OK, None),
         ({"lost": lambda n, d: n % 4 == 3}, Outcome.WRONG, "groups"),
         ({"lost": lambda n, d: n % 4 == 3 and n > 10_000}, Outcome.WRONG, "groups"),
-        # a model may be that weak: named, but not accused
+        # a model may be that weak: neither accused nor named
         ({"lost": lambda n, d: d > 128}, Outcome.UNSURE, "rows"),
         ({"lost": lambda n, d: d > 2048}, Outcome.UNSURE, None),  # the indexer, or a limit of 2,048 tokens
         ({"lost": lambda n, d: n > 8000}, Outcome.UNSURE, "onset"),
@@ -220,7 +221,9 @@ def examine(engine, target, **more) -> dict[str, SimpleNamespace]:
 def test_servers_that_read(engine, mistake, outcome, family) -> None:
     checks = examine(engine, Reader(**mistake))
     found = checks["answers"]
-    assert (found.outcome, found.figures.get("family")) == (outcome, family), found.says
+    shown = found.figures.get("family" if outcome is Outcome.WRONG else "resembles")
+    assert (found.outcome, shown) == (outcome, family), found.says
+    assert ("family" in found.figures) is (outcome is Outcome.WRONG)
     assert "prompt cut" not in checks
     assert ("refused 4,0" in checks["largest prompt"].says) is ("most" in mistake)
 

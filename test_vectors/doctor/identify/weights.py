@@ -1,35 +1,47 @@
 """Compare a server's log probabilities with our engine's on the prompts of all hypotheses that are left.
 
 This tells what counts cannot: ``<think>`` from ``</think>``, one BOS token from a count that is off by one, and whether
-the server has the weights of our model file.
+the server has the weights of our model file. Without log probabilities the tokens of greedy answers are compared: how
+much less likely than the best they are after each prompt. They tell hypotheses apart, and nothing about the weights.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 import numpy as np
 
 from ds4ref.engine import Engine
 from ds4ref.errors import Ds4Error
-from ds4ref.targets import Completion, Step
+from ds4ref.targets import Completion, Finish, Message
+from ds4ref.text.protocol import THINK_CLOSE
 from ds4ref.text.vocabulary import ids_by_bytes
+from ds4ref.variants import ROUNDING, Runner
 
+from ...observation import log_softmax
+from ..trials import rms, scored
 from .asking import Asker
 from .posterior import MANNERS, Manner, Posterior
 from .shapes import BASE, SYSTEM, TURNS, Shape, Template
 
 SHAPES = (SYSTEM, TURNS, BASE)
-TOKENS = 4
+STORIES = "Tell a short story about a mill.", "What is a river?"
+"""Messages whose answers depend on all before them."""
+TOKENS, GREEDY = 4, 24
+"""Tokens of answers with log probabilities, and of those without."""
 ALIKE = 0.7
 """Distance in nats (rms over the listed tokens) above which no hypothesis explains the log probabilities: the server
 has other weights."""
 FLOOR, OTHER = 0.02, 1.5
 """Distances in nats: smaller ones count as this much, and how far a wrong prompt's log probabilities are."""
 EFFECTIVE = 0.5
-"""Independent measurements per token of an answer."""
+"""Independent measurements per token of an answer with log probabilities."""
+LIKELY, FEWEST, TELLS, MATCHING = 0.1, 3, 0.25, 0.6
+"""For answers without: nats below which our engine could have given the answer, fewest tokens, measurements per
+token, and the share of answers that a known prompt must explain."""
 SAME, WEIGHTS = 0.003, 0.3
 """Distances in nats below which the weights have the file's formats, and below which they are of its checkpoint."""
 
@@ -52,27 +64,52 @@ class Comparison:
         self.engine, self.tokenizer = engine, engine.tokenizer
         self._ids = ids_by_bytes(self.tokenizer)
         self.distance: float | None = None
-        self.answers = 0
+        self.answers = self._asked = 0
+        self._odds = list[tuple[Callable[[Template, Manner, int], float], float]]()
+        self._scores = list[tuple[tuple[int, ...], list[int], Sequence[Mapping[int, float]]]]()
 
     def run(self, asker: Asker, posterior: Posterior, top: int) -> None:
-        """Ask for log probabilities after several conversations and update ``posterior``; ``top``: how many to ask
+        """Ask for answers to several conversations and update ``posterior``; ``top``: how many log probabilities to ask
         for."""
         settings = [name for name in ("default", "off", "high", "max") if name in asker.settings]
         for shape, setting in [(shape, settings[0]) for shape in SHAPES] + [(SYSTEM, name) for name in settings[1:]]:
-            answer = asker.answer(shape, setting, TOKENS, top)
-            if answer is not None and _whole(answer) and answer.steps[0].top:
-                self._update(posterior, shape, setting, answer.steps)
+            answer = asker.answer(shape, setting, TOKENS, top) if top else None
+            if answer is not None and answer.steps:
+                if _whole(answer) and answer.steps[0].top:
+                    self._update(posterior, shape, setting, *scored(self._ids, answer.steps))
+                continue
+            top, before = 0, shape.messages if shape is BASE else shape.messages[:-1]
+            for text in STORIES:
+                story = Shape(text, (*before, Message("user", text)))
+                if (answer := asker.answer(story, setting, GREEDY)) is not None:
+                    self._update(posterior, story, setting, self._written(answer), ())
+        if top or self.answers >= MATCHING * self._asked:
+            for like, other in self._odds:
+                posterior.weigh(like, other)
+        else:
+            self.answers = 0
 
-    def _update(self, posterior: Posterior, shape: Shape, setting: str, steps: Sequence[Step]) -> None:
-        """Update with one answer."""
-        forced: list[int] = []
-        for step in steps[:-1]:
-            if step.token.raw not in self._ids:
-                break
-            forced.append(self._ids[step.token.raw])
-        rows = [{self._ids[t.raw]: t.logprob for t in step.top if t.raw in self._ids and t.logprob is not None}
-                for step in steps[: len(forced) + 1]]  # fmt: skip
-        if not any(rows):
+    def rounded(self) -> tuple[str, float]:
+        """Return the rounding set that is closest to the server's log probabilities, and its distance in nats."""
+        runner, gaps = Runner(self.engine), dict[str, float]()
+        for name in ROUNDING:
+            rows = [_log(runner.run([*ids, *forced], name)[0][len(ids) - 1 :]) for ids, forced, _ in self._scores]
+            gaps[name] = max(rms(ours, scores) for ours, (*_, scores) in zip(rows, self._scores, strict=True))
+        name = min(gaps, key=lambda name: gaps[name])
+        return name, gaps[name]
+
+    def _written(self, answer: Completion) -> list[int]:
+        """Return the tokens of a whole answer that follows ``<think>``; of one that was cut off all but the last."""
+        ids = self.tokenizer.encode(answer.reasoning)
+        if answer.text:
+            ids += self.tokenizer.encode_rendered(THINK_CLOSE) + self.tokenizer.encode(answer.text)
+        return [*ids, self.tokenizer.eos] if answer.finish is Finish.STOP else ids[:-1]
+
+    def _update(
+        self, posterior: Posterior, shape: Shape, setting: str, forced: list[int], rows: Sequence[Mapping[int, float]]
+    ) -> None:
+        """Update with one answer: its tokens, and log probabilities by position (token id -> value), () without."""
+        if not any(rows) if rows else len(forced) < FEWEST:
             return
         cache: dict[tuple[int, ...], float] = {}
         distances: dict[tuple[Template, str, int], float] = {}
@@ -83,28 +120,42 @@ class Comparison:
                     for bos in (0, 1, 2):
                         made = [self.tokenizer.bos] * max(0, bos - 1 + template.bos) + ids[template.bos :]
                         if tuple(made) not in cache:
-                            cache[tuple(made)] = self._distance(made, forced, rows)
+                            # without reasoning, an answer whose prompt ends in </think> begins with its text
+                            cache[tuple(made)] = self._distance(
+                                made, forced[not rows and made[-1:] == forced[:1] :], rows
+                            )
                         distances[template, mode, bos] = cache[tuple(made)]
-        closest = min(cache.values(), default=OTHER)
-        if closest > ALIKE:
+        self._asked += 1
+        best = min(cache, key=lambda ids: cache[ids], default=())
+        closest = cache.get(best, OTHER)
+        if rows:
             self.distance = max(closest, self.distance or 0.0)
+        if closest > (ALIKE if rows else LIKELY):
             return
         self.answers += 1
-        self.distance = max(closest, self.distance or 0.0)
-        count = EFFECTIVE * len(rows)
+        # an answer that follows every known prompt alike would follow an unknown one, too
+        count, other = (
+            (EFFECTIVE * len(rows), OTHER)
+            if rows
+            else (TELLS * len(forced), max(LIKELY, statistics.median(cache.values())))
+        )
+        if rows:
+            self._scores.append((best, forced, rows))
 
         def like(template: Template, manner: Manner, bos: int) -> float:
-            return -count * math.log(max(FLOOR, distances.get((template, manner.mode(setting), bos), OTHER)))
+            return -count * math.log(max(FLOOR, distances.get((template, manner.mode(setting), bos), other)))
 
-        posterior.weigh(like, -count * math.log(OTHER))
+        self._odds.append((like, -count * math.log(other)))
 
     def _distance(self, ids: list[int], forced: Sequence[int], rows: Sequence[Mapping[int, float]]) -> float:
-        """Return the rms distance in nats of the server's log probabilities ``rows`` (token id -> value, one for each
-        position) from ours after ``ids`` and the tokens ``forced``."""
+        """Return the rms distance in nats of the server's log probabilities from ours after ``ids`` and the tokens
+        ``forced``; without ``rows``, that of the tokens' log probabilities from the best ones."""
         if not ids:
             return OTHER
-        logits = np.asarray(self.engine.logits([*ids, *forced]), np.float64)[len(ids) - 1 :]
-        top = logits.max(axis=1, keepdims=True)
-        ours = logits - top - np.log(np.exp(logits - top).sum(axis=1, keepdims=True))
-        gaps = [ours[i, token] - value for i, row in enumerate(rows) for token, value in row.items()]
-        return float(np.sqrt(np.mean(np.square(np.clip(gaps, -5, 5))))) if gaps else OTHER
+        ours = _log(self.engine.logits([*ids, *forced])[len(ids) - 1 :])
+        return rms(ours, rows or [{token: float(row.max())} for row, token in zip(ours, forced, strict=False)], OTHER)
+
+
+def _log(logits: np.ndarray) -> np.ndarray:
+    """Return log probabilities (positions, vocabulary)."""
+    return log_softmax(np.asarray(logits, np.float64))

@@ -82,6 +82,7 @@ class Server:
             "bos": {"2" if self.fault == "double BOS" else "1"}, "escaping": {self.escaping},
             "drafts": {"off" if self.draft == "off" else "on"}, "context": {str(CTX)},
             "checkpoint": set(),  # the embedded model's weights are of no published one
+            "quantization": {"as the file (F16, F32, I32)"},
         }  # fmt: skip
 
 
@@ -191,6 +192,8 @@ class _Handler(BaseHTTPRequestHandler):
         """Be silent."""
 
     def do_GET(self) -> None:
+        if self.path == "/metrics" and self.server.drawn.fault:  # hidden by most proxies
+            return self._reply(404, b"{}")
         self._pass(None)
 
     def do_POST(self) -> None:
@@ -207,9 +210,12 @@ class _Handler(BaseHTTPRequestHandler):
             reply = urllib.request.urlopen(request, timeout=120)
         except urllib.error.HTTPError as error:
             return self._reply(error.code, error.read())
-        if not reply.headers["content-type"].startswith("text/event-stream"):
+        kind = reply.headers["content-type"]
+        if not kind.startswith("text/event-stream"):
             text = reply.read()
-            return self._reply(200, json.dumps(self.server.answered(json.loads(text))).encode())
+            if "json" in kind:
+                text = json.dumps(self.server.answered(json.loads(text))).encode()
+            return self._reply(200, text)
         self.send_response(200)
         self.send_header("content-type", "text/event-stream")
         self.end_headers()

@@ -55,12 +55,14 @@ class Usage:
     completion  generated tokens
     cached      prompt tokens that were already in a cache and needed no prefill
     reasoning   generated tokens that are reasoning
+    drafted     tokens that were drafted, to be verified (speculative decoding)
     """
 
     prompt: int | None = None
     completion: int | None = None
     cached: int | None = None
     reasoning: int | None = None
+    drafted: int | None = None
 
 
 @dataclass(frozen=True)

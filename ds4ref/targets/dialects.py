@@ -278,5 +278,9 @@ def usage_of(answer: Json) -> Usage:
     prompt, completion = usage.get("prompt_tokens_details"), usage.get("completion_tokens_details")
     cached = prompt.get("cached_tokens") if isinstance(prompt, dict) else usage.get("prompt_cache_hit_tokens")
     thought = completion.get("reasoning_tokens") if isinstance(completion, dict) else usage.get("reasoning_tokens")
-    counts = usage.get("prompt_tokens"), usage.get("completion_tokens"), cached, thought
+    drafted = (answer.get("timings") or {}).get("draft_n")
+    if isinstance(completion, dict) and drafted is None:
+        tried = [completion.get(f"{name}_prediction_tokens") for name in ("accepted", "rejected")]
+        drafted = sum(count for count in tried if isinstance(count, int)) if any(tried) else None
+    counts = usage.get("prompt_tokens"), usage.get("completion_tokens"), cached, thought, drafted
     return Usage(*(count if isinstance(count, int) and abs(count) <= MOST_TOKENS else None for count in counts))

@@ -184,7 +184,8 @@ class Transport:
     ) -> Iterator[httpx2.Response]:
         """Send a request and open its response, which has status 200; triggering ``cancel`` raises Cancelled.
 
-        body: the JSON object to send, or its text as bytes. Raise Refused for any other status.
+        path  below ``base``, or a whole address of the same server
+        body  the JSON object to send, or its text as bytes. Raise Refused for any other status.
         """
         cancel, connection = cancel or Cancellation(), self._connection()
         try:
@@ -262,9 +263,8 @@ class Transport:
             self._pace(cancel)
             _stop_if(cancel)
             trace = functools.partial(connection.trace, cancel=cancel)
-            request = connection.client.build_request(
-                method, self.base + path, headers=headers, **data, extensions={"trace": trace}
-            )
+            url = path if "://" in path else self.base + path
+            request = connection.client.build_request(method, url, headers=headers, **data, extensions={"trace": trace})
             try:
                 response = connection.client.send(request, stream=True)
             except (httpx2.TransportError, httpx2.InvalidURL) as error:

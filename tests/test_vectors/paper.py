@@ -38,6 +38,7 @@ class Paper:
     refuses: tuple[str, ...] = ()
     ignores: tuple[str, ...] = ()
     counted: Callable[[int], int | None] = lambda count: count
+    metrics: str = ""
     seen: list[dict[str, Any]] = field(default_factory=list)
 
     def mode(self, body: dict[str, Any]) -> str:
@@ -88,6 +89,8 @@ class Paper:
                 length = int(self.headers.get("content-length") or 0)
                 status, answer = paper.reply(self.path, json.loads(self.rfile.read(length) or b"{}"))
                 data = json.dumps(answer).encode()
+                if self.path == "/metrics":
+                    status, data = 200, paper.metrics.encode()
                 self.send_response(status)
                 self.send_header("content-type", "application/json")
                 self.send_header("content-length", str(len(data)))

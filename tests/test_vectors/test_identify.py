@@ -6,12 +6,16 @@ import copy
 import itertools
 import json
 import random
+from dataclasses import dataclass
 
 import pytest
 
+from ds4ref.engine import Engine
+from ds4ref.nano import embedded_path
+from ds4ref.nano.diagnostic import diagnostic_path
 from ds4ref.targets import Delta, Message, Usage, open_target
 from ds4ref.test_vectors import cli
-from ds4ref.test_vectors.doctor.identify import context, timing
+from ds4ref.test_vectors.doctor.identify import context, drafts
 from ds4ref.test_vectors.doctor.identify.context import Reply
 from ds4ref.test_vectors.doctor.identify.posterior import Posterior
 from ds4ref.test_vectors.doctor.identify.shapes import BASE, SYSTEM, TEMPLATES, TURNS, Shape, lengths_of
@@ -103,6 +107,48 @@ def test_a_server_that_adds_a_system_text(tokenizer, name: str) -> None:
         assert served.value("profile") == name and served.value("bos") in ("1", None), served["profile"].to_json()
 
 
+@dataclass
+class Greedy(Paper):
+    """Answers as a model does at temperature 0, without counts and log probabilities."""
+
+    engine: Engine | None = None
+
+    def reply(self, path, body):
+        status, answer = super().reply(path, body)
+        if status == 200 and "choices" in answer:
+            session, tokens = self.engine.session(1024), []
+            session.sync(self.ids(body))
+            while len(tokens) < body["max_tokens"] and self.tokenizer.eos not in tokens:
+                tokens.append(int(session.logits.argmax()))
+                session.eval(tokens[-1])
+            ended = self.tokenizer.eos in tokens
+            text = self.tokenizer.decode(tokens[:-1] if ended else tokens).decode("utf-8", "replace")
+            reasoning, close, rest = text.partition("</think>") if self.mode(body) != "none" else ("", "", text)
+            message = {"role": "assistant", "reasoning_content": reasoning, "content": rest}
+            answer["choices"][0] |= {"message": message, "finish_reason": "stop" if ended else "length"}
+        return status, answer
+
+
+@pytest.mark.thorough
+def test_greedy_answers_tell_a_template_where_nothing_is_counted(_model_cache) -> None:
+    """Nor is a template claimed that the answers do not follow, or by answers of other weights."""
+    with Engine.open(embedded_path(), threads=1) as engine, Engine.open(diagnostic_path(), threads=1) as other:
+        known = engine.tokenizer
+
+        def render(messages, mode):
+            return known.encode("".join(f"{m['role']}: {m['content']}\n" for m in messages) + f"{mode}: ")
+
+        for weights, form, value in ((engine, None, "may"), (engine, render, None), (other, None, None)):
+            paper = Greedy(
+                weights.tokenizer, None, False, "low", render=form, counted=lambda count: None, engine=weights
+            )
+            with paper as url, open_target(url, attempts=1) as target:
+                work = Identification(target, Limit(120), engine, {"ours": known}, quick=True)
+                served = work.run()
+            assert served.value("profile") == value, served["profile"].to_json()
+            assert {served.value(name) for name in ("checkpoint", "quantization")} == {None}
+
+
 def test_nothing_is_claimed_where_counts_vary_or_are_missing(tokenizer) -> None:
     rng = random.Random(1)
     for counted in (lambda count: None, lambda count: count + rng.randrange(40)):
@@ -156,43 +202,41 @@ def test_a_name_that_the_counts_contradict_is_reported_and_not_used(tokenizer) -
 # ------------------------------------------------------------------------------------------------------ streams
 
 
-def stream(bursts: list[int], step: float = 0.02, jitter: float = 0.0, seed: int = 1, words: str = "") -> timing.Stream:
-    """A stream with so many pieces in each burst."""
-    rng, now, times = random.Random(seed), 0.0, list[float]()
-    for size in bursts:
-        now += step + rng.uniform(0, jitter)
-        times += [now + 1e-4 * i for i in range(size)]
-    text = (words or "one two three four ").split()
-    return timing.Stream(tuple(f"{text[i % len(text)]} " for i in range(len(times))), tuple(times), len(times))
+def told(rise: float | None, *sizes: list[int], word: str = "one ", drafted: int | None = None) -> str | None:
+    """What is told from streams with so many words in each piece."""
+    streams = [drafts.Stream(tuple(word * size for size in each), sum(each), drafted) for each in sizes]
+    return Property("drafts", drafts.drafts(streams, rise)[0]).value
 
 
-def told(*streams: timing.Stream) -> str | None:
-    return Property("drafts", timing.drafts(streams)[0]).value
-
-
-def test_drafts_are_bursts_that_come_again() -> None:
+def test_drafts_are_pieces_of_several_tokens_that_come_again() -> None:
     rng = random.Random(2)
-    accepted = [rng.choice((1, 1, 2, 3, 4)) for _ in range(40)]
-    assert told(stream(accepted, jitter=0.01), stream(accepted, jitter=0.01, seed=2)) == "on"
-    assert told(stream([1] * 90, jitter=0.01), stream([1] * 90, jitter=0.01, seed=2)) == "off"
-    network = [[rng.choice((1, 1, 1, 2)) for _ in range(90)] for _ in range(2)]
-    assert told(*(stream(each[:70], jitter=0.01, seed=i) for i, each in enumerate(network))) != "on"
-    assert told(stream([4] * 20), stream([4] * 20)) is None, "sent in fours, or drafts that are always right"
-    assert told(stream([1] * 10), stream([1] * 10)) is None and told(stream([1] * 90)) is None
-    for sizes, value in ((accepted, "on"), ([4] * 40, None), ([rng.choice((1, 2)) for _ in range(60)], "on")):
-        texts = tuple("one " * size for size in sizes)
-        packed = timing.Stream(texts, tuple(0.02 * i for i in range(len(texts))), sum(sizes))
-        assert told(packed, packed) == value, sizes
-        whole = timing.Stream(("unfathomable ",) * len(texts), packed.times, packed.tokens)
-        assert told(whole, whole) is None, "sent by whole words"
-    alone = " ".join(f"w{i}" for i in range(90))
-    assert told(stream([1] * 90, words=alone), stream([1] * 90, words=alone, seed=2)) is None, "nothing to look up"
+    for sizes, value in (
+        ([rng.choice((1, 1, 2, 3, 4)) for _ in range(40)], "on"), ([rng.choice((1, 2)) for _ in range(60)], "on"),
+        ([4] * 40, None), ([1] * 90, None), ([2, 3] * 5, None), ([30, 20] * 20, None),
+    ):  # fmt: skip
+        assert told(None, sizes, sizes) == value, sizes
+        assert told(None, sizes, sizes, word="unfathomable") is None, "sent by whole words"
+        assert told(None, sizes) is None and told(None, sizes, sizes[1:]) is None, "pieces that do not come again"
+
+
+def test_drafts_are_on_where_the_server_counts_them(tokenizer) -> None:
+    once = [1] * 90
+    assert told(7.0, once, once) == "on" == told(None, once, once, drafted=3)
+    assert told(0.0, once, once) == "off" and told(None, once, once, drafted=0) is None
+    assert told(0.0, [1], [1]) is None, "nothing to look up"
+    for text, value in (("ds4_drafted_tokens 12\nds4_turns 3\n", 12), ("ds4_turns 3\n", None), (
+        '# TYPE a counter\nvllm:spec_decode_num_draft_tokens_total{engine="0",model="m"} 1.2e+1\n'
+        "vllm:spec_decode_num_drafts_total 4\n", 12,
+    )):  # fmt: skip
+        paper = Paper(tokenizer, metrics=text)
+        with paper as url, open_target(url, attempts=1) as target:
+            assert drafts.counter(target, Limit(9)) == value, text
 
 
 def test_a_stream_keeps_what_is_shown() -> None:
     deltas = [Delta("a", time=0.1), Delta(reasoning="b", time=0.2), Delta(time=0.3),
-              Delta("", (), 0.4, "length", Usage(3, 7))]  # fmt: skip
-    assert timing.Stream.of(deltas) == timing.Stream(("a", "b"), (0.1, 0.2), 7)
+              Delta("", (), 0.4, "length", Usage(3, 7, drafted=2))]  # fmt: skip
+    assert drafts.Stream.of(deltas) == drafts.Stream(("a", "b"), 7, 2)
 
 
 # ------------------------------------------------------------------------------------------------------ context

@@ -21,9 +21,9 @@ from ..served import NEEDED, PROPERTIES
 PROG = "ds4-vectors identify"
 SAYS = """Tell from a server's behaviour which chat template, reasoning defaults, BOS, escaping, tokenizer, context
 limit and checkpoint it serves, and whether it drafts tokens: from prompt token counts of chosen conversations, log
-probabilities, answers, the timing of streams and the numbers in refusals. Its own statements are shown apart and never
-used. Every property has a probability; "cannot tell" where it is below 0.95. -m names the model that the server may
-have loaded; more can be told then.
+probabilities, answers, pieces of streams, counters and the numbers in refusals. Its own statements are shown apart and
+never used. Every property has a probability; "cannot tell" where it is below 0.95. -m names the model that the server
+may have loaded; more can be told then.
 
 Exit code 0: done. 1: a measurement contradicts --expect, or no request was answered. 2: usage."""
 

@@ -24,7 +24,7 @@ from ..case import TOP, ExamContext
 from ..examination import Stage
 from ..limits import Limit
 from ..served import NEEDED, UNKNOWN, Served
-from . import claims, context, timing
+from . import claims, context, drafts
 from .asking import Asker
 from .posterior import Manner, Posterior
 from .shapes import (
@@ -213,13 +213,13 @@ class Identification:
     def _weights(self, posterior: Posterior) -> Comparison | None:
         """Compare log probabilities with our engine's, if both have some and the tokenizer fits."""
         top = min(TOP, self.target.max_top_logprobs)
-        if self.engine is None or not top or tokenizer_of(self.engine) is None:
+        if self.engine is None or tokenizer_of(self.engine) is None:
             return None
         if self.base is not None and self.served.value("tokenizer") in (None, UNKNOWN):
             return None
         comparison = Comparison(self.engine)
         comparison.run(self.asker, posterior, top)
-        return comparison if comparison.distance is not None else None
+        return comparison if comparison.answers or comparison.distance is not None else None
 
     def _thinking(self, posterior: Posterior) -> str:
         """Compare answers with thinking by default, on and off, and update ``posterior``; return the evidence."""
@@ -272,7 +272,7 @@ class Identification:
         shown = ", ".join(f"{shape.name} ({setting}) {n}" for (shape, setting), n in posterior.counts.items())
         says = self.counted or (f"prompt tokens: {shown}" if shown else "no token counts")
         if comparison is not None:
-            says += f"; log probabilities of {comparison.answers} answers"
+            says += f"; {comparison.answers} answers like our engine's"
         refused = [f"{name}: {why[-120:]}" for name, why in self.asker.refused.items()]
         says += f"; refused: {'; '.join(refused)}" if refused else ""
         add("profile", posterior.profile if measured else {}, says)
@@ -289,6 +289,7 @@ class Identification:
             for name, share in RELEASES.get(profile, {}).items():
                 odds[name] = odds.get(name, 0.0) + p * share
         says, formats = "the template; weights cannot be told by it", dict[str, float]()
+        formatted = "no log probabilities to compare, or no model"
         if comparison is not None and comparison.distance is not None and self.engine is not None:
             says = f"log probabilities are {comparison.distance:.2g} nats rms from our engine's on {self.engine.path}"
             if comparison.answers and comparison.distance < WEIGHTS:
@@ -296,21 +297,24 @@ class Identification:
                 name = {"preview": "may", "dspark": "may"}.get(known.release, known.release)
                 odds = {name: 0.98} if name and known.sure else {}
                 says += ": its weights" + ("" if odds else ", of an unknown checkpoint")
-            if comparison.answers and comparison.distance < SAME:
-                types = sorted({info.fmt.name for info in self.engine.source.tensors.values()})
-                formats = {f"as the file ({', '.join(types)})": 0.97}
+                rounding, gap = comparison.rounded()
+                formatted = f"{gap:.2g} nats rms from our engine's, rounded as {rounding}"
+                if gap < SAME:
+                    types = sorted({info.fmt.name for info in self.engine.source.tensors.values()})
+                    formats = {f"as the file ({', '.join(types)})": 0.97}
         self.served.add("checkpoint", odds if posterior.counts or comparison else {}, says)
-        self.served.add("quantization", formats, says if comparison else "no log probabilities to compare, or no model")
+        self.served.add("quantization", formats, formatted)
 
     # --- streams, context, claims
 
     def _drafts(self) -> None:
-        streams = []
+        streams, before = list[drafts.Stream](), drafts.counter(self.target, self.limit)
         with suppress(Ds4Error):
-            for _ in range(3):  # the first one may compute the prompt
-                streams.append(timing.Stream.of(self.asker.stream([Message("user", REPEATED)], STREAMED)))
+            for _ in range(2):
+                streams.append(drafts.Stream.of(self.asker.stream([Message("user", REPEATED)], STREAMED)))
         self.limit.check()
-        self.served.add("drafts", *timing.drafts(streams[1:]))
+        after = None if before is None else drafts.counter(self.target, self.limit)
+        self.served.add("drafts", *drafts.drafts(streams, None if before is None or after is None else after - before))
 
     def _context(self, length: Length) -> None:
         """Send prompts that may be too long."""

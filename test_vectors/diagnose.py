@@ -102,7 +102,7 @@ def run(argv: Sequence[str]) -> int:
                 report_notes("ds4-vectors", target)
         with Interrupt(signal.SIGTERM) as interrupt:
             result = run_diagnosis(engine, seen if args.top is None else seen.top(args.top), args.their_model,
-                                   interrupt, TYPES.get(args.computes, args.computes))  # fmt: skip
+                                   interrupt, TYPES.get(args.computes, args.computes), not args.json)  # fmt: skip
         plan = planned(engine.shape, len(seen.ids), result)
     whole, text = result.to_json(), _describe(result, seen)
     if plan is not None:
@@ -133,12 +133,14 @@ def run_diagnosis(
     their_model: str | None = None,
     cancel: Callable[[], bool] | None = None,
     computes: str | None = None,
+    tell: bool = False,
 ) -> Diagnosis:
     """Check that ``seen``, the other engine's log probabilities, is valid, then diagnose it; DataError if it is not.
 
     their_model  model file that the other engine reads, if it is not ours
     cancel       called again and again; once it returns True, the search ends with the best answer so far
     computes     16-bit type in which the other engine computes, if that is known
+    tell         print on stdout what is known before the search ends
     """
     from .diagnosis import Signatures
     from .diagnosis import diagnose as explain
@@ -155,12 +157,17 @@ def run_diagnosis(
             line.label = f"trying {doing}"
             line(done, max(done, USUAL))
 
+        def told(says: str) -> None:
+            line.clear()
+            print(f"so far       {says}", flush=True)
+
         whole, (seen, columns) = seen, thinned(seen, engine.shape.vocab)
         library, tokenizer = Signatures(engine, seen.ids.tolist(), columns), tokenizer_of(engine)
         bos = None if tokenizer is None else tokenizer.bos
 
         def explained(part: Observation) -> Diagnosis:
-            return explain(library, part, bos, progress=trying, cancel=cancel, computes=computes)
+            return explain(library, part, bos, progress=trying, cancel=cancel, computes=computes,
+                           tell=told if tell else None)  # fmt: skip
 
         if broken:
             return _broken(broken, seen, explained)

@@ -30,7 +30,7 @@ from .limit import detection_limit
 from .onsets import change_point, narrowed
 from .places import places
 from .posterior import ACCUSED, Posterior
-from .search import Progress, search
+from .search import Progress, Tell, search
 from .signatures import Signatures
 from .verdict import Diagnosis
 
@@ -53,6 +53,7 @@ def diagnose(
     cancel: Callable[[], bool] | None = None,
     computes: str | None = None,
     seconds: float | None = None,
+    tell: Tell | None = None,
 ) -> Diagnosis:
     """Explain the observation ``seen`` by a rounding set or a mistake, or say that neither does.
 
@@ -63,14 +64,18 @@ def diagnose(
     computes  type that the engine computes in, "bfloat16" or "float16" (None: the type in which the numbers seem to be
               stored)
     seconds   most CPU time to look for places of a mistake without a name, 0 for none (None: ``places.SECONDS``)
+    tell      called with one sentence as soon as it is known whether a rounding set fits, and whether a name explains
+              the numbers
     """
     case = Case(library, seen, bos)
     try:
-        posterior = search(case, progress, cancel)
+        posterior = search(case, progress, cancel, tell)
         result = _Judge(case, posterior, computes or seen.stored).verdict()
         if result.verdict in ("unknown", "undecided") and not (cancel is not None and cancel()):
             if progress is not None:
                 progress(len(posterior.candidates), "places in the pass")
+            if tell is not None:
+                tell(f"{result.verdict}: {result.says}; places in the pass are tried next")
             result.places = [place.to_json() for place in places(case, result.mode, seconds, cancel)]
     finally:
         library.close()

@@ -30,6 +30,8 @@ from .signatures import REPLICAS, Pass
 
 Progress = Callable[[int, str], None]
 """Called with the number of candidates so far, and what is being tried."""
+Tell = Callable[[str], None]
+"""Called with one sentence as soon as something is known: first whether a rounding set fits."""
 
 NO_MISTAKE = frozenset({"indexer_ties_high"})
 """Faults of the library that are not mistakes: which of two equal scores a top-k selects (``Case.untied``)."""
@@ -49,12 +51,17 @@ GAIN, NEARER = 5.0, 0.1
 else in ``Fit.core`` NEARER."""
 
 
-def search(case: Case, progress: Progress | None = None, cancel: Callable[[], bool] | None = None) -> Posterior:
+def search(
+    case: Case,
+    progress: Progress | None = None,
+    cancel: Callable[[], bool] | None = None,
+    tell: Tell | None = None,
+) -> Posterior:
     """Compute candidates stage by stage until one explains the observation, and return their posterior.
 
     ``cancel`` is called again and again; once it returns True, the search ends with the candidates so far.
     """
-    work = Search(case, progress, cancel)
+    work = Search(case, progress, cancel, tell)
     try:
         for _ in work.stages():
             if work.answered():
@@ -78,8 +85,15 @@ def touched(c: Candidate) -> frozenset[str]:
 class Search:
     """The search for what explains one case; ``stages`` runs it."""
 
-    def __init__(self, case: Case, progress: Progress | None = None, cancel: Callable[[], bool] | None = None):
+    def __init__(
+        self,
+        case: Case,
+        progress: Progress | None = None,
+        cancel: Callable[[], bool] | None = None,
+        tell: Tell | None = None,
+    ):
         self.case, self.posterior, self._progress, self._cancel = case, Posterior(case), progress, cancel
+        self._tell = tell
         self.bases: list[str] = []
         self.fitted: set[str] = set()
         self._doing = self._so_far = ""
@@ -89,6 +103,7 @@ class Search:
         """Compute candidates, likeliest explanations first; yield after each stage."""
         self._sets(["exact"])
         near = self._usual() or self._nearest_set()
+        self._tell_sets(near)
         if near == "exact":
             self._library("exact")
             yield
@@ -181,6 +196,20 @@ class Search:
         until = self.case.first_beyond(base)
         fits = f"; {base.mode} up to position {until}" if until else ""
         self._so_far = "" if until is None else f" (nothing fits yet{fits})"
+
+    def _tell_sets(self, near: str) -> None:
+        """Tell whether a rounding set fits; ``near``: the one that is nearest."""
+        if self._tell is None:
+            return
+        best, count = self._clean(near), len(self.case.seen.rows)
+        if best.fit.misfit < LIMIT and not best.coarse:
+            self._tell(f"no mistake seen: {near} fits at all {count} positions; known mistakes are compared next")
+            return
+        first = self.case.first_beyond(best)
+        beyond = "" if first is None else f", first at position {first}"
+        fits = "fits" if best.fit.misfit < LIMIT else "does not fit"
+        self._tell(f"{near}, the nearest rounding set, {fits}: {best.fit.rms:.2g} nats (rms) away{beyond}; other sets "
+                   "and known mistakes are compared next")  # fmt: skip
 
     def _clean(self, mode: str) -> Candidate:
         """Return the candidate "rounding set ``mode``, no mistake", computing it if necessary."""

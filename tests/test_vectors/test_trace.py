@@ -163,6 +163,35 @@ def test_one_row_is_not_hidden_by_the_others(point, row, layers, kind):
     assert f"in 1 of 72 rows, position {row} first" in first and "(median of all rows" in first
 
 
+def halved(value, layer, chunk, taps):
+    """Return windows (first row, number of rows) of which ``QUERIES`` have the newer half."""
+    first, count = (each.copy() for each in value)
+    lost = count[QUERIES] // 2
+    first[QUERIES] += lost
+    count[QUERIES] -= lost
+    return first, count
+
+
+def unsunk(value, layer, chunk, taps):
+    """Return attention outputs of which those of ``QUERIES`` lack the sink's share."""
+    out = value.copy()
+    out[QUERIES] *= np.float32(1.12)
+    return out
+
+
+QUERIES = [23, 47, 71]
+
+
+@pytest.mark.parametrize(("point", "edit"), [("raw_window", halved), ("kqv_out", unsunk)])
+def test_a_few_queries_are_not_acquitted_and_the_search_ends(point, edit):
+    """Three of 72 in every layer: all are blamed, and no constant is fitted where its logarithm does not exist."""
+    few = Fault("few", "a few queries", edits={point: edit})
+    dump = as_dump(recorded("exact", [few], ids=SHORT), lambda name: not name.startswith("raw_window"))
+    result = examined(dump, [0, 1], ids=SHORT)
+    assert {wrong.key for wrong in result.wrong} == {("kqv_out", 0), ("kqv_out", 1)}
+    assert all(set(wrong.rows[wrong.judgement.beyond]) == set(QUERIES) for wrong in result.wrong)
+
+
 def in_type(weights, kind):
     """Return weights with their vectors in a 16-bit type."""
     vectors = {name: v for name, v in vars(weights).items() if isinstance(v, np.ndarray) and v.dtype == np.float32}

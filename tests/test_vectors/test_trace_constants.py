@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ds4ref.test_vectors.trace.constants import _plain
 from ds4ref.test_vectors.trace.report import entry
 from ds4ref.variants.families import FAMILIES
 from tests.marking import sampled
@@ -65,3 +66,7 @@ def test_stored_rows_alone_tell_the_rounding() -> None:
     tensors = recorded("qat", ids=SHORT)
     result = examined(as_dump(tensors), [0], search=False, ids=SHORT)
     assert result.rounding == "qat" and not result.wrong
+
+
+def test_a_negative_value_that_its_neighbours_equal_has_no_logarithm() -> None:
+    assert _plain(-2.5, True, 1.0, lambda value: 0.0) == -2.0

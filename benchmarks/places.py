@@ -3,10 +3,12 @@
     python -m benchmarks.places                        60 mistakes in Hugging Face's model, on the embedded model
     python -m benchmarks.places --trials 200 --top 20 --records R.jsonl
     python -m benchmarks.places --whole                the whole diagnosis: which verdicts, and how long it takes
+    python -m benchmarks.places --of strangers         forty mistakes by somebody else (``tests.oracle.strangers``)
     python -m benchmarks.places --fit R.jsonl          fit probabilities on one half of the records, check on the other
 
 Mistakes are drawn by ``tests.oracle.misplaced``, which needs transformers. Prints every miss, then one line of JSON.
-Those that change less than ``LEAST`` are left out.
+Those that change less than ``LEAST`` are left out. With ``--whole`` and ``--of strangers`` each gets a verdict, and
+places where that has no name; ``acquitted`` are verdicts of a rounding set whose detection limit is below the change.
 """
 
 from __future__ import annotations
@@ -33,8 +35,13 @@ FIRST = 3
 """Number of places among which the right op counts."""
 
 
-def patients(engine: Engine, count: int, seed: int, top: int | None) -> Iterator[tuple[Any, Signatures, Observation]]:
-    """Yield (mistake, signatures of our passes, observed logits) of mistakes ``seed`` to ``seed`` + ``count`` - 1."""
+EVERY = -2
+"""Layer of a mistake that all layers of a kind have, of which any counts."""
+
+
+def patients(engine: Engine, args: argparse.Namespace) -> Iterator[tuple[Any, Signatures, Observation, float]]:
+    """Yield (mistake, signatures of our passes, observed logits, change in nats rms) of ``args.trials`` mistakes from
+    number ``args.seed`` on."""
     from tests.oracle.hf import Oracle
     from tests.oracle.misplaced import draw
     from tests.test_vectors.test_sixteen_bits import own_ids
@@ -42,48 +49,65 @@ def patients(engine: Engine, count: int, seed: int, top: int | None) -> Iterator
     ids = own_ids(engine, 200)
     oracle, library = Oracle.load(embedded_path("f16"), 1), Signatures(engine, ids)
     right = oracle.logits(ids)
-    for number in range(seed, seed + count):
-        mistake = draw(oracle, number)
+    drawn: Iterator[Any] = (draw(oracle, number) for number in range(args.seed, args.seed + args.trials))
+    if args.of == "strangers":
+        from tests.oracle.strangers import MISTAKES
+
+        drawn = iter(MISTAKES[args.seed :])
+    for mistake in drawn:
         if mistake is None:
             continue
         with mistake.apply(oracle):
             logits = oracle.logits(ids)
         moved = logits - right
-        if np.sqrt(np.mean((moved - moved.mean(axis=1, keepdims=True)) ** 2)) > LEAST:
+        size = float(np.sqrt(np.mean((moved - moved.mean(axis=1, keepdims=True)) ** 2)))
+        if size > LEAST:
             seen = from_logits(ids, logits)
-            yield mistake, library, seen if top is None else seen.top(top)
+            yield mistake, library, seen if args.top is None else seen.top(args.top), size
+
+
+def at_layer(place: dict[str, Any], mistake: Any) -> bool:
+    """Return whether a place is in the mistake's layer."""
+    return place["layer"] != -1 if mistake.layer == EVERY else place["layer"] == mistake.layer
 
 
 def examine(args: argparse.Namespace) -> dict[str, Any]:
     """Locate the drawn mistakes, print those that are missed, and return the shares."""
     records: list[dict[str, Any]] = []
     verdicts: list[str] = []
+    acquitted = 0
     kept: dict[int, Effects] = {}
     with Engine.open(embedded_path("f16"), backend="cpu", numerics="exact") as engine:
-        for mistake, library, seen in patients(engine, args.trials, args.seed, args.top):
-            start = time.perf_counter()
-            if args.whole:
-                result = diagnose(library, seen)
-                answer = result.places
-                verdicts.append(result.fault or result.verdict)
-            else:
-                known = kept if args.top is None else None  # the observed tokens differ from mistake to mistake
-                answer = [place.to_json() for place in places(Case(library, seen, None), "exact", 600, kept=known)]
-            took = time.perf_counter() - start
+        for mistake, library, seen, size in patients(engine, args):
+            start, mode, verdict = time.process_time(), "exact", "unknown"
+            if args.whole or args.of:
+                result = diagnose(library, seen, seconds=0)
+                mode, verdict = result.mode, result.verdict
+                limit = 0.0 if result.limit is None else result.limit["size"]
+                verdicts.append(result.fault or (f"acquitted, limit {limit:g}" if result.clean else verdict))
+                acquitted += result.clean and size > limit
+            known = kept if args.top is None else None  # the observed tokens differ from mistake to mistake
+            open_ = verdict in ("unknown", "undecided")
+            answer = [
+                place.to_json() for place in (places(Case(library, seen, None), mode, 600, kept=known) if open_ else [])
+            ]
+            took = time.process_time() - start
             ops = [place["op"] in mistake.ops for place in answer[:FIRST]]
             record = {"says": mistake.says, "ops": mistake.ops, "layer": mistake.layer, "rows": len(seen.rows),
-                      "op": any(ops), "at_layer": bool(answer) and answer[0]["layer"] == mistake.layer,
-                      "first": any(ops[:1]), "places": answer, "seconds": took}  # fmt: skip
+                      "op": any(ops), "at_layer": bool(answer) and at_layer(answer[0], mistake), "size": size,
+                      "first": any(ops[:1]), "places": answer, "seconds": took,
+                      "verdict": verdicts[-1] if verdicts else ""}  # fmt: skip
             records.append(record)
             if args.records:
                 with Path(args.records).open("a") as file:
                     file.write(json.dumps(record) + "\n")
             if not (record["op"] and record["at_layer"]):
                 first = "; ".join(f"{p['op']} {p['layer']} {p['probability']}" for p in answer[:FIRST])
-                print(f"layer {mistake.layer} {mistake.ops[0]}: {mistake.says} -> {first}", flush=True)
+                says = f"{record['verdict']}; " if verdicts else ""
+                print(f"layer {mistake.layer} {mistake.ops[0]}: {mistake.says} -> {says}{first}", flush=True)
     shares = {name: round(float(np.mean([r[name] for r in records])), 3) for name in ("op", "at_layer", "first")}
     named = {name: verdicts.count(name) for name in sorted(set(verdicts))}
-    return {"mistakes": len(records), **shares, "verdicts": named,
+    return {"mistakes": len(records), **shares, "verdicts": named, "acquitted": acquitted,
             "seconds": round(float(np.median([r["seconds"] for r in records])), 1)}  # fmt: skip
 
 
@@ -123,6 +147,7 @@ def main() -> None:
     made.add_argument("--top", type=int)
     made.add_argument("--records", help="append one JSON line for each mistake")
     made.add_argument("--whole", action="store_true")
+    made.add_argument("--of", choices=["strangers"])
     made.add_argument("--fit", metavar="R.jsonl")
     args = made.parse_args()
     print(json.dumps(fit(args.fit) if args.fit else examine(args)))

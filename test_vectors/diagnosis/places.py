@@ -39,13 +39,13 @@ SCREENING = 0.75
 """Share of this time after which no further change is tried."""
 FEWEST = 300
 """Number of passes for which there must be time."""
-SCREENED, REACH = 96, 40
-"""SCREENED: number of tokens on which all changes are run, if at least REACH of them follow the first deviation."""
+SCREENED, REACH = 48, 32
+"""All changes are run on the smallest multiple of SCREENED tokens of which REACH follow the first deviation."""
 EVERY = 24
 """Longest period of wrong positions that is looked for."""
 WIDTH = 32
 """Number of random directions to which full rows are projected."""
-REFINED = 30
+REFINED = 48
 """Number of changes that are run on the whole prompt."""
 RESIZED = 10
 """Number of these whose size is fitted further, and that are tried in all layers at once."""
@@ -248,7 +248,8 @@ def places(
     of = _difference(case, mode, np.arange(len(seen.rows)))
     first = case.first_beyond(case.clean(mode)) or int(seen.rows[0])
     masks = _masks(of, first, len(ids))
-    count = SCREENED if first + REACH <= SCREENED < 0.8 * len(ids) else len(ids)
+    count = -(-(first + REACH) // SCREENED) * SCREENED
+    count = count if count < 0.8 * len(ids) else len(ids)
     rows = np.flatnonzero(seen.rows < count)
     some, effects = _difference(case, mode, rows), [] if kept is None else kept.setdefault(count, [])
     trials, every = [], _shuffled(changes(replay.model))

@@ -20,6 +20,7 @@ import msgspec
 from ds4ref.environment import data_dir
 from ds4ref.errors import DataError, UsageError
 from ds4ref.files import flush_to_disk
+from ds4ref.runs.results import check_objects
 
 from .packs import Pack, Question
 from .plan import Key, Settings, settings_of
@@ -196,11 +197,15 @@ def _scan(path: Path) -> tuple[LogHeader, dict[Key, Sample], bool, int]:
         raise DataError(f"{path}: not a log of ds4-eval, or of another version ({header.schema[:40]})")
     if header.settings.get("shuffle"):
         raise DataError(f"{path}: an older version shuffled its choices (--shuffle-choices), which is no longer read")
+    check_objects(header.facts, path)
     samples: dict[Key, Sample] = {}
+    known = {question.id for question in header.questions}
     for number, line in enumerate(lines[1:], 2):
         if not line.strip() or line.startswith(NOTE):
             continue
         sample = _decode(path, number, line, Sample)
+        if sample.id not in known:
+            raise DataError(f"{path}:{number}: a damaged line: no question of the log is called {sample.id[:40]!r}")
         samples.pop(sample.key, None)  # the last line of a sample counts
         samples[sample.key] = sample
     return header, samples, torn, end

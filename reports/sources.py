@@ -20,7 +20,7 @@ from typing import Any
 
 from ds4ref.errors import DataError
 from ds4ref.runs.columns import COLUMNS, place
-from ds4ref.runs.results import read_rows, sample_rows
+from ds4ref.runs.results import check_objects, read_rows, sample_rows
 from ds4ref.runs.store import Measured, Run, Store
 from ds4ref.runs.store.rows import vector_row
 
@@ -68,6 +68,7 @@ def read_csv(path: str | os.PathLike[str]) -> Measured:
         sample_rows(samples, beside)
         rows = _with_percentiles(samples, rows)
     facts.pop("columns", None)
+    check_objects(facts, beside)
     return _from_file(path, "bench", facts, rows)
 
 

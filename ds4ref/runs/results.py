@@ -69,6 +69,14 @@ def sample_rows(rows: Sequence[Mapping[str, Any]], source: object) -> None:
                 raise DataError(f"{source}: row {number}: {name} is {value!r}, not a number one can plot")
 
 
+def check_objects(facts: Mapping[str, Any], source: object) -> None:
+    """Raise DataError if one of the ``facts`` that have parts is something else than an object or null; ``source`` is
+    named in it."""
+    for name in ("machine", "versions", "settings", "selection"):
+        if not isinstance(facts.get(name), dict | None):
+            raise DataError(f"{source}: {name} is {str(facts[name])[:40]!r}, not a JSON object")
+
+
 def _row(path: str | os.PathLike[str], line: int, cells: dict[Any, Any], width: int) -> dict[str, Any]:
     """Parse the ``cells`` of one line of a file with ``width`` columns; raise DataError if one is wrong.
 

@@ -84,6 +84,14 @@ def test_every_torn_end_is_tolerated(path, tmp_path):
         (lambda data: data.replace(b"-v1", b"-v9", 1), "another version"),
         (lambda data: data.replace(b'"settings":{', b'"settings":{"shuffle":true,', 1), "shuffled its choices"),
         (lambda data: b"\n".join([*data.split(b"\n")[:1], b'{"id": "q', b""]), "run.jsonl:2: a damaged line"),
+        (
+            lambda data: data.replace(b'{"id":"', b'{"id":"z', 1),
+            "run.jsonl:2: a damaged line: no question .* is called",
+        ),
+        (
+            lambda data: data.replace(b'"facts":{', b'"facts":{"machine":true,', 1),
+            "machine is 'True', not a JSON object",
+        ),
     ],
 )
 def test_damage_is_named(path, damage, said):

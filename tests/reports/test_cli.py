@@ -204,3 +204,9 @@ def test_samples_without_their_columns_are_refused(store, csvs, tmp_path, capsys
     run = store.add("bench", {}, [json.loads(sample)], label="odd")
     code, _, err = call(capsys, "compare", "odd", "before")
     assert code == 1 and f"run {run}: row 1: ctx_tokens is" in err
+
+
+def test_facts_of_another_type_are_refused(csvs, tmp_path, capsys):
+    (tmp_path / "m4_max.json").write_text('{"machine": [1]}')
+    code, out, err = call(capsys, "import", csvs[1])
+    assert (code, out) == (1, "") and "m4_max.json: machine is '[1]', not a JSON object" in err

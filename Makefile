@@ -5,6 +5,11 @@ VENV ?= .venv
 PY := $(VENV)/bin/python
 # Modules are compiled when they are first imported, which most of them never are: half the time.
 INSTALL := $(PY) -m pip --disable-pip-version-check -qq install --no-compile
+# With the versions that the suite has passed with; where they cannot be had, with those that pyproject.toml admits.
+PINNED := $(addprefix -c ,$(wildcard constraints.txt))
+comma := ,
+install = $(INSTALL) $(PINNED) $(1) || { echo "make: versions of constraints.txt are not to be had here:" \
+	"installing those that pyproject.toml admits" >&2; $(INSTALL) $(1); }
 OUT ?= out
 # Each process begins with a part of the suite in one piece, so that a file's fixtures are made once; one that is done takes
 # half of what another one has left.
@@ -22,7 +27,7 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3.14 python3 p
 # Hundreds of tests start a process of ours: without compiled modules each would compile them again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run test thorough lint size oracle smoke cuda arm bench mutants clean gpu-check
+.PHONY: help run test thorough lint size oracle smoke cuda arm bench mutants clean gpu-check lock audit release
 .DEFAULT_GOAL := help
 
 help: ## show this
@@ -94,6 +99,27 @@ SEED ?= 0
 mutants: $(VENV)/.test ## do tests notice one-line mistakes? By hand, hours for all rooms; ROOM=reports COUNT=20 SEED=0
 	@$(PY) -m tests.mutants $(if $(ROOM),--room $(ROOM)) --count $(COUNT) --seed $(SEED)
 
+# torch brings NVIDIA's packages in versions of its own, which are not those of the extra "cuda".
+lock: $(VENV)/.test ## the newest versions that pyproject.toml admits into constraints.txt; run all tests before you commit it
+	@$(INSTALL) uv
+	@mkdir -p $(OUT)
+	@$(VENV)/bin/uv pip compile -q --universal --python-version 3.11 --upgrade --no-annotate --no-header \
+		--extra test --extra oracle pyproject.toml -o $(OUT)/locked.txt > /dev/null
+	@{ echo "# make lock"; grep -Ev '^(nvidia|cuda|triton)' $(OUT)/locked.txt; } > constraints.txt
+
+audit: $(VENV)/.test ## known vulnerabilities in the versions of constraints.txt (asks PyPI)
+	@$(INSTALL) $(PINNED) pip-audit
+	@$(VENV)/bin/pip-audit --strict --disable-pip --no-deps -r constraints.txt
+
+release: $(VENV)/.test ## wheel and source archive of the last commit with SHA-256 sums: out/release
+	@rm -rf $(OUT)/release $(OUT)/tree
+	@mkdir -p $(OUT)/release $(OUT)/tree
+	@git archive HEAD | tar -x -C $(OUT)/tree
+	@cd $(OUT)/tree && $(abspath $(PY)) -c "from setuptools import build_meta as b; b.build_sdist('../release')" > /dev/null
+	@cd $(OUT)/tree && $(abspath $(PY)) -c "from setuptools import build_meta as b; b.build_wheel('../release')" > /dev/null
+	@rm -rf $(OUT)/tree
+	@cd $(OUT)/release && { sha256sum ds4ref-* 2>/dev/null || shasum -a 256 ds4ref-*; } | tee SHA256SUMS
+
 clean: ## remove the environment and everything generated in the tree
 	rm -rf $(VENV) $(OUT) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -106,22 +132,22 @@ $(VENV)/bin/python:
 		"(Debian and Ubuntu: apt install python3-venv)" >&2; rm -rf $(VENV); exit 1; }
 
 # One stamp for each set of packages, so that a second run installs nothing.
-$(VENV)/.run: pyproject.toml | $(VENV)/bin/python
+$(VENV)/.run: pyproject.toml $(wildcard constraints.txt) | $(VENV)/bin/python
 	@echo "installing into $(VENV) (once)" >&2
-	@$(INSTALL) -e .
+	@$(call install,-e .)
 	@touch $@
 
-$(VENV)/.test: pyproject.toml | $(VENV)/bin/python
+$(VENV)/.test: pyproject.toml $(wildcard constraints.txt) | $(VENV)/bin/python
 	@echo "installing into $(VENV) (once)" >&2
-	@$(INSTALL) -e '.[test]'
+	@$(call install,-e '.[test]')
 	@touch $@ $(VENV)/.run
 
 $(VENV)/.cuda: $(VENV)/.test
 	@echo "installing numba-cuda and NVIDIA's compiler into $(VENV) (once)" >&2
-	@$(INSTALL) -e '.[test,cuda]' nvidia-cuda-nvcc nvidia-cuda-nvdisasm
+	@$(call install,-e '.[test$(comma)cuda]' nvidia-cuda-nvcc nvidia-cuda-nvdisasm)
 	@touch $@
 
 $(VENV)/.oracle: $(VENV)/.test
 	@echo "installing torch and transformers into $(VENV) (once)" >&2
-	@$(INSTALL) -e '.[test,oracle]'
+	@$(call install,-e '.[test$(comma)oracle]')
 	@touch $@

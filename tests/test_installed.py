@@ -1,4 +1,5 @@
-"""What a user installs: the wheel holds everything, works from any folder, and clashes with nobody's names."""
+"""What a user installs: source archive and wheel hold everything and nothing else, work from any folder, and clash with
+nobody's names."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -29,39 +31,47 @@ def installed(tmp_path_factory):
     if listed.returncode:
         pytest.skip("not a git checkout")
     for name in listed.stdout.splitlines():
-        if name.partition("/")[0] in (*ROOMS, "pyproject.toml", "README.md", "LICENSE") and (ROOT / name).exists():
+        if (
+            name.partition("/")[0] in (*ROOMS, "pyproject.toml", "README.md", "LICENSE", "MANIFEST.in")
+            and (ROOT / name).exists()
+        ):
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, source / name, follow_symlinks=False)
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        str(source),
-        "--no-deps",
-        "--no-build-isolation",
-        "-q",
-        "-w",
-        folder,
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    build(source, "sdist", folder)
+    with tarfile.open(next(folder.glob("*.tar.gz"))) as archive:
+        archive.extractall(folder, filter="data")
+    build(next(path for path in folder.iterdir() if path.is_dir()), "wheel", folder)
     with zipfile.ZipFile(next(folder.glob("*.whl"))) as wheel:
         wheel.extractall(folder / "site")
     return source, folder / "site"
 
 
+def build(tree: Path, what: str, out: Path) -> None:
+    """Build an ``sdist`` or a ``wheel`` of a tree without fetching anything."""
+    code = f"from setuptools import build_meta; build_meta.build_{what}({str(out)!r})"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tree, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def files(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
 @pytest.mark.thorough
-def test_the_wheel_holds_every_file_of_the_rooms_and_one_name(installed):
+def test_source_archive_and_wheel_hold_every_file_of_the_rooms_and_nothing_else(installed):
+    """The wheel is built from the archive, which has the rooms where the links are."""
     source, site = installed
     wanted = set()
     for room in ROOMS:
-        home = Path("ds4ref") if room == "ds4ref" else Path("ds4ref", room)
-        for folder, _, files in os.walk(source / room):
-            wanted |= {home / Path(folder, file).relative_to(source / room) for file in files}
-    wanted = {path for path in wanted if Path("ds4ref", "speed_bench", "results") not in path.parents}
-    assert len(wanted) > 400 and not {str(path) for path in wanted if not (site / path).is_file()}
+        home = "ds4ref" if room == "ds4ref" else f"ds4ref/{room}"
+        wanted |= {f"{home}/{name}" for name in files(source / room) if not (source / room / name).is_symlink()}
+    wanted = {name for name in wanted if not name.startswith("ds4ref/speed_bench/results/")}
+    assert len(wanted) > 400
+    assert {name for name in files(site) if ".dist-info/" not in name} == wanted
     assert {path.name for path in site.iterdir() if not path.name.endswith(".dist-info")} == {"ds4ref"}
+    (archive,) = (path for path in site.parent.glob("ds4ref-*") if path.is_dir())
+    more = {"LICENSE", "MANIFEST.in", "PKG-INFO", "README.md", "pyproject.toml", "setup.cfg"}
+    assert {name for name in files(archive) if not name.startswith(("ds4ref.egg-info/", "build/"))} == wanted | more
 
 
 @pytest.mark.thorough

@@ -7,6 +7,8 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import ds4ref
 
@@ -65,6 +67,33 @@ def test_an_old_python_is_refused_in_one_line(copy):
     done = make("run", f"PYTHON={old}", folder=copy)
     assert done.returncode != 0 and f"make: {old} is not a Python >= 3.11\n" in done.stderr
     assert not (copy / ".venv").exists()
+
+
+@pytest.mark.parametrize("python", ["3.11", "3.13"])
+def test_every_requirement_is_pinned_once_and_within_its_range(python):
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    here = {"python_version": python, "python_full_version": f"{python}.4", "sys_platform": "linux"}
+    pins: dict[str, str] = {}
+    for line in (ROOT / "constraints.txt").read_text().splitlines()[1:]:
+        pin = Requirement(line)
+        if pin.marker is None or pin.marker.evaluate(here):
+            assert pins.setdefault(pin.name, str(pin.specifier)[2:]) == str(pin.specifier)[2:]
+    for wanted in map(Requirement, [*project["dependencies"], *extras["test"], *extras["oracle"]]):
+        assert wanted.specifier.contains(pins[canonicalize_name(wanted.name)]), wanted
+
+
+def test_where_pins_cannot_be_had_the_ranges_are_installed(copy):
+    pip = interpreter(copy, "python-fake", 'echo "$@" >> calls; case "$*" in *constraints*) exit 1;; esac')
+    (copy / "venv/bin").mkdir(parents=True)
+    pip.rename(copy / "venv/bin/python")
+    for pins in (False, True):
+        if pins:
+            (copy / "constraints.txt").write_text("numpy==0.0.1\n")
+        done = make("venv/.test", "VENV=venv", folder=copy)
+        assert done.returncode == 0 and ("not to be had here" in done.stderr) == pins
+    calls = [line.partition("--no-compile ")[2] for line in (copy / "calls").read_text().splitlines()]
+    assert calls == ["-e .[test]", "-c constraints.txt -e .[test]", "-e .[test]"]
 
 
 def test_version_and_scripts_agree():

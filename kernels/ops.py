@@ -253,16 +253,19 @@ class Backend(Protocol):
     # --- rounding to a small number format and back to float32
 
     @op(
-        "x f32[...,n]; channels -> out f32[...,n]",
-        where="n % 64 == 0 if channels is None else 0 < channels <= n and channels % 64 == 0",
+        "x f32[...,n]; channels; block -> out f32[...,n]",
+        where="block in (32, 64) and (channels is None or 0 < channels <= n) and (channels or n) % block == 0",
     )
-    def round_e4m3(self, x: Array, channels: int | None = None) -> Array:
-        """Round the first ``channels`` (None: all) of the last axis to E4M3, in blocks of 64 with a power-of-two
-        scale."""
+    def round_e4m3(self, x: Array, channels: int | None = None, block: int = 64) -> Array:
+        """Round the first ``channels`` (None: all) of the last axis to E4M3, in blocks with a power-of-two scale."""
 
     @op("x f32[...,32*b] -> out f32[...,32*b]")
     def round_e2m1(self, x: Array) -> Array:
         """Round to E2M1 (FP4) in blocks of 32 of the last axis with a power-of-two scale."""
+
+    @op("x f32[...,16*b] -> out f32[...,16*b]")
+    def round_nvfp4(self, x: Array) -> Array:
+        """Round to E2M1 in blocks of 16 of the last axis with a scale in E4M3."""
 
     @op("x f32[...] -> out f32[...]")
     def round_f16(self, x: Array) -> Array:
@@ -364,6 +367,32 @@ class Backend(Protocol):
     def select_rows(self, scores: Array, visible: Array, k: int) -> Array:
         """Return the numbers of the k best-scored of the first ``visible`` rows, in ascending order and padded with -1;
         of equal scores the lower row wins."""
+
+    @op(
+        "scores f32[T,n]; visible i32[T]; size; count -> out f32[T,count]", where="size >= 1 and count * size >= n >= 1"
+    )
+    def block_maxima(self, scores: Array, visible: Array, size: int, count: int) -> Array:
+        """Return the greatest score in each block of ``size`` rows, of the first ``visible`` rows; infinity for the
+        last block with such a row, -infinity for blocks without one."""
+
+    @op("iq f32[T,H,d]; rows any[n,d]; w f32[T,H]; blocks i32[T,b]; size -> out f32[T,b*size]", where="size >= 1")
+    def block_scores(self, iq: Array, rows: Array, w: Array, blocks: Array, size: int) -> Array:
+        """Score, as ``index_scores`` does, the ``size`` rows of each of a token's blocks; -infinity for rows that do
+        not exist (a negative block, or behind the last row)."""
+
+    @op("picks i32[T,k]; blocks i32[T,b]; size -> out i32[T,k]", where="size >= 1")
+    def block_rows(self, picks: Array, blocks: Array, size: int) -> Array:
+        """Return the number of the row for each place in a result of ``block_scores``; -1 for places out of range."""
+
+    # --- lookup tables
+
+    @op("X f32[T,C,D]; joined f32[T,C*D+D]; weight f32[C,D]; eps -> out f32[T,C,D]")
+    def engram_gate(self, X: Array, joined: Array, weight: Array, eps: float) -> Array:
+        """Add a vector to each of a token's streams: X_i + sigmoid(sign(s) sqrt(max(|s|, 1e-6))) value.
+
+        ``joined`` holds a key for each stream, then the value; s = sum_c x_i weight_i key_i / sqrt(D), with x_i and
+        key_i divided by their root mean squares.
+        """
 
     # --- experts
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 ARCHS = {
     "deepseek4": "ds4ref.archs.deepseek4:ARCH",
+    "deepseek41": "ds4ref.archs.deepseek41:ARCH",
     "gemma3": "ds4ref.archs.dense.families:GEMMA3",
     "llama": "ds4ref.archs.dense.families:LLAMA",
     "qwen2": "ds4ref.archs.dense.families:QWEN2",

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 FAMILIES = {
     "deepseek_v4": "ds4ref.archs.deepseek4.published",
+    "deepseek_v41": "ds4ref.archs.deepseek41.published",
     "gemma3_text": "ds4ref.archs.dense.families:GEMMA3_FOLDER",
     "llama": "ds4ref.archs.dense.families:LLAMA_FOLDER",
     "mistral": "ds4ref.archs.dense.families:MISTRAL_FOLDER",
@@ -121,7 +122,7 @@ class PublishedSource:
         config = Config(checkpoint.folder / CONFIG, checkpoint.config)
         self._family = family = _family(config)
         self._config = config
-        _check_quantization(config)
+        _check_quantization(config, getattr(family, "BLOCK", [128, 128]))
         entries = family.metadata(config, checkpoint)
         parts = family.parts
         if mtp:
@@ -277,8 +278,9 @@ def _family(config: Config) -> Family:
     return resolve_name(FAMILIES[kind])
 
 
-def _check_quantization(config: Config) -> None:
-    """Refuse quantization settings other than FP8 E4M3 with 128 x 128 blocks and input scales computed at run time."""
+def _check_quantization(config: Config, block: list[int]) -> None:
+    """Refuse quantization settings other than FP8 E4M3 with blocks of rows and columns ``block``, and input scales
+    computed at run time."""
     part = config.part("quantization_config")
     method = part.agreed("quant_method", "method", default="fp8")
     if method != "fp8":
@@ -286,5 +288,5 @@ def _check_quantization(config: Config) -> None:
     for key, value in {"fmt": "e4m3", "activation_scheme": "dynamic"}.items():
         if part.has(key) and part.text(key) != value:
             raise part.fail(key, f"is {quote(part.text(key), 40)}, wanted {value!r}")
-    if part.has("weight_block_size") and part.integers("weight_block_size", 2) != [128, 128]:
-        raise part.fail("weight_block_size", f"is {part.integers('weight_block_size', 2)}, wanted [128, 128]")
+    if part.has("weight_block_size") and part.integers("weight_block_size", 2) != block:
+        raise part.fail("weight_block_size", f"is {part.integers('weight_block_size', 2)}, wanted {block}")

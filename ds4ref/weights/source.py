@@ -21,8 +21,6 @@ DEEPSEEK = "deepseek4"
 _DSPARK = "a DSpark drafter, no model by itself; it goes with one by --mtp, and is not computed yet"
 _IMAGES = "an encoder of images, which are not read: open the model that it goes with"
 NOT_MODELS = {
-    "deepseek41": "DeepSeek V4.1, which is not computed yet",
-    "deepseek_v41": "DeepSeek V4.1, which is not computed yet",
     "deepseek4_mtp_support": "a block for multi-token prediction, no model by itself: it goes with one by --mtp",
     "dflash": _DSPARK, "deepseek4-dspark": _DSPARK, "deepseek41-dspark": _DSPARK,
     "clip": _IMAGES, "deepseek4_vision": _IMAGES,

@@ -87,6 +87,14 @@ class TaskOps(Steps):
         self.run([pack, Step(t.INDEX_SCORES, -(-n // INDEX_BLOCK) * T, 1, scores, index_bytes(d))])
 
     @bind
+    def block_scores(self, iq, rows, w, blocks, size, out, T, H, d, n, b):
+        packed = self.temp(4 * index_query_floats(H, d) * T)
+        pack = Step(t.INDEX_PACK, T, self.chunk(T, H * d), (self.at(iq), self.at(w), packed, H, d))
+        scores = packed, self.at(rows), is_half(rows), self.at(blocks), self.at(out), n, H, d, size, b
+        each = self.chunk(T * b, size * H * d)
+        self.run([pack, Step(t.BLOCK_SCORES, T * b, each, scores, index_bytes(d))])
+
+    @bind
     def top(self, x, k, values, ids, T, n):
         blocks = -(-n // RANK_BLOCK)
         items = T * blocks

@@ -6,7 +6,7 @@ be spelled out anywhere else.
 
 from __future__ import annotations
 
-E4M3_BLOCK, E2M1_BLOCK = 64, 32
+E2M1_BLOCK, NVFP4_BLOCK = 32, 16
 A8_BLOCK, Q8K_BLOCK, Q8K_SUM = 32, 256, 16
 
 READ_LINE = 256

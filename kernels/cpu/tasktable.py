@@ -7,7 +7,7 @@ The compiled bodies are in ``tasks``; both sides read these declarations. Arrays
 from __future__ import annotations
 
 from .abi import Task
-from .sizes import A8_BLOCK, E2M1_BLOCK, E4M3_BLOCK, POOL_CHANNELS, Q8K_BLOCK
+from .sizes import A8_BLOCK, E2M1_BLOCK, NVFP4_BLOCK, POOL_CHANNELS, Q8K_BLOCK
 
 RMS_NORM = Task("rms_norm", "<x[4*n] <weight >out[4*n] n eps:f", "x.size // n if n else 0", "n")
 HC_SPLIT = Task(
@@ -16,6 +16,8 @@ HC_SPLIT = Task(
 HC_HEAD_WEIGHTS = Task("hc_head_weights", "<mix[4*C] <scale <base >out[4*C] C eps:f", "T", "16 * C")
 HC_REDUCE = Task("hc_reduce", "<X[4*C*D] <w[4*C] >out[4*D] C D", "T", "C * D")
 HC_EXPAND = Task("hc_expand", "<X[4*C*D:C] <y[4*D:C] <post[4*C:C] <comb[4*C*C:C] >out[4*D] C D", "T * C", "C * D")
+
+ENGRAM_GATE = Task("engram_gate", "<X[4*D] <joined[4*(C*D+D):C] <weight >out[4*D] C D eps:f", "T * C", "4 * D")
 
 ROPE = Task(
     "rope",
@@ -26,12 +28,15 @@ ROPE = Task(
 
 ROUND_E4M3 = Task(
     "round_e4m3",
-    f"<x[4*width:blocks] >out[4*width:blocks] width=n blocks=(channels or n)//{E4M3_BLOCK}",
-    f"x.size // n * ((channels or n) // {E4M3_BLOCK}) if n else 0",
-    f"4 * {E4M3_BLOCK}",
+    "<x[4*width:blocks] >out[4*width:blocks] width=n blocks=(channels or n)//block block",
+    "x.size // n * ((channels or n) // block) if n else 0",
+    "4 * block",
 )
 ROUND_E2M1 = Task(
     "round_e2m1", f"<x[{4 * E2M1_BLOCK}] >out[{4 * E2M1_BLOCK}]", f"x.size // {E2M1_BLOCK}", f"4 * {E2M1_BLOCK}"
+)
+ROUND_NVFP4 = Task(
+    "round_nvfp4", f"<x[{4 * NVFP4_BLOCK}] >out[{4 * NVFP4_BLOCK}]", f"x.size // {NVFP4_BLOCK}", f"4 * {NVFP4_BLOCK}"
 )
 ROUND_F16 = Task("round_f16", "<x[4] >out[4]", "x.size", "1")
 ROUND_I8 = Task("round_i8", "<x[4*group] >out[4*group] group", "x.size // group", "4 * group")
@@ -82,6 +87,9 @@ STORE_ROWS = Task("store_rows", "<x =rows <at tokens=T width=w slots=N half=is_h
 INDEX_PACK = Task("index_pack", "<iq[4*heads*dim] <w[4*heads] >out heads dim")
 INDEX_SCORES = Task("index_scores", "<packed <rows half <count >out tokens n heads dim *work")
 SELECT_ROWS = Task("select_rows", "<scores <visible >out n k", "T", "8 * n")
+BLOCK_MAXIMA = Task("block_maxima", "<scores <visible >out[4] n size count", "T * count", "size")
+BLOCK_SCORES = Task("block_scores", "<packed <rows half <blocks >out[4*size] n heads dim size count *work")
+BLOCK_ROWS = Task("block_rows", "<picks[4] <blocks >out[4] k count=b size", "T * k", "4")
 
 RANK_PEAKS = Task("rank_peaks", "<x >peaks >starts n blocks")
 TOP = Task("top", "<x =peaks =starts >values >ids n blocks k")

@@ -66,3 +66,18 @@ def hc_expand(X: np.ndarray, y: np.ndarray, post: np.ndarray, comb: np.ndarray) 
 def hc_head_weights(mix: np.ndarray, scale: np.ndarray, base: np.ndarray, eps: float) -> np.ndarray:
     """Return the weights (T, C) that sum the streams before the output head: sigmoid(mix * scale + base) + eps."""
     return (_sigmoid(mix.astype(np.float64) * scale[0] + base) + eps).astype(np.float32)
+
+
+def engram_gate(X: np.ndarray, joined: np.ndarray, weight: np.ndarray, eps: float) -> np.ndarray:
+    """Add to each stream of X (T, C, D) the value of ``joined`` (T, C*D + D: keys of the streams, value), times a gate.
+
+    A gate is the sigmoid of the root of s, with the sign of s; s is the product of the stream and its key, both
+    RMS-normed, weighted by ``weight`` (C, D) and divided by sqrt(D).
+    """
+    tokens, streams, dim = X.shape
+    x, both = X.astype(np.float64), joined.astype(np.float64)
+    key, value = both[:, : streams * dim].reshape(X.shape), both[:, None, streams * dim :]
+    norms = np.sqrt(np.square(x).mean(axis=2) + eps) * np.sqrt(np.square(key).mean(axis=2) + eps)
+    s = (x * weight * key).sum(axis=2) / norms / np.sqrt(dim)
+    gate = _sigmoid(np.copysign(np.sqrt(np.maximum(np.abs(s), 1e-6)), s))
+    return (x + gate[..., None] * value).astype(np.float32)

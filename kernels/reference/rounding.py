@@ -7,6 +7,7 @@ import numpy as np
 
 E4M3_BLOCK = 64
 E2M1_BLOCK = 32
+NVFP4_BLOCK = 16
 
 
 def _e4m3_values() -> np.ndarray:
@@ -45,20 +46,34 @@ def _round_blocks(x: np.ndarray, block: int, table: np.ndarray, floor: float) ->
     return (np.copysign(rounded, value) * scale).reshape(x.shape)
 
 
-def round_e4m3(x: np.ndarray, channels: int | None = None) -> np.ndarray:
-    """Round the first ``channels`` (None: all) of the last axis of x (..., n) to E4M3 in blocks of 64.
+def round_e4m3(x: np.ndarray, channels: int | None = None, block: int = E4M3_BLOCK) -> np.ndarray:
+    """Round the first ``channels`` (None: all) of the last axis of x (..., n) to E4M3 in blocks of ``block``.
 
     The largest magnitude of a block counts as at least 1e-4.
     """
     if channels is None:
-        return _round_blocks(x, E4M3_BLOCK, E4M3, 1e-4)
-    return np.concatenate((_round_blocks(x[..., :channels], E4M3_BLOCK, E4M3, 1e-4), x[..., channels:]), axis=-1)
+        return _round_blocks(x, block, E4M3, 1e-4)
+    return np.concatenate((_round_blocks(x[..., :channels], block, E4M3, 1e-4), x[..., channels:]), axis=-1)
 
 
 def round_e2m1(x: np.ndarray) -> np.ndarray:
     """Round x (..., n) to E2M1 (FP4) in blocks of 32; the largest magnitude of a block counts as at least 6 *
     2^-126."""
     return _round_blocks(x, E2M1_BLOCK, E2M1, 6 * 2.0**-126)
+
+
+def round_nvfp4(x: np.ndarray) -> np.ndarray:
+    """Round x (..., n) to E2M1 in blocks of 16, whose scale, largest magnitude / 6, is itself rounded to E4M3.
+
+    The largest magnitude of a block counts as at least 6 * 2^-9, the scale as at most 448.
+    """
+    blocks = x.reshape(*x.shape[:-1], -1, NVFP4_BLOCK)
+    amax = np.maximum(np.abs(blocks).max(axis=-1, keepdims=True), np.float32(6 * 2.0**-9))
+    amax[np.isinf(amax)] = np.nan
+    scale = _nearest(np.minimum(amax / np.float32(6), E4M3[-1]), E4M3)
+    scale = np.where(np.isnan(amax), np.float32(np.nan), scale)
+    value = np.clip(blocks / scale, -6, 6)
+    return (np.copysign(_nearest(np.abs(value), E2M1), value) * scale).reshape(x.shape)
 
 
 def round_f16(x: np.ndarray) -> np.ndarray:

@@ -18,7 +18,7 @@ from ds4ref.kernels.ops import OPS, Op, Operand
 from .test_cpu_ops import matrix
 
 DRAWS = range(6)
-SIZES = ("k", "count", "ratio", "group", "channels")
+SIZES = ("k", "count", "ratio", "group", "channels", "size")
 """Arguments that say how many."""
 KINDS = {"f32": np.float32, "i32": np.int32, "i64": np.int64, "i8": np.int8, "i16": np.int16}
 PLAIN = [("F32", "float"), ("F16", "float"), ("BF16", "float")]
@@ -29,6 +29,9 @@ EXACT = {
     "round_e4m3",
     "round_e2m1",
     "round_f16",
+    "round_nvfp4",
+    "block_maxima",
+    "block_rows",
     "round_i8",
     "quantize_a8",
     "quantize_q8k",
@@ -42,6 +45,8 @@ EXACT = {
 LARGER: dict[str, dict[str, int]] = {
     "attend": {"T": 21, "K": 2, "g": 11, "d": 33, "N": 300},
     "attention": {"T": 3, "H": 70, "d": 100, "N": 200, "M": 1500, "k": 1030},
+    "block_scores": {"T": 3, "H": 70, "d": 128, "n": 1030, "size": 8, "b": 33},
+    "engram_gate": {"T": 3, "C": 4, "D": 4096},
     "expert_linear": {"T": 21, "K": 6, "E": 300, "R": 70, "n": 512},
     "expert_sum": {"T": 21, "K": 6, "E": 11, "R": 131, "n": 512},
     "grouped_linear": {"T": 19, "G": 8, "r": 33, "n": 512},
@@ -113,6 +118,8 @@ class Case:
             return self._pick((0, 1, 4))
         if name == "b":
             return self._pick((0, 3, 7, 7, 8) if self.op.name == "hadamard" else (1, 2, 3))
+        if name == "count" and self.op.name == "block_maxima":
+            return -(-self.size("n") // self.size("size")) + self._pick((0, 1))
         if name == "k" and self.op.name in ("route", "top"):
             return int(self.rng.integers(1, self.size("E" if self.op.name == "route" else "n") + 1))
         if name == "N" and self.op.name == "windows":  # holds the window under way and the one before
@@ -153,6 +160,7 @@ class Case:
             low, high = {
                 "visible": (0, s.get("n", 0) + 1), "count": (0, s.get("n", 0) + 1), "at": (0, 1000), "counts": (0, 9),
                 "table": (-(2**31), 2**31), "ids": (-2, s.get("E", 0) + 2),
+                "picks": (-1, s.get("b", 0) * s.get("size", 0) + 2), "blocks": (-1, 9),
             }[name]  # fmt: skip
         else:
             least, greatest = operand.limits
@@ -169,7 +177,7 @@ class Case:
         if name == "channels":
             return self._pick((None, *range(64, self.size("n") + 1, 64)))
         choices = {
-            "act": (self.act,), "eps": (1e-6, 1e-5), "iters": (1, 3, 20), "factor": (0.37, -3.0),
+            "act": (self.act,), "block": (32, 64), "eps": (1e-6, 1e-5), "iters": (1, 3, 20), "factor": (0.37, -3.0),
             "inverse": (False, True), "halves": (False, True),
             "scale": (0.11, 1.5), "floor": (False, True), "limit": (0.6, 10.0, math.inf),
         }  # fmt: skip

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from ds4ref.drafts.session import DraftingSession
 from ds4ref.engine import Engine
 from ds4ref.errors import ContextError, SessionError
 from ds4ref.session.session import Session, Snapshot
+from tests import v41
 
 CTX, LENGTH = 200, 190
 STARTS = (1, 101, 125)
@@ -190,13 +192,25 @@ class Sequences(RuleBasedStateMachine):
 @pytest.mark.parametrize("numerics", ["exact", "ds4"])
 def test_whatever_is_done_a_session_is_what_its_tokens_make(nano_path: str, numerics: str) -> None:
     with Engine.open(nano_path, numerics=numerics) as engine:
-        text = np.random.default_rng(8).integers(0, engine.shape.vocab, CTX).tolist()
-        session, alone, begun = engine.session(CTX), {}, {}
-        for at, token in enumerate(text[:LENGTH], 1):
-            alone[at] = session.eval(token).copy()
-            if at in STARTS:
-                begun[at] = session.snapshot()
-        machine: Any = type("Machine", (Sequences,), {"engine": engine, "text": text, "alone": alone, "begun": begun})
-        checks = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example]
-        how = settings(max_examples=40, stateful_step_count=30, deadline=None, suppress_health_check=checks)
-        run_state_machine_as_test(machine, settings=how)
+        hold(engine)
+
+
+@pytest.mark.parametrize("numerics", ["exact", "qat"])
+def test_the_same_of_a_model_that_looks_up_n_grams(tmp_path: Path, numerics: str) -> None:
+    """Its rows follow from tokens before the chunk, in sequences that share their cache up to some token."""
+    with Engine.open(v41.model(tmp_path, "engram"), numerics=numerics) as engine:
+        hold(engine, 20)
+
+
+def hold(engine: Engine, examples: int = 40) -> None:
+    """Run the state machine."""
+    text = np.random.default_rng(8).integers(0, engine.shape.vocab, CTX).tolist()
+    session, alone, begun = engine.session(CTX), {}, {}
+    for at, token in enumerate(text[:LENGTH], 1):
+        alone[at] = session.eval(token).copy()
+        if at in STARTS:
+            begun[at] = session.snapshot()
+    machine: Any = type("Machine", (Sequences,), {"engine": engine, "text": text, "alone": alone, "begun": begun})
+    checks = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example]
+    how = settings(max_examples=examples, stateful_step_count=30, deadline=None, suppress_health_check=checks)
+    run_state_machine_as_test(machine, settings=how)

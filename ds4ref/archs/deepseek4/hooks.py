@@ -89,6 +89,16 @@ NAMES = {
     "result_output": "logits (T, V)",
 }
 
+LATER = {
+    "attn_comp_norm": "latent vectors of compressed rows, before rope (n, hd)",
+    "candidates": "candidate blocks int32 (T, blocks), ascending, -1 padded",
+    "engram_rows": "rows of the lookup tables, joined (T, columns * width)",
+    "engram_kv": "keys of the streams and value (T, (C + 1) * D)",
+    "engram_in": "streams before (T, C, D)",
+    "engram_out": "streams with the gated value (T, C, D)",
+}
+"""Intermediates that only V4.1 has."""
+
 
 class Hooks(Protocol):
     """Interface of hooks: the pass calls ``begin`` once per chunk and ``tap`` for every named intermediate.
@@ -116,10 +126,11 @@ class Recorder:
     def __init__(self, *names: str, layers: set[int] | None = None):
         from ..dense.chunk import NAMES as DENSE
 
-        unknown = set(names) - set(NAMES) - set(DENSE)
+        known = {*NAMES, *LATER, *DENSE}
+        unknown = set(names) - known
         if unknown:
             raise KeyError(f"no intermediate is called {', '.join(sorted(unknown))}")
-        self.names = set(names) or {*NAMES, *DENSE}
+        self.names = set(names) or known
         self.layers = layers
         self.parts: dict[tuple[str, int], list[Any]] = {}
 

@@ -79,12 +79,17 @@ class Model(Base):
             if cancel is not None and cancel():
                 raise Cancelled("stopped")
             c.at_layer(layer, w, *(cache.layers[layer] for cache in caches))
-            if layer in self.lookups:
-                X = engram.apply(c, X)
-            X, weights = _half_layer(c, "attn", X, weights, attention.attend)
-            X, weights = _half_layer(c, "ffn", X, weights, feed_forward)
+            X, weights = self.layer(c, X, weights)
         c.layer = HEAD
         return c.tap("result_hc", c.ops.hc_reduce(X, weights))
+
+    def layer(self, c: Chunk, X: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Run the chunk's current layer on the streams X (T, C, D), which its first half layer reads by ``weights`` (T,
+        C); return the same of the next layer."""
+        if c.layer in self.lookups:
+            X = engram.apply(c, X)
+        X, weights = _half_layer(c, "attn", X, weights, attention.attend)
+        return _half_layer(c, "ffn", X, weights, feed_forward)
 
     def _head(self, c: Chunk, X: np.ndarray) -> np.ndarray:
         c.layer = HEAD

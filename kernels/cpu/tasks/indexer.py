@@ -37,6 +37,21 @@ def index_pack(args, first, last, thread):
             out[groups * dim * HEADS + h] = w[h]
 
 
+@njit(**JIT)
+def score_rows(query, groups, dim, base, end, row_sums):
+    """Score ``INDEX_ROWS`` rows of float32 from address ``base`` on; rows past the one at ``end`` repeat that one."""
+    r1, r2, r3 = min(base + 4 * dim, end), min(base + 8 * dim, end), min(base + 12 * dim, end)
+    for i in range(4):
+        f32p(row_sums)[i] = np.float32(0)
+    for part in range(groups * PARTS):
+        g, first_head = part // PARTS, part % PARTS * WIDTH
+        acc = zeros()
+        vectors = query + 4 * (HEADS * dim * g + first_head)
+        for d in range(dim):
+            acc = outer(acc, base + 4 * d, r1 + 4 * d, r2 + 4 * d, r3 + 4 * d, vectors + 4 * HEADS * d)
+        relu_weighted(acc, query + 4 * (HEADS * (groups * dim + g) + first_head), row_sums)
+
+
 @body(t.INDEX_SCORES, exact=True)
 def index_scores(args, first, last, thread):
     """Score the first ``count`` rows; items are (row block, token), tokens innermost so that a block is read once."""
@@ -57,18 +72,62 @@ def index_scores(args, first, last, thread):
                 count = min(INDEX_ROWS, limit - row)
                 widen(args.rows + 2 * dim * row, base, count * dim)
                 end = base + 4 * dim * (count - 1)
-            r1, r2, r3 = min(base + 4 * dim, end), min(base + 8 * dim, end), min(base + 12 * dim, end)
-            for i in range(4):
-                f32p(row_sums)[i] = np.float32(0)
-            for part in range(groups * PARTS):
-                g, first_head = part // PARTS, part % PARTS * WIDTH
-                acc = zeros()
-                vectors = query + 4 * (HEADS * dim * g + first_head)
-                for d in range(dim):
-                    acc = outer(acc, base + 4 * d, r1 + 4 * d, r2 + 4 * d, r3 + 4 * d, vectors + 4 * HEADS * d)
-                relu_weighted(acc, query + 4 * (HEADS * (groups * dim + g) + first_head), row_sums)
+            score_rows(query, groups, dim, base, end, row_sums)
             for i in range(min(INDEX_ROWS, limit - row)):
                 out[row + i] = f32p(row_sums)[i]
+
+
+@body(t.BLOCK_SCORES, exact=True)
+def block_scores(args, first, last, thread):
+    """Score the rows of blocks; items are (token, block)."""
+    n, dim, size = args.n, args.dim, args.size
+    groups = (args.heads + HEADS - 1) // HEADS
+    row_sums = SCORES4()
+    for item in range(first, last):
+        query = args.packed + 4 * groups * HEADS * (dim + 1) * (item // args.count)
+        start = size * np.int64(i32p(args.blocks)[item])
+        limit = max(start, min(start + size, n)) if start >= 0 else start
+        out = f32p(args.out + 4 * size * item)
+        for row in range(start, limit, INDEX_ROWS):
+            base = args.rows + 4 * dim * row
+            end = args.rows + 4 * dim * (limit - 1)
+            if args.half != 0:
+                base = args.work + args.work_bytes * thread
+                count = min(INDEX_ROWS, limit - row)
+                widen(args.rows + 2 * dim * row, base, count * dim)
+                end = base + 4 * dim * (count - 1)
+            score_rows(query, groups, dim, base, end, row_sums)
+            for i in range(min(INDEX_ROWS, limit - row)):
+                out[row - start + i] = f32p(row_sums)[i]
+        for i in range(limit - start, size):
+            out[i] = np.float32(-np.inf)
+
+
+@body(t.BLOCK_MAXIMA, exact=True)
+def block_maxima(args, first, last, thread):
+    """Find the greatest visible score of blocks; items are (token, block). A NaN counts as the greatest."""
+    n, size, count = args.n, args.size, args.count
+    for item in range(first, last):
+        token, start = item // count, item % count * size
+        scores = f32p(args.scores + 4 * n * token)
+        visible = min(np.int64(i32p(args.visible)[token]), n)
+        best = np.float32(-np.inf)
+        for i in range(start, min(start + size, visible)):
+            if scores[i] > best or scores[i] != scores[i]:
+                best = scores[i]
+        f32p(args.out)[item] = np.float32(np.inf) if start < visible <= start + size else best
+
+
+@body(t.BLOCK_ROWS, exact=True)
+def block_rows(args, first, last, thread):
+    """Find the rows of places in the scores of blocks; items are (token, place)."""
+    for item in range(first, last):
+        place = np.int64(i32p(args.picks)[item])
+        row = -1
+        if 0 <= place < args.size * args.count:
+            block = np.int64(i32p(args.blocks)[item // args.k * args.count + place // args.size])
+            row = block * args.size + place % args.size
+        i32p(args.out)[item] = np.int32(row)
 
 
 @njit(**JIT)

@@ -10,6 +10,7 @@ from .lang import FAST, exp32, f32p, sigmoid32
 from .registry import body
 
 ONE, TWO = np.float32(1), np.float32(2)
+SMALLEST = np.float32(1e-6)
 
 
 @njit(**FAST)
@@ -150,3 +151,31 @@ def hc_expand(args, first, last, thread):
             x = f32p(args.X + 4 * D * (C * token + j))
             for i in range(D):
                 out[i] += weight * x[i]
+
+
+@njit(**FAST)
+def weighted_dot(x, y, weight, n):
+    """Sum x y weight in float64, as ``sum_of_squares`` does."""
+    total = 0.0
+    for i in range(n):
+        total += np.float64(x[i]) * np.float64(y[i]) * np.float64(weight[i])
+    return total
+
+
+@body(t.ENGRAM_GATE, exact=True)
+def engram_gate(args, first, last, thread):
+    """Add a token's value to its streams, times a gate; items are (token, stream)."""
+    C, D, eps = args.C, args.D, np.float32(args.eps)
+    for item in range(first, last):
+        joined = args.joined + 4 * D * (C + 1) * (item // C)
+        x, key, value = f32p(args.X + 4 * D * item), f32p(joined + 4 * D * (item % C)), f32p(joined + 4 * D * C)
+        of_stream = np.sqrt(np.float32(sum_of_squares(x, D) / D) + eps)
+        of_key = np.sqrt(np.float32(sum_of_squares(key, D) / D) + eps)
+        product = np.float32(weighted_dot(x, key, f32p(args.weight + 4 * D * (item % C)), D))
+        s = product / of_stream / of_key / np.sqrt(np.float32(D))
+        size = abs(s)
+        root = np.sqrt(SMALLEST if size < SMALLEST else size)  # a NaN stays one
+        gate = sigmoid32(-root if s < 0 else root)
+        out = f32p(args.out + 4 * D * item)
+        for i in range(D):
+            out[i] = x[i] + gate * value[i]

@@ -7,14 +7,14 @@ import numpy as np
 from numba import njit
 
 from .. import tasktable as t
-from ..sizes import E2M1_BLOCK, E4M3_BLOCK
+from ..sizes import E2M1_BLOCK, NVFP4_BLOCK
 from .lang import JIT, bits_float, f32p, float_bits, log2, power_of_two, rint, round_f16
 from .registry import body
 
 ZERO, ONE, TWO, HALF = np.float32(0), np.float32(1), np.float32(2), np.float32(0.5)
 I8_MAX = np.float32(127)
 E4M3_MAX, E4M3_FLOOR = np.float32(448), np.float32(1e-4)
-E2M1_MAX, E2M1_FLOOR = np.float32(6), np.float32(6 * 2.0**-126)
+E2M1_MAX, E2M1_FLOOR, NVFP4_FLOOR = np.float32(6), np.float32(6 * 2.0**-126), np.float32(6 * 2.0**-9)
 NOT_A_NUMBER = np.float32(np.nan)
 EXPONENT_MASK = np.int32(0x7F800000)
 MAGNITUDE_MASK = np.int32(0x7FFFFFFF)
@@ -51,18 +51,18 @@ def round_block(x, out, n, top, floor, smallest, mantissa_ulp):
 
 @body(t.ROUND_E4M3, exact=True)
 def round_e4m3(args, first, last, thread):
-    """Round to E4M3 (3 mantissa bits, normal from 2^-6); items are blocks of 64 values.
+    """Round to E4M3 (3 mantissa bits, normal from 2^-6); items are blocks of ``block`` values.
 
     The first ``blocks`` blocks of each row are rounded; the rest of the row is copied with the last of them.
     """
-    width, blocks = args.width, args.blocks
+    width, blocks, size = args.width, args.blocks, args.block
     for item in range(first, last):
         block = item % blocks
-        at = 4 * (width * (item // blocks) + E4M3_BLOCK * block)
+        at = 4 * (width * (item // blocks) + size * block)
         x, out = f32p(args.x + at), f32p(args.out + at)
-        round_block(x, out, E4M3_BLOCK, E4M3_MAX, E4M3_FLOOR, np.float32(2.0**-6), np.float32(2.0**-3))
+        round_block(x, out, size, E4M3_MAX, E4M3_FLOOR, np.float32(2.0**-6), np.float32(2.0**-3))
         if block == blocks - 1:
-            for i in range(E4M3_BLOCK, width - E4M3_BLOCK * block):
+            for i in range(size, width - size * block):
                 out[i] = x[i]
 
 
@@ -72,6 +72,31 @@ def round_e2m1(args, first, last, thread):
     for b in range(first, last):
         x, out = f32p(args.x + 4 * E2M1_BLOCK * b), f32p(args.out + 4 * E2M1_BLOCK * b)
         round_block(x, out, E2M1_BLOCK, E2M1_MAX, E2M1_FLOOR, np.float32(1), np.float32(0.5))
+
+
+@njit(**JIT)
+def nearest(v, smallest, mantissa_ulp):
+    """Return the nearest value of a small float format, as ``round_block`` describes it."""
+    binade = bits_float(float_bits(v) & EXPONENT_MASK)
+    step = max(binade, smallest) * mantissa_ulp
+    return rint(v / step) * step
+
+
+@body(t.ROUND_NVFP4, exact=True)
+def round_nvfp4(args, first, last, thread):
+    """Round to E2M1 with a scale in E4M3; items are blocks of 16 values."""
+    for b in range(first, last):
+        x, out = f32p(args.x + 4 * NVFP4_BLOCK * b), f32p(args.out + 4 * NVFP4_BLOCK * b)
+        largest = np.int32(0)
+        for i in range(NVFP4_BLOCK):
+            largest = max(largest, float_bits(x[i]) & MAGNITUDE_MASK)
+        scale = NOT_A_NUMBER
+        if largest < EXPONENT_MASK:
+            full = max(NVFP4_FLOOR, bits_float(largest)) / E2M1_MAX
+            scale = nearest(min(full, E4M3_MAX), np.float32(2.0**-6), np.float32(2.0**-3))
+        for i in range(NVFP4_BLOCK):
+            v = min(max(x[i] / scale, -E2M1_MAX), E2M1_MAX)
+            out[i] = nearest(v, ONE, HALF) * scale
 
 
 @body(t.ROUND_F16, exact=True)

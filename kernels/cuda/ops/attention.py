@@ -46,6 +46,10 @@ class AttentionOps(Steps):
     def remove_along(self, x, direction, factor, out, T, n):
         self.go(hyper.remove_along, [out], [x, direction], T, n, factor)
 
+    @bind
+    def engram_gate(self, X, joined, weight, eps, out, T, C, D):
+        self.go(hyper.engram_gate, [out], [X, joined, weight], T, C, D, float(eps))
+
     # --- rows
 
     @bind
@@ -90,6 +94,18 @@ class AttentionOps(Steps):
     @bind
     def select_rows(self, scores, visible, k, out, T, n):
         self.go(indexing.select_rows, [out], [scores, visible], T, n, k)
+
+    @bind
+    def block_maxima(self, scores, visible, size, count, out, n):
+        self.go(indexing.block_maxima, [out], [scores, visible], out.size, n, size, count)
+
+    @bind
+    def block_scores(self, iq, rows, w, blocks, size, out, H, d, n, b):
+        self.go(indexing.block_scores, [out], [iq, rows, w, blocks], out.size, n, H, d, size, b)
+
+    @bind
+    def block_rows(self, picks, blocks, size, out, k, b):
+        self.go(indexing.block_rows, [out], [picks, blocks], out.size, k, size, b)
 
     @bind
     def top(self, x, k, values, ids, T, n):

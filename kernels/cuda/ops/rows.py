@@ -16,7 +16,7 @@ from ..rows.rounding import E2M1, E4M3, F16, HADAMARD, NORM, ROPE
 from ..rows.stages import PEAKS, Stages
 from .steps import Steps
 
-E4M3_BLOCK, E2M1_BLOCK = 64, 32
+E2M1_BLOCK, NVFP4_BLOCK = 32, 16
 
 
 class Chain(NamedTuple):
@@ -57,7 +57,8 @@ class Chain(NamedTuple):
         turned = self if c.stages & ROPE else later
         both = c._replace(
             stages=c.stages | d.stages, heads=turned.c.heads, half=turned.c.half, gap=turned.c.gap, sign=turned.c.sign,
-            channels=d.channels or c.channels, factor=d.factor if d.stages & HADAMARD else c.factor,
+            channels=d.channels or c.channels, bits=d.bits or c.bits,
+            factor=d.factor if d.stages & HADAMARD else c.factor,
         )  # fmt: skip
         return later._replace(x=self.x, c=both, weight=self.weight, cos=turned.cos, sin=turned.sin)
 
@@ -88,18 +89,22 @@ class RowOps(Steps):
         self._chain(x, out, 2 * r + p, ROPE, cos=cos, sin=sin, heads=H, half=r, gap=gap, sign=sign)
 
     @bind
-    def round_e4m3(self, x, channels, out, n):
+    def round_e4m3(self, x, channels, block, out, n):
         channels = n if channels is None else channels
-        if channels == n and n > E4M3_BLOCK * PEAKS:
-            n = channels = E4M3_BLOCK
-        if channels > E4M3_BLOCK * PEAKS:
-            raise ValueError(f"round_e4m3 of {channels} channels of longer rows: {E4M3_BLOCK * PEAKS} at most")
-        self._chain(x, out, n, E4M3, channels=channels)
+        if channels == n and n > block * PEAKS:
+            n = channels = block
+        if channels > block * PEAKS:
+            raise ValueError(f"round_e4m3 of {channels} channels of longer rows: {block * PEAKS} at most")
+        self._chain(x, out, n, E4M3, channels=channels, bits=block.bit_length() - 1)
 
     @bind
     def round_e2m1(self, x, out):
         n = x.shape[-1]
         self._chain(x, out, E2M1_BLOCK if n > E2M1_BLOCK * PEAKS else n, E2M1)
+
+    @bind
+    def round_nvfp4(self, x, out):
+        self.go(quantize.round_nvfp4, [out], [x], x.size // NVFP4_BLOCK, NVFP4_BLOCK)
 
     @bind
     def round_f16(self, x, out):

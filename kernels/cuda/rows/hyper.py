@@ -8,7 +8,7 @@ import numpy as np
 from ..driver.grids import blocks_for, per_value, threads_for
 from ..driver.intrinsics import sync_warp
 from ..driver.shim import cuda, f32, f64
-from .maths import exp32, sigmoid32
+from .maths import exp32, sigmoid32, sqrt64
 from .stages import block_sum
 
 F32, I32, U64 = np.float32, np.int32, np.uint64
@@ -19,6 +19,7 @@ MOST_STREAMS = 16
 """Maximum number of residual streams."""
 TABLE = 2 * MOST_STREAMS * MOST_STREAMS
 FEW = 256
+SMALLEST = 1e-6
 
 
 @per_value()
@@ -166,3 +167,30 @@ def remove_kernel(out, x, direction, n, factor):
 def remove_along(stream, out, x, direction, rows, n, factor):
     """Compute x - factor d (d . x), (rows, n)."""
     remove_kernel[rows, threads_for(n, FEW), stream](out, x, direction, n, F32(factor))
+
+
+@cuda.jit
+def engram_kernel(out, X, joined, weight, C, D, eps):
+    """Add a token's value to one of its streams per block, times a gate."""
+    sums = cuda.shared.array(FEW, f64)
+    t, base, stream = cuda.threadIdx.x, cuda.blockIdx.x * D, cuda.blockIdx.x % C
+    key = cuda.blockIdx.x // C * (C + 1) * D + stream * D
+    value = key + (C - stream) * D
+    product, of_stream, of_key = 0.0, 0.0, 0.0
+    for i in range(t, D, cuda.blockDim.x):
+        x, k = np.float64(X[base + i]), np.float64(joined[key + i])
+        product += x * k * np.float64(weight[stream * D + i])
+        of_stream += x * x
+        of_key += k * k
+    of_stream, of_key = block_sum(of_stream, sums) / D + eps, block_sum(of_key, sums) / D + eps
+    s = block_sum(product, sums) / (sqrt64(of_stream) * sqrt64(of_key)) / sqrt64(np.float64(D))
+    size = -s if s < 0.0 else s
+    root = F32(sqrt64(SMALLEST if size < SMALLEST else size))
+    factor = sigmoid32(F32(-root) if s < 0.0 else root)
+    for i in range(t, D, cuda.blockDim.x):
+        out[base + i] = F32(X[base + i] + F32(factor * joined[value + i]))
+
+
+def engram_gate(stream, out, X, joined, weight, tokens, C, D, eps):
+    """Add sigmoid(sign(s) sqrt(max(|s|, 1e-6))) value to each stream, (tokens, C, D)."""
+    engram_kernel[tokens * C, threads_for(D, FEW), stream](out, X, joined, weight, C, D, eps)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..driver.grids import MOST_THREADS, blocks_for
+from ..driver.grids import MOST_THREADS, blocks_for, per_value
 from ..driver.intrinsics import divide, float_bits, lane_value, shift_left, shift_right
 from ..driver.shim import cuda, f32, i32
 
@@ -27,6 +27,7 @@ DIGITS, DIGIT_BITS, TOP_SHIFT = 256, 8, 24
 MANY = 128
 """Number of tokens that fill a GPU with small thread blocks, which wait less at barriers."""
 SIGN = np.int32(-0x80000000)
+LOWEST, GREATEST = F32(-np.inf), F32(np.inf)
 
 
 @cuda.jit
@@ -203,3 +204,51 @@ def select_kernel(out, scores, visible, n, k):
 def select_rows(stream, out, scores, visible, tokens, n, k):
     """Select the k best of the first ``visible`` rows, ascending, -1 at the end; ties go to the lower row."""
     select_kernel[tokens, MOST if tokens < MANY else DIGITS, stream](out, scores, visible, n, k)
+
+
+# --- blocks of rows
+
+
+@per_value()
+def block_maxima(out, scores, visible, size, n, length, count):
+    """Find the greatest visible score of each of ``size`` blocks, ``count`` a token, of ``length`` rows. A NaN counts
+    as the greatest, the last visible block as infinite."""
+    for i in range(cuda.grid(1), size, cuda.gridsize(1)):
+        token, start = i // count, i % count * length
+        limit = min(int(visible[token]), n)
+        best = LOWEST
+        for row in range(start, min(start + length, limit)):
+            score = scores[token * n + row]
+            best = score if score > best or score != score else best
+        out[i] = GREATEST if start < limit and limit <= start + length else best
+
+
+@per_value(64)
+def block_scores(out, iq, rows, w, blocks, size, n, heads, dim, length, count):
+    """Compute sum_h relu(iq_h . row) w_h, ``size`` values, for the rows of each token's ``count`` blocks of ``length``
+    rows."""
+    for i in range(cuda.grid(1), size, cuda.gridsize(1)):
+        token, place = i // (count * length), i % (count * length)
+        block = int(blocks[token * count + place // length])
+        row = block * length + place % length
+        if block < 0 or row >= n:
+            out[i] = LOWEST
+        else:
+            total = F32(0)
+            for h in range(token * heads, token * heads + heads):
+                product = F32(0)
+                for d in range(dim):
+                    product += F32(iq[h * dim + d] * F32(rows[row * dim + d]))
+                total += F32(relu(product) * w[h])
+            out[i] = total
+
+
+@per_value()
+def block_rows(out, picks, blocks, size, k, length, count):
+    """Find the row of each of ``size`` places, ``k`` a token, in the scores of blocks of ``length`` rows."""
+    for i in range(cuda.grid(1), size, cuda.gridsize(1)):
+        place = int(picks[i])
+        row = -1
+        if place >= 0 and place < count * length:
+            row = int(blocks[i // k * count + place // length]) * length + place % length
+        out[i] = row

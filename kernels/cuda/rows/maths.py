@@ -33,6 +33,11 @@ def sqrt32(x):
 
 
 @cuda.jit(device=True)
+def sqrt64(x):
+    return math.sqrt(np.float64(x))
+
+
+@cuda.jit(device=True)
 def rint32(x):
     """Round to the nearest integer, ties to even, for |x| < 2^22: adding 1.5 * 2^23 leaves no fraction bits."""
     return F32(F32(x + F32(12582912)) - F32(12582912))

@@ -20,7 +20,7 @@ E2M1_MAX, E2M1_FLOOR, E2M1_NORMAL, E2M1_STEP = F32(6), F32(6 * 2.0**-126), F32(1
 
 @cuda.jit(device=True)
 def nearest(v, scale, top, normal, step):
-    """Round ``v`` to a small float format times ``scale``, a power of two.
+    """Round ``v`` to a small float format times ``scale``.
 
     top     greatest value of the format
     normal  least normal value of the format

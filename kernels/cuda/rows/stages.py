@@ -40,12 +40,12 @@ from .rounding import (
 
 MOST, WARP = MOST_THREADS, 32
 PEAKS = 1024
-"""Maximum number of blocks with a scale of their own in a row that is rounded: 64 k channels of E4M3."""
+"""Maximum number of blocks with a scale of their own in a row that is rounded: at most 64 k channels of E4M3."""
 
 F32 = np.float32
 ONE, ZERO = np.float32(1), np.float32(0)
-E4M3_BITS, E2M1_BITS = 6, 5
-"""Logarithms of the block sizes, 64 and 32 values."""
+E2M1_BITS = 5
+"""Logarithm of E2M1's block size, 32 values."""
 
 
 @cuda.jit(device=True)
@@ -115,6 +115,7 @@ class Stages(NamedTuple):
     gap       distance of the channels of a pair: 1 if they are adjacent, else ``half``
     sign      1, or -1 to rotate backwards
     channels  number of channels that are rounded to E4M3
+    bits      logarithm of the size of E4M3's blocks
     factor    by which the Hadamard transform is scaled
     """
 
@@ -127,6 +128,7 @@ class Stages(NamedTuple):
     gap: int = 1
     sign: np.float32 = ONE
     channels: int = 0
+    bits: int = 0
     factor: np.float32 = ONE
 
 
@@ -179,7 +181,7 @@ def stages_of_row(x, out, weight, cos, sin, row, c, sums, peaks):
             out[base] = src[base]
         src = out
     if stages & E4M3:
-        round_blocks(src, out, base, c.channels, peaks, E4M3_BITS, E4M3_MAX, E4M3_FLOOR, E4M3_NORMAL, E4M3_STEP)
+        round_blocks(src, out, base, c.channels, peaks, c.bits, E4M3_MAX, E4M3_FLOOR, E4M3_NORMAL, E4M3_STEP)
         for i in range(c.channels + t, n, step):
             out[base + i] = src[base + i]
         src = out

@@ -161,7 +161,7 @@ def test_what_a_checkpoint_adds_changes_no_logits(tmp_path):
 SPOILED = [
     ({"model_type": None}, "model_type is missing"),
     ({"model_type": "deepseek_v3"}, "model_type is 'deepseek_v3', not one of deepseek_v4"),
-    ({"model_type": "deepseek_v41"}, "model_type is 'deepseek_v41': DeepSeek V4.1, which is not computed yet"),
+    ({"model_type": "deepseek_v41"}, r"weight_block_size is [128, 128], wanted [32, 32]"),
     ({"architectures": ["DeepseekV41ForCausalLM"]}, "architectures are those of DeepSeek V4.1"),
     ({"num_hidden_layers": 0}, "num_hidden_layers is 0"),
     ({"num_hidden_layers": "4"}, "num_hidden_layers is '4', wanted a whole number"),
@@ -306,7 +306,7 @@ def test_blocks_that_no_drafter_has_are_refused(tmp_path):
         ("deepseek4-dspark", "mtp.0.main_proj.weight", "is a DSpark drafter", "--draft dspark"),
         ("deepseek4_mtp_support", "mtp.0.enorm.weight", "is a block for multi-token prediction", "is missing"),
         ("deepseek4", "blk.43.nextn.eh_proj.weight", "block_count is missing", "ds4-quantize FOLDER --mtp-block"),
-        ("deepseek41", "token_embd.weight", "is DeepSeek V4.1, which is not computed yet", "it is a whole model"),
+        ("deepseek41", "token_embd.weight", "deepseek41.block_count is missing", "it is a whole model"),
         (
             "clip",
             "v.blk.0.attn_q.weight",

@@ -18,7 +18,6 @@ from ...text.published import TOKENIZER, vocabulary
 from ...weights.accounting import inert
 from ...weights.cursor import quote
 from ...weights.published import TensorParts
-from ...weights.source import NOT_MODELS
 from .shape import ARCHITECTURE, CSA, HCA, MERGES_KEY, PLAIN, PREFIX, TOKENS_KEY
 from .tensors import MTP, check_drafter, is_dspark
 
@@ -142,7 +141,7 @@ def metadata(config: Config, checkpoint: Checkpoint) -> list[MetadataEntry]:
     """Implement ``weights.published.Family.metadata``."""
     layers = config.integer("num_hidden_layers", low=1, high=MAX_LAYERS)
     if any("v41" in kind.lower().replace("_", "") for kind in config.texts("architectures", 64, [])):
-        raise config.fail("architectures", f"are those of {NOT_MODELS['deepseek_v41']}")
+        raise config.fail("architectures", "are those of DeepSeek V4.1, whose model_type is 'deepseek_v41'")
     for key, wanted in (("scoring_func", "sqrtsoftplus"), ("hidden_act", "silu")):
         if config.text(key, wanted) != wanted:
             raise config.fail(key, f"is {quote(config.text(key), 40)}, wanted {wanted!r}")

@@ -105,6 +105,10 @@ def larger(name: str) -> list[list[Any]]:
             [q, raw, *window, comp, counts, picks, sinks, 0.3],
             [q, raw, *window, None, ints(0, 0), None, sinks, 0.3],
         ]
+    if name == "engram_gate":
+        return [[normal(2, 3, 700), normal(2, 2800), normal(3, 700), 1e-20]]
+    if name == "block_scores":
+        return [[normal(2, 70, 40), normal(300, 40), normal(2, 70), ints(*range(0, 37, 2), 36).reshape(2, 10), 8]]
     if name == "attend":
         keys, values = normal(200, 2, 40), normal(200, 2, 40).astype(np.float16)
         many = normal(4300, 1, 8), normal(4300, 1, 8), ints(77), ints(4290)
@@ -156,6 +160,8 @@ def larger(name: str) -> list[list[Any]]:
 LARGER = (
     "attend",
     "attention",
+    "block_scores",
+    "engram_gate",
     "expert_sum",
     "hc_split",
     "index_scores",

@@ -105,6 +105,14 @@ def will_need(address: int, size: int) -> None:
     advise(start, address + size - start, 3)  # MADV_WILLNEED, everywhere
 
 
+def no_read_ahead(address: int, size: int) -> None:
+    """Tell the system that single pages of a mapped file will be read, in no order: not to read their neighbours."""
+    start = address // mmap.PAGESIZE * mmap.PAGESIZE
+    advise = _libc().madvise
+    advise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    advise(start, address + size - start, 1)  # MADV_RANDOM, everywhere
+
+
 def open_uncached(path: str) -> int:
     """Open a file to be read in whole pages without filling the system's cache, if its file system can do that.
 

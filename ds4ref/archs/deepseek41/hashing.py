@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ds4ref.kernels.system import no_read_ahead, will_need
+
 from ...errors import ModelFileError
 from .shape import PREFIX
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from ...weights.source import TensorSource
     from .shape import ModelShape
 
+LARGE = 1 << 30
 BEFORE = -1
 """Stands for the id of a position before the first token."""
 
@@ -127,16 +130,25 @@ def _below(numbers: np.ndarray, limit: int) -> bool:
 
 
 class Lookup:
-    """The table of one layer, with what finds rows in it."""
+    """The table of one layer, with what finds rows in it.
+
+    A table of more than ``LARGE`` bytes is taken to lie on disk: its rows are asked for together before the first is
+    read, and no pages around them.
+    """
 
     def __init__(self, hashing: Hashing, which: int, table: Matrix):
         self.hashing, self.which, self.table = hashing, which, table
+        self._address = 0
+        if isinstance(table.data, np.ndarray) and table.nbytes > LARGE:
+            self._address = table.data.ctypes.data
+            no_read_ahead(self._address, table.nbytes)
 
     def __call__(self, c: Any) -> tuple[np.ndarray]:
         """Return the rows of a chunk's tokens, joined, float32 (T, columns * width), as an input of the chunk
         (``archs.inputs``)."""
-        parts = [
-            self.table.rows_at(self.hashing.rows(self.which, part.tokens, part.before).reshape(-1))
-            for part, _ in c.sequences()
-        ]
-        return (np.concatenate(parts).reshape(len(c.ids), -1),)
+        parts = [self.hashing.rows(self.which, part.tokens, part.before) for part, _ in c.sequences()]
+        rows, size = np.concatenate(parts).reshape(-1), self.table.row_bytes
+        if self._address:
+            for row in rows.tolist():
+                will_need(self._address + size * row, size)
+        return (self.table.rows_at(rows).reshape(len(c.ids), -1),)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..binding import Slot
 from ..report import Accounts, accounts_of
-from .shape import FLASH, ModelShape, metadata_account, unlike_published
+from .shape import CONSTANTS, FLASH, ModelShape, metadata_account, unlike_published
 from .tensors import PARTS as PARTS
 from .weights import account
 from .weights import check_tensors as check_tensors
@@ -32,7 +32,10 @@ def facts(source: TensorSource, shape: ModelShape, used: list[tuple[Slot, Tensor
     ratios = [shape.ratios[layer] for layer in shape.index_sources]
     return {
         "published": FLASH.name,
-        "constants": {key: {"value": got, "published": want} for key, (got, want) in unlike_published(shape).items()},
+        "differs": list(unlike_published(shape)),
+        "constants": {
+            key: {"value": got, "published": want} for key, (got, want) in unlike_published(shape, CONSTANTS).items()
+        },
         "decode_read": {part: nbytes for part, nbytes in read.items() if nbytes},
         "indexer_from_tokens": min(ratios) * (shape.index_topk + 1) if ratios else None,
     }
@@ -42,7 +45,8 @@ def about(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield label and text of the report's lines after the model's name; ``facts``: the whole report as a dict."""
     model, constants = facts["published"], facts["constants"]
     says = [f"{key} {entry['value']}, where {model} has {entry['published']}" for key, entry in constants.items()]
-    for number, text in enumerate(says or [f"exactly {model}"]):
+    yield "", f"{len(facts['differs'])} keys differ from {model}" if facts["differs"] else f"exactly {model}"
+    for number, text in enumerate(says or [f"same as {model}"]):
         yield "" if number else "constants", text
 
 

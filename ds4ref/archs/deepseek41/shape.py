@@ -390,13 +390,20 @@ def metadata_account(source: TensorSource) -> tuple[ModelShape, Account]:
     return shape, reader.account(shape, INERT_KEYS)
 
 
-def unlike_published(shape: ModelShape) -> dict[str, tuple[str, str]]:
-    """Return the dimensions and constants that differ from those of V4.1 Flash: metadata key -> (value, Flash's)."""
-    pairs = {field.name: (getattr(shape, field.name), getattr(FLASH, field.name)) for field in fields(shape)}
+CONSTANTS = (
+    "window", "index_topk", "candidate_blocks", "candidate_size", "sinkhorn_iters", "rope_theta", "compress_theta",
+    "yarn_factor", "yarn_beta_fast", "yarn_beta_slow", "yarn_orig_ctx", "route_scale", "gate_temp", "rms_eps", "hc_eps",
+)  # fmt: skip
+"""Fields that no tensor's dimensions depend on, so a wrong value would otherwise go unnoticed."""
+
+
+def unlike_published(shape: ModelShape, names: Iterable[str] = tuple(KEYS)) -> dict[str, tuple[str, str]]:
+    """Return which of the fields ``names`` differ from those of V4.1 Flash: metadata key -> (value, Flash's)."""
+    pairs = {name: (getattr(shape, name), getattr(FLASH, name)) for name in names}
     return {
         KEYS[field]: (str(got)[:40], str(want)[:40])
         for field, (got, want) in pairs.items()
-        if field in KEYS and not (math.isclose(got, want, rel_tol=1e-6) if isinstance(want, float) else got == want)
+        if not (math.isclose(got, want, rel_tol=1e-6) if isinstance(want, float) else got == want)
     }
 
 

@@ -7,7 +7,7 @@ preflight    is the target reachable, what can it do, are its log probabilities 
 prompts      tokenizer and chat template, by ids, echoed bytes or token counts
 numbers      diagnosis of the target's log probabilities or logits
 yardstick    how far two runs of a correct engine may differ
-repeat       the engine against itself: repeated requests, prefill or decode, chunk edges
+repeat       the engine against itself: repeated requests, prefill or decode
 load         requests alone, after cached prefixes, several at once, beside streams that are cut off
 registers    prompts with codes to repeat, by which content of other requests shows
 altered      whether an answer was altered, and with whose content

@@ -8,24 +8,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from ds4ref.conformance.talk import NotOffered, Skip, Wrong, shown
 from ds4ref.errors import TextError
 from ds4ref.targets import Message, ToolCall
-from ds4ref.text.official import PROFILES
 from ds4ref.text.prompts import prompt_of
 
 from .api_formats import TOOLS, on
 from .examination import Stage
+from .identify.shapes import TEMPLATES, Render
 from .wire import BROKEN, UNSURE, Subject, Unsure, Wire
 
-MAY = replace(PROFILES["0731"], name="may", efforts={**PROFILES["0731"].efforts, "high": "", "low": "",
-                                                     "max": PROFILES["0731"].efforts["high"]})  # fmt: skip
-FORMATS: dict[str, tuple[Any, ...]] = {"may": (None, MAY), "0731": (PROFILES["0731"],), "v4.1": (PROFILES["v4.1"],)}
-"""Ways to render each checkpoint's format: ``ds4ref.text.prompts.prompt_of``'s ``profile``."""
+FORMATS = {name: [each.render for each in TEMPLATES if each.name == name] for name in ("may", "0731", "v4.1")}
+"""Ways to render each checkpoint's format."""
 USER, MORE = Message("user", "Name three rivers."), Message("user", "And three lakes?")
 SYSTEM, SAID = Message("system", "Answer in one word."), Message("assistant", "The Nile, the Rhine and the Elbe.")
 
@@ -64,23 +61,23 @@ def _schema(number: int) -> list[str]:
     return [json.dumps(tool["function"], ensure_ascii=False) for tool in TOOLS[:number]]
 
 
-def formats(wire: Wire) -> tuple[str, tuple[Any, ...]]:
+def formats(wire: Wire) -> tuple[str, Sequence[Render]]:
     """Return (name of the chat format that is right, ways to render it); ("", ()) if it is not known."""
     name, tokenizer = wire.case.served.value("profile"), wire.case.tokenizer
     if tokenizer is None or wire.case.same_model is False:
         return "", ()
     if tokenizer.template is not None and name in (None, "own"):
-        return "the model's own", (None,)
+        return "the model's own", [partial(prompt_of, None)]
     if name is None:
         name = "may" if tokenizer.profile is None else tokenizer.profile.name
     return (name, FORMATS[name]) if name in FORMATS else ("", ())
 
 
-def expected(wire: Wire, shape: Shape, profile: Any) -> int:
+def expected(wire: Wire, shape: Shape, render: Render) -> int:
     """Return the number of tokens of a prompt in a chat format."""
     messages, tools, effort = shape
     assert wire.case.tokenizer is not None
-    return len(prompt_of(profile, messages, _schema(tools), effort).encode(wire.case.tokenizer))
+    return len(render(messages, _schema(tools), effort).encode(wire.case.tokenizer))
 
 
 def counted(wire: Wire, shape: Shape, again: bool = False) -> int:
@@ -102,7 +99,7 @@ def prompts(wire: Wire, stage: Stage) -> None:
         longer, shorter = KINDS[kind]
         got = counted(wire, longer, attempt > 0) - counted(wire, shorter, attempt > 0)
 
-        def differs(way: Any, effort: str = "") -> int:
+        def differs(way: Render, effort: str = "") -> int:
             effort = effort or longer[2]
             return expected(wire, (*longer[:2], effort), way) - expected(wire, shorter, way)
 
@@ -139,7 +136,7 @@ def _unknown(attempt: int) -> str:
     raise NotOffered("which chat format is right is not known")
 
 
-def _all(measure: Callable[[Any], int], ways: Sequence[Any]) -> list[int]:
+def _all(measure: Callable[[Render], int], ways: Sequence[Render]) -> list[int]:
     """Return the results of ``measure`` for the ways of rendering that the vocabulary has tokens for."""
     out = []
     for way in ways:

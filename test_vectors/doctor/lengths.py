@@ -21,15 +21,16 @@ from .examination import Stage
 from .limits import OutOfTime
 from .patterns import FAMILIES, NONE, Constants, Fit, Pattern
 from .probes import COPIES, FEW, KINDS, Prober, Record, expected, given
-from .repeat import edges
 from .trials import Trial, explained
 from .yardstick import Yardstick, fallback, level, measure
 
-SURE = 0.99
-"""Least probability of a family for it to be named."""
+SURE, SURER = 0.99, 0.9999
+"""Least probability of a family for it to be named, and of residues if all numbers differ from ours."""
 SHORT = (44, 50, 57)
 """Tokens of the prompts that show what the model can repeat at all."""
 DEPTHS, DEEPEST = (1000, 2000, 4000, 8000, 16_000), (32_000, 64_000)
+CHUNKS = (512, 1024)
+"""Tokens that many engines prefill at once."""
 ROUNDS = 3
 """Times that more prompts are sent like those whose items were lost."""
 TRIED, TRIALS = (150, 1100), 70
@@ -64,7 +65,7 @@ def plan(constants: Constants, quick: bool, long: bool) -> Iterator[tuple[str, i
     if quick:
         return
     window = constants.window
-    marks = {*constants.edges, *constants.ratios[1:], 64, 128}
+    marks = {*constants.edges, *constants.ratios[1:], 64, 128, *CHUNKS}
     near = sorted({mark + i for mark in marks if 60 <= mark <= 2100 for i in (-1, 0, 1)})
     for length in (*(each for each in near if each < 600), 640, 641, 703, 766, 767):
         yield "item", length, max(length - 40, 20) if length < 600 else 560
@@ -110,8 +111,6 @@ def lengths(case: ExamContext, stage: Stage) -> None:
     depths(stage, prober, refused, missing)
     if ended:
         raise OutOfTime
-    if not case.quick:
-        edges(case, stage)
 
 
 def _send(
@@ -247,13 +246,7 @@ def numbers(case: ExamContext, stage: Stage, prober: Prober, constants: Constant
     seen = [r for r in prober.records if r.first is not None]
     if len(seen) < 4:
         why = "the target's model is not known: give it with -m" if case.logprobs else "there are none"
-        known = [r for r in prober.records if r.surprise is not None]
-        fit = Fit(known, constants, numbers=True)
-        if len(known) >= 8 and fit.families().get("groups", 0.0) >= SURE:
-            says = f"less sure of {fit.best['groups'].says}: {FAMILIES['groups']}"
-            stage.add("log probabilities", Outcome.UNSURE, says, figures={"resembles": "groups"}, next=[*KNOWN])
-        else:
-            stage.add("log probabilities", Outcome.IMPOSSIBLE, f"not compared: {why}")
+        stage.add("log probabilities", Outcome.IMPOSSIBLE, f"not compared: {why}")
         return
     values = np.array([v for r in seen for v in (r.first, r.later) if v is not None])
     yard = _yard(case, prober)
@@ -273,7 +266,7 @@ def numbers(case: ExamContext, stage: Stage, prober: Prober, constants: Constant
     pattern = fit.best.get(family) if chance >= SURE else None
     if outcome is not Outcome.WRONG and family != "groups":
         pattern = None  # noise makes steps, and grows with depth, but knows no residues
-    if pattern is not None and _agrees(case, yard, seen, pattern):
+    if pattern is not None and (family == "groups" and chance >= SURER or _agrees(case, yard, seen, pattern)):
         affected = [r for r, z in zip(seen, pattern.first, strict=True) if z and r.length >= pattern.since]
         if outcome is Outcome.WRONG and family in ("onset", "cut") and _cut(case, prober, affected):
             family = "cut"
@@ -312,11 +305,11 @@ def _agrees(case: ExamContext, yard: Yardstick, seen: Sequence[Record], pattern:
         deep = sorted(seen, key=lambda r: r.length)[len(seen) * 2 // 3 :]
         values = np.array([v for r in deep for v in (r.first, r.later) if v is not None])
         return case.rounding is not None and level(values) > 3 * yard.far(len(values))
-    spared = [gap for r, first, later in zip(seen, pattern.first, pattern.later, strict=True)
-              for place, gap in enumerate(r.gaps)
-              if not (later if place else first) or r.length + place < pattern.since]  # fmt: skip
-    rest = np.array(spared)
-    return np.isfinite(rest).any() and (yard.judge(rest)[0] is Outcome.OK or case.rounding is not None)
+    tokens = [(i, place, gap) for i, r in enumerate(seen) for place, gap in enumerate(r.gaps) if math.isfinite(gap)]
+    rows, places, gaps = map(np.array, zip(*tokens, strict=True))
+    at = np.array([r.length for r in seen])[rows] + places
+    rest = gaps[~np.where(places > 0, *(pattern.affects(name, rows, at) for name in ("later", "first")))]
+    return len(rest) > 0 and (yard.judge(rest)[0] is Outcome.OK or case.rounding is not None)
 
 
 def _yard(case: ExamContext, prober: Prober) -> Yardstick:

@@ -43,6 +43,8 @@ SLACKS = (-8, 0, 8, 24)
 """Tokens by which a distance may be off: of an item's parts, of a question that is split otherwise."""
 TOKEN = 3.0
 """How many independent values the later tokens of one answer are worth at most."""
+OFF = 8
+"""Most tokens that a wrong window is off."""
 LEAST_CUT = 256
 """No server drops text to keep fewer tokens than this."""
 HALF = 0.3
@@ -84,6 +86,7 @@ class Pattern:
     answers       by record, whether the item may be lost
     first, later  whether log probabilities of the first token, of later ones differ
     since         position from which on they do
+    ratio         if not 0, they do at positions of these ``residues`` modulo this number only
     slope         if not 0, differences grow as this power of the length instead
     """
 
@@ -93,12 +96,14 @@ class Pattern:
     first: np.ndarray
     later: np.ndarray
     since: int = 0
+    ratio: int = 0
+    residues: tuple[int, ...] = ()
     slope: float = 0.0
 
-    @property
-    def surprise(self) -> np.ndarray:
-        """Return, by record, whether a right answer may be less likely."""
-        return self.answers & (self.family == "groups")
+    def affects(self, name: str, rows: np.ndarray, at: np.ndarray) -> np.ndarray:
+        """Return whether it affects values of a column, by their records ``rows`` (n,) and positions ``at`` (n,)."""
+        z = getattr(self, name)[rows] & (at >= self.since)
+        return z & np.isin(at % self.ratio, self.residues) if self.ratio else z
 
 
 def binomial(fails: int, count: int, priors: Sequence[tuple[float, float]]) -> float:
@@ -127,7 +132,7 @@ def normal(y: np.ndarray, weights: np.ndarray) -> float:
 class Column:
     """Values of one kind of item: 1 for a failure, or log10 of a difference.
 
-    name     "answers", "first", "later" or "surprise"
+    name     "answers", "first" or "later"
     rows     the record of each value (n,)
     y        values (n,)
     at       positions of their tokens (n,)
@@ -144,8 +149,7 @@ class Column:
 class Fit:
     """Probabilities of families of patterns, given records.
 
-    numbers  whether to explain log probabilities; if not, answers. Without our engine's it is those of repeated items,
-             whose trend with the length is the model's own: only residues are looked at
+    numbers  whether to explain log probabilities; if not, answers
     best     likeliest pattern by family
     """
 
@@ -165,19 +169,13 @@ class Fit:
         if not self.numbers:
             # what our engine cannot do with this model is no failure
             yield "answers", [(i, float(not r.match), r.length, 1.0) for i, r in here if r.expected is not False]
-        elif any(r.gaps for r in self.records):
-            for name, part in (("first", slice(0, 1)), ("later", slice(1, None))):
-                out = []
-                for i, r in here:
-                    known = [(r.length + place, gap) for place, gap in enumerate(r.gaps) if isfinite(gap)][part]
-                    out += [(i, log10(max(gap, FLOOR)), at, min(1.0, TOKEN / len(known))) for at, gap in known]
-                yield name, out
-        else:
-            told = [(i, r.length, log10(max(r.surprise, FLOOR))) for i, r in here if r.surprise is not None]
-            trend = np.zeros(2)
-            if len({n for _, n, _ in told}) > 2:
-                trend = np.polyfit([log10(n) for _, n, _ in told], [y for *_, y in told], 1)
-            yield "surprise", [(i, y - float(np.polyval(trend, log10(n))), n, 1.0) for i, n, y in told]
+            return
+        for name, part in (("first", slice(0, 1)), ("later", slice(1, None))):
+            out = []
+            for i, r in here:
+                known = [(r.length + place, gap) for place, gap in enumerate(r.gaps) if isfinite(gap)][part]
+                out += [(i, log10(max(gap, FLOOR)), at, min(1.0, TOKEN / len(known))) for at, gap in known]
+            yield name, out
 
     def _evidence(self, pattern: Pattern | None) -> float:
         """Return the log likelihood of all columns under a pattern; None: nothing is affected, or all alike.
@@ -187,9 +185,7 @@ class Fit:
         total = 0.0
         for column in self._columns:
             rows, y, w = column.rows, column.y, column.weights
-            z = np.zeros(len(rows), bool)
-            if pattern is not None:
-                z = getattr(pattern, column.name)[rows] & (column.at >= pattern.since)
+            z = np.zeros(len(rows), bool) if pattern is None else pattern.affects(column.name, rows, column.at)
             explained = -np.inf
             if column.name == "answers":
                 fails, lost = int(y.sum()), int(y[z].sum())
@@ -224,10 +220,9 @@ class Fit:
     def patterns(self) -> Iterator[Pattern]:
         """Yield all patterns that are different on these records."""
         n, d, none = self.n, self.d, np.zeros(len(self.n), bool)
-        every = ~none
+        every, window, topk = ~none, self.constants.window, self.constants.topk
         if self.exact:
             yield from self._groups()
-        window, topk = self.constants.window, self.constants.topk
         lengths = np.unique(n)
         edges = self.constants.edges
         starts: list[tuple[int, str]] = []
@@ -235,6 +230,7 @@ class Fit:
             # where an edge lies between two lengths that were sent, its part of the model may be the reason
             inside = {family for edge, family in edges.items() if below < edge <= at}
             close = {family for edge, family in edges.items() if below < edge <= at < edge + 2}
+            inside |= {"window"} if abs(at - window) <= OFF else set()
             starts += [(at, family) for family in sorted(close or {"onset", *inside})]
         for at, family in starts:
             lost = none if family == "window" else n >= at
@@ -285,3 +281,6 @@ class Fit:
                     says = f"lengths that are {shown} modulo {ratio}" + (f", from {least:,} tokens on" if least else "")
                     yield Pattern("groups", says, z, z, z)
                     yield Pattern("groups", says + ", after the first token of the answer", z, none, z)
+                    if ratio <= 8:
+                        says = says.replace("lengths", "positions")
+                        yield Pattern("groups", says, none, ~none, ~none, least, ratio, residues)

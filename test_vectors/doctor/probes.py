@@ -60,7 +60,6 @@ class Record:
     match     whether the answer has the item
     expected  whether our engine's answer has it; None: unknown
     gaps      differences from our engine's log probabilities (nats rms) by token of the answer, NaN: unknown
-    surprise  minus the log probability of the item's tokens in a right answer, in nats; None: unknown
     """
 
     kind: str
@@ -73,7 +72,6 @@ class Record:
     match: bool
     expected: bool | None = None
     gaps: tuple[float, ...] = ()
-    surprise: float | None = None
 
     @property
     def first(self) -> float | None:
@@ -98,16 +96,6 @@ def matches(kind: str, item: str, text: str) -> bool:
     if kind in COPIES:
         return item.replace(" ", "") in re.sub(r"[\s,]", "", text)
     return re.search(rf"(?<![A-Za-z0-9]){re.escape(item)}(?![A-Za-z0-9])", text, re.IGNORECASE) is not None
-
-
-def surprise(item: str, steps: Sequence[Step]) -> float | None:
-    """Return minus the sum of the log probabilities of the tokens that spell ``item``; None if that is unknown."""
-    raws = [step.token.raw for step in steps]
-    at = b"".join(raws).find(item.encode())
-    ends = np.cumsum([len(raw) for raw in raws]).tolist()
-    inside = [step.token.logprob for step, raw, end in zip(steps, raws, ends, strict=True)
-              if end > at and end - len(raw) < at + len(item)]  # fmt: skip
-    return None if at < 0 or None in inside else -float(sum(value for value in inside if value is not None))
 
 
 class Prober:
@@ -188,7 +176,7 @@ class Prober:
             exact = counted is not None or self._ours is not None
             cut = counted is not None and counted < FEW * sent and sent > 300
             record = Record(kind, sent if cut or not counted else counted, exact, counted, apart, item, answer.text,
-                            matches(kind, item, answer.text), surprise=surprise(item, answer.steps))  # fmt: skip
+                            matches(kind, item, answer.text))  # fmt: skip
             self.records.append(self._compared(record, self.prompt(text), answer))
             if counted in (None, length) or abs(counted - sent) > 0.1 * sent + 40:
                 break

@@ -1,4 +1,4 @@
-"""Compare the engine with itself: repeated requests, prefill and decode, chunk edges.
+"""Compare the engine with itself: repeated requests, prefill and decode.
 
 A correct engine gives the same distribution for the same tokens, however they were fed. The yardstick sets the allowed
 difference: none, or the effect of float noise in the target's rounding set. A small difference that a batch or a prompt
@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ds4ref.errors import Ds4Error
 from ds4ref.nano.diagnostic import PROMPTS
 from ds4ref.nano.prose import prose
 from ds4ref.targets import Completion, Prompt, Step
@@ -27,8 +26,6 @@ from .yardstick import FLOAT, UNKNOWN, Yardstick, distance, fallback, measure
 TOKENS = 24
 FEWEST_PLACES = 4
 """Fewest positions that must be comparable before agreement is reported."""
-EDGES = (512, 1024, 2048)
-"""Usual chunk sizes of prefill, in tokens."""
 FLIP = 8.0
 """If the best token leads by more than this many times the largest rms difference at other positions, rounding cannot
 have changed it. An rms is over some 20 tokens; the difference of two of them may be 3 to 6 times as large."""
@@ -323,30 +320,3 @@ def _longer(case: ExamContext, prompt: Prompt, steps: Sequence[Step]) -> Prompt 
     longer = replace(prompt, answer=text) if prompt.text is None else Prompt.plain(prompt.text + text)
     before = ids_of(case, prompt)
     return longer if before is not None and ids_of(case, longer) == before + after else None
-
-
-# --------------------------------------------------------------------------------------------------- chunk edges
-
-
-def edges(case: ExamContext, stage: Stage) -> None:
-    """Check prompts of lengths just below and above usual prefill chunk sizes (part of the long-context stage)."""
-    for edge in EDGES[:1] if case.quick else EDGES if case.long else EDGES[:2]:
-        name = f"around {edge} tokens"
-        if case.out_of_time:
-            stage.add(name, Outcome.SKIPPED, "out of time")
-        else:
-            _edge(case, stage, name, edge)
-
-
-def _edge(case: ExamContext, stage: Stage, name: str, edge: int) -> None:
-    """Compare prefill and decode of a prompt that ends around ``edge`` tokens, and add a finding ``name``."""
-    ours = case.tokenizer
-    if not case.logprobs or ours is None or case.same_model is not True or not case.kinds & {"ids", "text"}:
-        stage.add(name, Outcome.IMPOSSIBLE, "needs plain prompts of known length, and log probabilities")
-        return
-    ids = ours.encode(prose(8 * edge, seed=edge))[: edge - 4]
-    prompt = Prompt.tokens(ids) if "ids" in case.kinds else Prompt.plain(ours.decode(ids).decode("utf-8", "ignore"))
-    try:
-        compare_continuations(case, stage, name, [prompt], 8, 7)
-    except Ds4Error as error:
-        stage.add(name, Outcome.IMPOSSIBLE, str(error), notes=["a context that is too short is no mistake"])

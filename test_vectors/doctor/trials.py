@@ -27,8 +27,18 @@ Rows = Sequence[Mapping[int, float]]
 GONE, ALONE = 0.4, 0.6
 """A bug explains a difference if less than this part of it remains, and less than this part of what remains with any
 bug of another family."""
-ROPE = ("yarn_factor", "yarn_original_context", "yarn_beta_fast", "yarn_beta_slow", "rope_base", "compress_rope_base")
-FEWER = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 2.0)
+FAULTS = {
+    "window": ("window_short", "window_long"), "rows": ("no_compressed_rows",),
+    "topk": ("indexer_recent", "indexer_topk_short"),
+    "rope": ("no_yarn", "plain_compressed_rope", "compressed_main_rope", "key_position_late"),
+}  # fmt: skip
+CONSTANTS = {
+    "window": ("window_rows",),
+    "rope": ("yarn_factor", "yarn_original_context", "yarn_beta_fast", "yarn_beta_slow", "rope_base",
+             "compress_rope_base", "query_position", "row_position", "compressed_position"),
+}  # fmt: skip
+"""Bugs to try, and constants with each value of their families, by family of ``patterns``."""
+FEWER = (1 / 16, 1 / 8, 1 / 4, 3 / 8, 1 / 2, 3 / 4, 2.0)
 """Parts of its rows that a wrong indexer may select."""
 
 
@@ -72,17 +82,13 @@ def rms(ours: np.ndarray, rows: Rows, none: float = np.inf) -> float:
 
 def bugs(shape: ModelShape) -> Iterator[tuple[str, Fault]]:
     """Yield (family, bug) of the bugs to try in a model's engine."""
-    for name in ("window_short", "window_long"):
-        yield "window", LIBRARY[name]
-    yield "rows", LIBRARY["no_compressed_rows"]
-    for name in ("indexer_recent", "indexer_topk_short"):
-        yield "topk", LIBRARY[name]
+    for family, names in FAULTS.items():
+        yield from ((family, LIBRARY[name]) for name in names)
     for part in FEWER:
         yield "topk", FAMILIES["indexer_topk"].fault(max(1, int(part * shape.index_topk)))
-    yield "rope", LIBRARY["no_yarn"]
-    for name in ROPE:
-        for value in FAMILIES[name].values(shape):
-            yield "rope", FAMILIES[name].fault(value)
+    for family, names in CONSTANTS.items():
+        for name in names:
+            yield from ((family, FAMILIES[name].fault(value)) for value in FAMILIES[name].values(shape))
 
 
 def explained(case: ExamContext, prompts: Sequence[tuple[list[int], Sequence[Step]]]) -> Trial | None:

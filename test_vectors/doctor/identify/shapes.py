@@ -29,6 +29,8 @@ TEXTS = {line["name"]: line["text"] for line in map(json.loads, _LINES.splitline
 MODES = ("none", "low", "high", "max")
 Length = Callable[[str], int | None]
 """Returns the number of tokens of a plain text; None: unknown."""
+Render = Callable[[Sequence[Message], Sequence[str], str], Rendered]
+"""Returns the prompt of (messages, tool schemas, thinking mode)."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ class Template:
 
     name: str
     prior: float
-    render: Callable[[Sequence[Message], Sequence[str], str], Rendered]
+    render: Render
     extra: int = 0
     bos: int = 1
 
@@ -118,7 +120,7 @@ def _pieces(prompt: Rendered) -> Iterator[tuple[str, bool]]:
         yield pending, False
 
 
-def _ds4(efforts: Mapping[str, str]) -> Callable[[Sequence[Message], Sequence[str], str], Rendered]:
+def _ds4(efforts: Mapping[str, str]) -> Render:
     """Return a function that renders in ds4's form with these effort texts."""
 
     def render(messages: Sequence[Message], schemas: Sequence[str], mode: str) -> Rendered:
@@ -130,7 +132,7 @@ def _ds4(efforts: Mapping[str, str]) -> Callable[[Sequence[Message], Sequence[st
     return render
 
 
-def _official(name: str, efforts: Mapping[str, str]) -> Callable[[Sequence[Message], Sequence[str], str], Rendered]:
+def _official(name: str, efforts: Mapping[str, str]) -> Render:
     profile = replace(PROFILES[name], efforts=efforts)
     return lambda messages, schemas, mode: prompt_of(profile, messages, schemas, mode)
 

@@ -130,7 +130,6 @@ class Identification:
             name, known = next(iter(self.tokenizers.items()), ("", None))
             return known, lengths_of(known) if known else Measured(lambda text: None)
         left = {name: lengths_of(each) for name, each in self.tokenizers.items()}
-        log = dict.fromkeys(left, math.log(0.8 / max(1, len(left)))) | {UNKNOWN: math.log(0.2)}
         texts = {name: text for name, text in TEXTS.items() if text == text.strip()}  # some templates cut blanks off
         seen = list[str]()
         while left and texts and len(seen) < (MOST_TEXTS if len(left) > 1 else FEWEST_TEXTS):
@@ -141,18 +140,15 @@ class Identification:
             if (count := self._count(text)) is None:
                 continue
             right = {each: length for each, length in left.items() if length(text) == count - self.base + 1}
-            if not right and self._count(text) != count:
-                continue  # a count that does not repeat refutes nothing
-            seen.append(name)
-            log = {each: p + (math.log(0.1) if each == UNKNOWN else 0 if each in right else -30)
-                   for each, p in log.items()}  # fmt: skip
-            left = right
-        odds = _normal(log) if seen else {}
+            if right or self._count(text) == count:  # a count that does not repeat refutes nothing
+                seen.append(name)
+                left = right
+        share, other = 0.8 * len(left) / max(1, len(self.tokenizers)), 0.2 * 0.1 ** len(seen)
+        odds = {" or ".join(left): share, UNKNOWN: other} if left else {UNKNOWN: 1.0}  # equal on all texts
         says = f"token counts of {len(seen)} texts ({', '.join(seen)})" if seen else "no candidates"
-        self.served.add("tokenizer", odds, says + ("; no candidate gives them" if seen and not left else ""))
+        self.served.add("tokenizer", {name: p / sum(odds.values()) for name, p in odds.items()} if seen else {},
+                        says + ("; no candidate gives them" if seen and not left else ""))  # fmt: skip
         if left:
-            both = " or ".join(left)  # equal on all texts
-            self.served.add("tokenizer", {both: sum(odds.pop(name, 0.0) for name in left), **odds}, says)
             name = next(iter(left))
             return self.tokenizers[name], left[name]
         return None, Measured(self._measured)
@@ -365,12 +361,6 @@ def _templates(tokenizer: Tokenizer | None) -> tuple[Any, ...]:
     with suppress(TextError):
         own = replace(own, bos=own.ids(BASE, "none", tokenizer)[:2].count(tokenizer.bos))
     return (own, *TEMPLATES)
-
-
-def _normal(log: Mapping[str, float]) -> dict[str, float]:
-    top = max(log.values())
-    weights = {name: math.exp(p - top) for name, p in log.items()}
-    return {name: weight / sum(weights.values()) for name, weight in weights.items()}
 
 
 def candidates(engine: Engine | None) -> dict[str, Tokenizer]:

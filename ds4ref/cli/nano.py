@@ -20,9 +20,10 @@ from ..console.options import Parser, integer, parsed, unknown_command
 from ..errors import UsageError
 
 PROG = "ds4 nano"
-COMMANDS = ("path", "random", "slice", "checkpoint")
+COMMANDS = ("path", "dspark", "random", "slice", "checkpoint")
 
 USAGE = """ds4 nano path [--recipe R] [--mtp-block]  print the path of the embedded model, building it if necessary
+       ds4 nano dspark                        print the path of its DSpark drafter
        ds4 nano random                        print the path of a small model with random weights
        ds4 nano slice [OUT] [options]         write a random model of Flash's or Pro's dimensions, fewer layers
        ds4 nano checkpoint FOLDER [options]   write a model in DeepSeek's release format: safetensors in FP8 and FP4"""
@@ -80,7 +81,7 @@ def body(argv: Sequence[str]) -> int:
     name, *rest = args.names or [""]
     if name not in COMMANDS:
         raise unknown_command(name, COMMANDS)
-    if len(rest) > 1 or (rest and name in ("path", "random")):
+    if len(rest) > 1 or (rest and name in ("path", "dspark", "random")):
         raise UsageError(f"unexpected argument: {rest[-1]}")
     if args.mtp_block and name != "path":
         raise UsageError("--mtp-block works only with ds4 nano path")
@@ -88,6 +89,10 @@ def body(argv: Sequence[str]) -> int:
         from ..nano.trained import DEFAULT_RECIPE, embedded_path, mtp_path
 
         print((mtp_path if args.mtp_block else embedded_path)(args.recipe or DEFAULT_RECIPE))
+    elif name == "dspark":
+        from ..nano import dspark_path
+
+        print(dspark_path())
     elif name == "random":
         from ..nano import random_path
 

@@ -156,7 +156,7 @@ def _given(kind: type, args: Namespace) -> dict[str, Any]:
 def engine_options(args: Namespace, embedded: bool = False) -> dict[str, Any]:
     """Return the keywords of ``Engine.open`` that the flags ask for.
 
-    embedded: the model is the embedded one, which has a block for multi-token prediction of its own.
+    embedded: the model is the embedded one, which has drafters of its own.
     """
     parts = {"drafts": drafting(args, embedded), "steering": steering(args), "cluster": clustering(args)}
     return _given(EngineOptions, args) | {name: part for name, part in parts.items() if part is not None}
@@ -178,9 +178,9 @@ def drafting(args: Namespace, embedded: bool = False) -> Drafting | None:
     if given["kind"] == "off":
         return None
     if embedded and given["kind"] != "lookup" and "mtp" not in given:
-        from ..nano.trained import mtp_path
+        from ..nano.trained import dspark_path, mtp_path
 
-        given["mtp"] = mtp_path()
+        given["mtp"] = dspark_path() if given["kind"] == "dspark" else mtp_path()
     return Drafting(**given)
 
 

@@ -1,6 +1,7 @@
 """Small models that run everywhere: the embedded one, which is trained, and random ones of any dimensions.
 
     ds4 nano path                                  print the path of the embedded model's file, made at first use
+    ds4 nano dspark                                print the path of its DSpark drafter
     ds4 nano random                                print the path of the random model's file, made at first use
     ds4 nano slice [OUT] --layers 4 --n-experts 256  write a slice, Flash with fewer layers and experts (8.5 GB; 0.9 GB
                                                    with --n-experts 8)
@@ -14,6 +15,6 @@ stores model files on disk.
 from __future__ import annotations
 
 from .cache import random_path
-from .trained import embedded_path, mtp_path
+from .trained import dspark_path, embedded_path, mtp_path
 
-__all__ = ["embedded_path", "mtp_path", "random_path"]
+__all__ = ["dspark_path", "embedded_path", "mtp_path", "random_path"]

@@ -7,6 +7,7 @@ match. DS4_NANO_WEIGHTS can name another folder of weights, such as a checkpoint
 
     embedded_path("q4")      return the path of nano-q4-0123456789ab.gguf in the cache
     mtp_path("f16")          return the path of its block for multi-token prediction, in a file of its own
+    dspark_path()            return the path of its DSpark drafter, which is in the repository as it is
 """
 
 from __future__ import annotations
@@ -87,6 +88,15 @@ def mtp_path(recipe: str = DEFAULT_RECIPE) -> str:
         raise UsageError("the block for multi-token prediction is a GGUF file: no recipe fp8")
     plain = recipe.removesuffix("-plain")
     return _kept(f"nano-mtp-{plain}", ".gguf", lambda path, folder: _make_mtp(path, folder, plain))
+
+
+def dspark_path() -> str:
+    """Return the path of the embedded model's DSpark drafter, a GGUF file (``train.drafter``); raise DataError if it is
+    missing."""
+    path = Path(__file__).with_name("dspark.gguf")
+    if not path.is_file():
+        raise DataError(f"the embedded model's drafter is missing: no {path}")
+    return str(path)
 
 
 def check_recipe(recipe: str) -> None:

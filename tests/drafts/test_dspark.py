@@ -4,7 +4,6 @@ sequence changes. The text stays the same: ``test_exact.py``; the drafter itself
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,23 +15,15 @@ from ds4ref.drafts.estimates import Acceptance
 from ds4ref.engine import Engine
 from ds4ref.engine_options import Drafting
 from ds4ref.errors import UsageError
-from ds4ref.nano import mtp_path
+from ds4ref.nano import dspark_path, mtp_path
 from ds4ref.session.together import Together
 
-from .drafters import BLOCK, write_drafter
-
-CTX, LONG = 1024, 400
-
-
-@pytest.fixture(scope="module")
-def drafter_path(trained_path: str, tmp_path_factory: Any) -> Path:
-    with Engine.open(trained_path) as engine:
-        return write_drafter(tmp_path_factory.mktemp("dspark") / "d.gguf", engine)
+CTX, LONG, BLOCK = 1024, 400, 5
 
 
 @pytest.fixture(scope="module", params=["exact", "ds4"])
-def engine(request: pytest.FixtureRequest, trained_path: str, drafter_path: Path) -> Iterator[Engine]:
-    drafts = Drafting("dspark", drafter_path, depth=BLOCK)
+def engine(request: pytest.FixtureRequest, trained_path: str) -> Iterator[Engine]:
+    drafts = Drafting("dspark", dspark_path(), depth=BLOCK)
     with Engine.open(trained_path, numerics=request.param, threads=1, drafts=drafts) as engine:
         yield engine
 
@@ -140,8 +131,8 @@ def test_a_draft_ends_before_the_first_unlikely_token(engine: Engine, tokens: li
 
 
 @pytest.mark.parametrize(("kind", "other"), [("mtp", "dspark"), ("dspark", "mtp")])
-def test_the_file_must_be_of_the_kind_asked_for(trained_path: str, drafter_path: Path, kind: str, other: str) -> None:
-    files = {"mtp": mtp_path(), "dspark": drafter_path}
+def test_the_file_must_be_of_the_kind_asked_for(trained_path: str, kind: str, other: str) -> None:
+    files = {"mtp": mtp_path(), "dspark": dspark_path()}
     with pytest.raises(UsageError, match=f"--draft {other}, not {kind}"):
         Engine.open(trained_path, drafts=Drafting(kind, files[other]))
     with Engine.open(trained_path, drafts=Drafting("auto", files[kind])) as engine:

@@ -18,12 +18,10 @@ from ds4ref.engine import Engine
 from ds4ref.engine_options import Drafting
 from ds4ref.errors import UsageError
 from ds4ref.generate import Generation, Timing, prefill
-from ds4ref.nano.trained import embedded_path, mtp_path
+from ds4ref.nano.trained import dspark_path, embedded_path, mtp_path
 from ds4ref.sampling.adjust import Adjustment
 from ds4ref.session.session import Session
 from tests.marking import sampled
-
-from .drafters import write_drafter
 
 CTX, LENGTH = 4096, 48
 DEPTHS = range(1, 9)
@@ -36,11 +34,10 @@ def questions() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def engines(tmp_path_factory: Any) -> Iterator[Callable[..., Engine]]:
+def engines() -> Iterator[Callable[..., Engine]]:
     """Engines by kind and depth of drafts; kept open."""
     made: dict[tuple[str, int], Engine] = {}
-    with Engine.open(embedded_path()) as engine:
-        files = {"dspark": write_drafter(tmp_path_factory.mktemp("dspark") / "d.gguf", engine)}
+    files = {"dspark": dspark_path()}
 
     def engine(kind: str, depth: int = 0) -> Engine:
         if (kind, depth) not in made:

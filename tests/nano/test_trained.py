@@ -10,7 +10,7 @@ from ds4ref.cli import quantize
 from ds4ref.cli.ds4 import main
 from ds4ref.engine import Engine
 from ds4ref.errors import DataError, ModelFileError
-from ds4ref.nano import embedded_path, mtp_path, trained
+from ds4ref.nano import dspark_path, embedded_path, mtp_path, trained
 from ds4ref.nano.train.shape import SHAPE
 from ds4ref.nano.trained import FOLDER_KEY, RECIPES, weights_folder
 from ds4ref.weights import open_source
@@ -123,9 +123,21 @@ def test_multi_token_prediction_is_a_file_beside(own_cache, recipe):
 
 def test_the_command_prints_paths(trained_path, nano_path, capsys):
     for arguments, expected in ((["path"], trained_path), (["path", "--recipe", "f16"], embedded_path("f16")),
-                                (["path", "--mtp-block"], mtp_path()), (["random"], nano_path)):  # fmt: skip
+                                (["path", "--mtp-block"], mtp_path()), (["dspark"], dspark_path()),
+                                (["random"], nano_path)):  # fmt: skip
         assert main(["nano", *arguments]) == 0
         assert capsys.readouterr().out == f"{expected}\n"
+
+
+def test_its_drafter_is_a_small_file_that_commands_find(capsys):
+    assert Path(dspark_path()).stat().st_size < 2_000_000
+    texts = []
+    for kind in ("off", "dspark"):
+        assert (
+            main(["-p", "Tell a story about Ian.", "--draft", kind, "--mtp-draft", "5", "--temp", "0", "-n", "40"]) == 0
+        )
+        texts.append(capsys.readouterr())
+    assert texts[0].out == texts[1].out and "guessed" in texts[1].err and "guessed" not in texts[0].err
 
 
 @pytest.mark.parametrize(

@@ -203,16 +203,16 @@ def test_a_run_ends_with_its_descent_and_scores(tmp_path: Path, short, monkeypat
 
 def test_a_trained_drafter_is_the_one_that_drafts(trained_path: str, tmp_path: Path) -> None:
     """Guesses of the torch module for blocks with less than a window of rows before them, one and more; the file that
-    is written is the module."""
+    is written is the module as rounded in training."""
     torch.manual_seed(3)
     training = drafter.Training(tmp_path)
     with torch.no_grad():
         for parameter in training.drafter.parameters():
             parameter += 0.05 * torch.randn_like(parameter)
-    drafter.export(training.drafter, tmp_path / "d.gguf", plain=True)
+    drafter.export(training.drafter, tmp_path / "d.gguf")
     ids = training.batch(5)[0][:1, :200]
     at = torch.tensor([1, 5, SHAPE.window, 190])
-    with torch.no_grad():
+    with torch.no_grad(), training.rounded():
         taps, _ = training.context(ids)
         logits, sure = training.drafter(training.model, taps, ids, torch.zeros_like(at), at, Pass(ids, False))
     with Engine.open(trained_path, numerics="exact") as engine, opened(str(tmp_path / "d.gguf"), engine) as ours:

@@ -5,7 +5,8 @@
 
 The model is frozen; its streams after every layer, averaged, are the drafter's context. Blocks begin at random tokens
 of the rows that the model was trained on; each guess learns the model's own probabilities, given the row's tokens
-before it, and the confidence learns how often its best guess is the model's. It may be stopped at any time.
+before it, and the confidence learns how often its best guess is the model's. Every step computes with the weights as
+the file will have them, and changes those before rounding. It may be stopped at any time.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from ds4ref.kernels.cpu.quantize import quantize
+from ds4ref.kernels.formats import FORMATS
 
 from ...archs.deepseek4.dspark import drafter_slots
 from ...archs.deepseek4.published import DSPARK_NAMES, EXPERT_NAMES
@@ -138,6 +141,7 @@ class Training:
         for stage in self.drafter.stages:
             stage.load_state_dict(block.block.state_dict())
         self.optimizers = optimizers(self.drafter, ahead=False)
+        self.values = published(self.drafter)  # views
         with suppress(FileNotFoundError):
             state = torch.load(folder / "checkpoint.pt", "cpu", weights_only=True)
             self.step = state["step"]
@@ -152,16 +156,31 @@ class Training:
         torch.save(state, self.folder / "checkpoint.part")
         os.replace(self.folder / "checkpoint.part", self.folder / "checkpoint.pt")
 
+    @contextmanager
+    def rounded(self) -> Iterator[None]:
+        """Give the drafter the weights that its file would have, for a while."""
+        before = {}
+        for slot in slots():
+            for name in _sources(slot) if _format(slot) != "F32" else ():
+                value, fmt = self.values[name], _format(slot)
+                before[name] = value.copy()
+                value[...] = FORMATS[fmt].dequantize(_encoded(value, fmt)).reshape(value.shape)
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                self.values[name][...] = value
+
     def batch(self, number: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return rows of token ids (B, T), and rows and positions (A,) at which blocks begin: replies thrice as often
-        as other text."""
+        """Return rows of token ids (B, T), and rows and positions (A,) at which blocks begin: nearly all in replies,
+        which are what is drafted."""
         ids, weights = Steps(STAGE, 77, TOKENS)[number]
         chance = np.random.default_rng(number)
         starts = [chance.integers(0, max(1, ids.shape[1] - LENGTH + 1)) for _ in ids]
         cut = [slice(start, start + LENGTH) for start in starts]
         ids = np.stack([row[part] for row, part in zip(ids, cut, strict=True)])
         weights = np.stack([row[part] for row, part in zip(weights, cut, strict=True)])
-        likely = np.where(weights[:, 1:] >= 1, 3.0, 1.0) * (ids[:, 1:] != NOISE)
+        likely = np.where(weights[:, 1:] >= 1, 1.0, 0.05) * (ids[:, 1:] != NOISE)
         likely[:, -SIZE:] = 0
         chosen = chance.choice(likely.size, min(BLOCKS, likely.size // 4), p=likely.ravel() / likely.sum())
         rows, at = np.divmod(chosen, likely.shape[1])
@@ -200,8 +219,9 @@ class Training:
         seen: list[Any] = []
         while (passed := (time.monotonic() - begun) / seconds) < 1:
             factor = min(1.0, (self.step + 1) / WARM_UP, 2 * (1 - passed))
-            loss, confidence, right, run = self.losses(self.step)
-            (loss + SURE * confidence).backward()
+            with self.rounded():
+                loss, confidence, right, run = self.losses(self.step)
+                (loss + SURE * confidence).backward()
             for optimizer, rate in zip(self.optimizers, (MUON, ADAM), strict=True):
                 optimizer.param_groups[0]["lr"] = rate * factor
                 optimizer.step()
@@ -231,7 +251,7 @@ def calibrate(training: Training, batches: int = 12, first: int = 1 << 20) -> fl
     The gradient steps of the training follow states that still change, so their confidence is far from calibrated.
     """
     states, labels = [], []
-    with torch.no_grad():
+    with torch.no_grad(), training.rounded():
         for number in range(first, first + batches):
             _, _, right, _ = training.losses(number)
             states.append(training.drafter.state.flatten(0, 1))
@@ -269,12 +289,15 @@ def published(drafter: DSpark) -> dict[str, np.ndarray]:
     return values
 
 
-def export(drafter: DSpark, path: Path, plain: bool = False) -> None:
-    """Write the drafter as ds4 lays it out: experts Q4_K, other matrices of stages Q8_0, the rest as floats; ``plain``:
-    everything float32."""
+def slots() -> list[Slot]:
+    """Return the slots of the drafter's file."""
+    return drafter_slots(SHAPE, SHAPE.n_layers, SHAPE.n_layers, RANK)
+
+
+def export(drafter: DSpark, path: Path) -> None:
+    """Write the drafter as ds4 lays it out, in less than 2 MB."""
     values, stages = published(drafter), SHAPE.n_layers
-    slots = drafter_slots(SHAPE, stages, stages, RANK)
-    specs = [TensorSpec(slot.name, "F32" if plain else _format(slot), slot.dims) for slot in slots]
+    specs = [TensorSpec(slot.name, _format(slot), slot.dims) for slot in slots()]
     metadata = [
         ("general.architecture", "string", "deepseek4-dspark"),
         ("general.name", "string", f"DSpark drafter of {SHAPE.name}"),
@@ -283,30 +306,32 @@ def export(drafter: DSpark, path: Path, plain: bool = False) -> None:
         ("deepseek4.dspark.target_layers", "u32[]", list(range(stages))),
     ]  # fmt: skip
     with write_gguf(path, metadata, specs) as out:
-        for slot, spec in zip(slots, specs, strict=True):
-            mtp, stage, name = slot.name.split(".", 2)
-            if name in EXPERT_NAMES:
-                each = f"{mtp}.{stage}.ffn.experts.{{}}.{EXPERT_NAMES[name]}.weight"
-                value = np.stack([values[each.format(expert)] for expert in range(SHAPE.n_experts)])
-            else:
-                value = values[f"{mtp}.{stage}.{DSPARK_NAMES[name]}"]
-            out.write(slot.name, _encoded(np.ascontiguousarray(value, np.float32), spec.fmt))
+        for slot in slots():
+            value = np.concatenate([values[name] for name in _sources(slot)])
+            out.write(slot.name, _encoded(value, _format(slot)))
+
+
+def _sources(slot: Slot) -> list[str]:
+    """Return the published names of what a slot holds: one, or all experts'."""
+    mtp, stage, name = slot.name.split(".", 2)
+    if name in EXPERT_NAMES:
+        return [f"{mtp}.{stage}.ffn.experts.{i}.{EXPERT_NAMES[name]}.weight" for i in range(SHAPE.n_experts)]
+    return [f"{mtp}.{stage}.{DSPARK_NAMES[name]}"]
 
 
 def _format(slot: Slot) -> str:
     if slot.part == "experts":
-        return "Q4_K"
-    if len(slot.dims) == 1:
-        return "F32"
-    return "Q8_0" if slot.fmts == Q8_0 else "F16"
+        return "Q4_K" if slot.attr.startswith("ffn_down") else "Q2_K"
+    if slot.fmts == Q8_0:
+        return "MXFP4"
+    if slot.attr.startswith("markov"):
+        return "Q8_0"
+    return "F32" if len(slot.dims) == 1 else "F16"
 
 
 def _encoded(values: np.ndarray, fmt: str) -> np.ndarray:
-    if fmt == "F32":
-        return values
-    if fmt == "F16":
-        return values.astype(np.float16)
-    return quantize(fmt, values.reshape(-1, values.shape[-1]))
+    values = np.ascontiguousarray(values, np.float32)
+    return quantize(fmt, values.reshape(-1, values.shape[-1]) if values.ndim > 1 else values[None])
 
 
 def main() -> None:

@@ -9,13 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ds4ref.archs.deepseek4.dspark import Drafter
 from ds4ref.archs.deepseek4.mtp import Block
+from ds4ref.drafts.dspark import DSpark
 from ds4ref.drafts.mtp import Mtp
 from ds4ref.engine import Engine
 from ds4ref.generate import Generation
 from ds4ref.kernels.cuda.driver import gpu
 from ds4ref.kernels.cuda.driver.memory import ALIGNMENT
-from ds4ref.nano import mtp_path
+from ds4ref.nano import dspark_path, mtp_path
 from ds4ref.sampling import Sampler
 
 from .host_driver import HostDriver, bytes_of, instead_of_a_device
@@ -85,6 +87,19 @@ def test_a_draft_is_one_graph_and_one_wait(trained_path: str) -> None:
             mtp.propose([0] * (session.pos + 1), session._streams, drafts)
         assert counts.pop("kernels") and counts.pop("launch") == counts.pop("sync") == drafts
         assert counts == {"to_host": drafts + 1, "to_device": drafts}
+
+
+def test_a_block_of_dspark_is_one_graph_and_one_wait(trained_path: str) -> None:
+    """Whatever the number of rows before it; only the chain of pairs is op by op."""
+    with idle(), Engine.open(trained_path, backend="cuda", numerics="ds4") as engine:
+        drafter = Drafter.open(dspark_path(), engine.model)
+        source = DSpark(drafter)
+        for count in (3, 1, 90):
+            drafter.inject(np.zeros((count, 3, drafter.shape.dim), np.float32), source._rows)
+            counts = counted(engine)
+            source._block(7)
+            if count != 3:  # the first one records
+                assert counts.pop("kernels") and counts == {"launch": 1, "sync": 1}
 
 
 @pytest.mark.parametrize(("temperature", "top_k"), [(0.0, 0), (1.0, 40), (1.0, 0)], ids=["greedy", "top-k", "all"])

@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ds4ref.archs.deepseek4.dspark import Drafter
 from ds4ref.archs.deepseek4.mtp import Block
 from ds4ref.cli import ds4
+from ds4ref.drafts.dspark import DSpark
 from ds4ref.drafts.mtp import Mtp
 from ds4ref.engine import Engine
 from ds4ref.kernels.cuda import backend
-from ds4ref.nano import embedded_path, mtp_path
+from ds4ref.nano import dspark_path, embedded_path, mtp_path
 from tests.archs import dense
 from tests.archs.test_dense import BAR, apart, ids_of
 
@@ -57,6 +59,23 @@ def test_drafts_of_multi_token_prediction() -> None:
             block.close()
     for (streams, values), (wanted, best) in zip(results["cuda"], results["cpu"], strict=True):
         assert np.abs(streams - wanted).max() < 1e-5 * wanted.std() and np.allclose(values, best, atol=1e-4, rtol=0)
+
+
+def test_drafts_of_dspark() -> None:
+    """A block op by op, before a window of rows and past it, then from the recording: as on the CPU."""
+    results: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
+    means = np.random.default_rng(2).standard_normal((80, 3, 256)).astype(np.float32)
+    for name in ("cpu", "cuda"):
+        with Engine.open(embedded_path("q4"), backend=name, numerics="exact") as engine:
+            drafter = Drafter.open(dspark_path(), engine.model)
+            source, results[name] = DSpark(drafter), []
+            for start, end in ((0, 5), (5, 79), (79, 80)):
+                drafter.inject(means[start:end], source._rows)
+                guess = drafter.guess(7, source._rows) if start < 79 else drafter.chained(7, *source._block(7))
+                results[name].append((guess.logits, guess.confidence))
+            drafter.close()
+    for (logits, chances), (wanted, best) in zip(results["cuda"], results["cpu"], strict=True):
+        assert np.abs(logits - wanted).max() < 1e-5 * wanted.std() and np.allclose(chances, best, atol=1e-5)
 
 
 def test_a_layer_of_a_dense_family_and_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

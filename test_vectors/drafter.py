@@ -10,18 +10,18 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from ds4ref.console.common import Progress, read_text
 from ds4ref.console.flags import add
-from ds4ref.console.options import integer, parsed
+from ds4ref.console.options import integer, number, parsed
 from ds4ref.console.tool import finish, parser, rows
 from ds4ref.errors import DataError, UsageError
 
-from .reading import read_ids
+from .reading import Answer, read_answers
 
 if TYPE_CHECKING:
     from ds4ref.variants.drafters import Mistake
@@ -31,9 +31,11 @@ SURE = 100.0
 """Odds against every other explanation that a name needs."""
 UNLIKELY = 1e-3
 """An explanation fits unless acceptance as far from it is less probable than this."""
-SAME, OTHER = 2.0, 20.0
-"""How many times the variance of independent drafts to expect: on the engine's own text, where only near ties differ,
-and on another text."""
+SAME, OTHER = 0.5, 20.0
+"""How many times the variance of independent drafts to expect: on the engine's own text, where only near ties and the
+drafter's storage format differ, and on another text."""
+LOSS = 0.02
+"""Share of the tokens a pass up to which a mistake is said to cost nothing."""
 RATES = re.compile(r"(?:per-position acceptance rate|acceptance rate per position|acc rate/pos)\s*[:=]\s*\(?([\d., ]+)",
                    re.IGNORECASE)  # fmt: skip
 DRAFTED = re.compile(
@@ -42,15 +44,23 @@ DRAFTED = re.compile(
 COUNTER = re.compile(
     r'^\S*spec_decode_num_accepted_tokens_per_pos(?:_total)?\{[^}]*position="(\d+)"[^}]*\}\s+(\S+)', re.M
 )
+LENGTH = re.compile(r"accept len:\s*([\d.]+)|^sglang:spec_accept_length(?:\{[^}]*\})?\s+(\S+)", re.M)
 DRAFTS = re.compile(r"^\S*spec_decode_num_drafts(?:_total)?(?:\{[^}]*\})?\s+(\S+)", re.M)
 
 
 class Acceptance(NamedTuple):
     """What an engine reports: number of drafts, and for each position of a draft the number of drafts accepted up to
-    it."""
+    it; or only the tokens that a pass adds in the mean, ``length`` (then there is no more, but the number of drafts
+    may be known)."""
 
     drafts: int
     reached: list[int]
+    length: float | None = None
+
+    @property
+    def tokens_per_pass(self) -> float:
+        """Return the mean number of tokens that a pass adds."""
+        return 1 + sum(self.reached) / self.drafts if self.length is None else self.length
 
     def lengths(self, width: int) -> np.ndarray:
         """Return how many drafts had 0, 1, .. ``width`` tokens accepted."""
@@ -59,8 +69,8 @@ class Acceptance(NamedTuple):
 
 
 def read_log(text: str) -> Acceptance:
-    """Read acceptance from logs of vLLM or llama.cpp's server (all of their lines together), or from Prometheus
-    counters as vLLM names them; DataError if there is none."""
+    """Read acceptance from logs of vLLM or llama.cpp's server (all of their lines together), from Prometheus counters
+    as vLLM names them, or, of SGLang, the mean tokens a pass; DataError if there is none."""
     counters = {int(place): float(value) for place, value in COUNTER.findall(text)}
     if counters and (total := DRAFTS.search(text)):
         return Acceptance(round(float(total[1])), [round(counters.get(i, 0)) for i in range(max(counters) + 1)])
@@ -73,13 +83,17 @@ def read_log(text: str) -> Acceptance:
             drafts += count
             reached.update({place: round(share * count) for place, share in enumerate(shares)})
     if not drafts:
-        raise DataError("no acceptance by position in this log: wanted vLLM's 'Per-position acceptance rate' with "
-                        "'Drafted', llama.cpp's 'acceptance rate per position', or /metrics of vLLM; or use --rates "
-                        "and --drafts")  # fmt: skip
+        if means := [float(one or other) for one, other in LENGTH.findall(text)]:
+            return Acceptance(0, [], sum(means) / len(means))
+        raise DataError("no acceptance in this log: wanted vLLM's 'Per-position acceptance rate' with 'Drafted', "
+                        "llama.cpp's 'acceptance rate per position', SGLang's 'accept len', or /metrics of vLLM or "
+                        "SGLang; or use --rates and --drafts, or --tokens-per-pass")  # fmt: skip
     return Acceptance(drafts, [reached[i] for i in range(max(reached) + 1)])
 
 
-def fit(seen: Acceptance, simulated: dict[str, list[int]], width: int, spread: float) -> dict[str, dict[str, float]]:
+def fit(
+    seen: Acceptance, simulated: Mapping[str, Sequence[int]], width: int, spread: float
+) -> dict[str, dict[str, float]]:
     """Compare the engine's acceptance with that of each explanation, simulated as accepted tokens of each draft.
 
     spread: see ``SAME``. Return by name: probability among the explanations, "fits" (probability that acceptance is as
@@ -87,19 +101,26 @@ def fit(seen: Acceptance, simulated: dict[str, list[int]], width: int, spread: f
     """
     from scipy.stats import chi2
 
-    counts = seen.lengths(width)
     results: dict[str, dict[str, float]] = {}
     for name, lengths in simulated.items():
-        mine = np.bincount(np.minimum(lengths, width), minlength=width + 1).astype(float)
-        share = (mine + 0.5) / (mine + 0.5).sum()
-        both = (counts + mine) / (counts.sum() + mine.sum())
-        # likelihood ratio of two samples from one distribution against two of their own
-        own = sum(float((n * np.log(np.maximum(n / n.sum(), 1e-12) / np.maximum(both, 1e-12))).sum())
-                  for n in (counts, mine))  # fmt: skip
+        kept = np.minimum(lengths, width).astype(int)
+        mean = 1 + float(kept.mean())
+        if seen.length is None:
+            counts, mine = seen.lengths(width), np.bincount(kept, minlength=width + 1).astype(float)
+            share = (mine + 0.5) / (mine + 0.5).sum()
+            both = (counts + mine) / (counts.sum() + mine.sum())
+            # likelihood ratio of two samples from one distribution against two of their own
+            own = sum(float((n * np.log(np.maximum(n / n.sum(), 1e-12) / np.maximum(both, 1e-12))).sum())
+                      for n in (counts, mine))  # fmt: skip
+            log, freedom = float((counts * np.log(share)).sum()), width
+        else:
+            variance = float(kept.var()) + 0.01
+            gap, freedom = (seen.length - mean) ** 2 / variance / 2, 1
+            log, own = -gap * seen.drafts - math.log(variance) / 2, gap / (1 / seen.drafts + 1 / len(lengths))
         results[name] = {
-            "log": float((counts * np.log(share)).sum()) / spread,
-            "fits": float(chi2.sf(2 * own / spread, width)),
-            "tokens_per_pass": 1 + float(np.mean(np.minimum(lengths, width))),
+            "log": log / spread,
+            "fits": float(chi2.sf(2 * own / spread, freedom)),
+            "tokens_per_pass": mean,
         }
     best = max(one["log"] for one in results.values())
     total = sum(math.exp(one["log"] - best) for one in results.values())
@@ -109,12 +130,16 @@ def fit(seen: Acceptance, simulated: dict[str, list[int]], width: int, spread: f
 
 
 def verdict(results: dict[str, dict[str, float]]) -> str:
-    """Return the name of the explanation that fits with enough odds, "undecided", or "unknown" if none fits."""
-    if not any(one["fits"] >= UNLIKELY for one in results.values()):
-        return "unknown"
+    """Return the name of the explanation that fits with enough odds; "lossless" if several are left, the right drafter
+    and what costs next to nothing; "undecided"; "unknown" if none fits."""
     name, best = next(iter(results.items()))
-    others = 1 - best["probability"]
-    return name if best["fits"] >= UNLIKELY and best["probability"] >= SURE * others else "undecided"
+    likely = [each for each, one in results.items() if one["probability"] * SURE >= best["probability"]]
+    if best["fits"] < UNLIKELY:
+        return "unknown" if not any(one["fits"] >= UNLIKELY for one in results.values()) else "undecided"
+    if best["probability"] >= SURE * (1 - best["probability"]):
+        return name
+    least = (1 - LOSS) * results["right"]["tokens_per_pass"] if "right" in likely else math.inf
+    return "lossless" if all(results[each]["tokens_per_pass"] >= least for each in likely) else "undecided"
 
 
 def run(argv: Sequence[str]) -> int:
@@ -126,12 +151,14 @@ def run(argv: Sequence[str]) -> int:
                    "-m flash.gguf --mtp dspark.gguf --text answer.txt --rates 0.58,0.45,0.32 --drafts 900")  # fmt: skip
     add(flags, "--model")
     add(flags, "--mtp", metavar="FILE", help="file, or published folder, of the DSpark drafter")
-    add(flags, "--token-ids", help="JSON list of the tokens of prompt and answer")
+    add(flags, "--token-ids", help='JSON list of the tokens of prompt and answer, or [{"ids": [..], "start": 40}, ..]')
     add(flags, "--text", help="the same as text")
     flags.add_argument("--start", metavar="N", type=integer(1), default=1, help="tokens before the answer (1)")
     flags.add_argument("--engine-log", metavar="FILE|URL", help="log of the engine, or its /metrics")
     flags.add_argument("--rates", metavar="A,B,..", help="share of drafts accepted up to each position, with --drafts")
     flags.add_argument("--drafts", metavar="N", type=integer(1), help="number of drafts that --rates is of")
+    flags.add_argument("--tokens-per-pass", metavar="X", type=number(1.0, 100.0),
+                       help="tokens that a pass adds in the mean, if nothing else is known")  # fmt: skip
     flags.add_argument("--other-text", action="store_true", help="the engine decoded another text of the same kind")
     add(flags, "--json")
     args = parsed(flags, argv)
@@ -148,11 +175,16 @@ def run(argv: Sequence[str]) -> int:
     if args.mtp is None:
         raise UsageError("which drafter? --mtp FILE")
     with Engine.open(args.model or embedded_path()) as engine, opened(args.mtp, engine) as drafter:
-        ids = _ids(args, engine)
+        answers = _answers(args, engine)
         with Progress("evaluated") as progress:
-            text = observe(engine, drafter, ids, progress)
-        width = len(seen.reached)
+            texts = []
+            for done, answer in enumerate(answers):
+                texts.append(observe(engine, drafter, answer.ids))
+                progress(done + 1, len(answers))
         block = drafter.settings.block
+        width = len(seen.reached) or block
+        if seen.length is not None:
+            seen = seen._replace(drafts=round(sum(len(one.ids) - one.start for one in answers) / seen.length))
         if width > block:
             mistakes: dict[str, Mistake] = {"width": of_width(width)}
         else:
@@ -161,21 +193,22 @@ def run(argv: Sequence[str]) -> int:
         tried |= mistakes
         with Progress("mistakes tried") as progress:
             simulated = {}
-            for number, (name, mistake) in enumerate(tried.items()):
-                simulated[name] = accepted(drafter, text, mistake, args.start, width)
-                progress(number + 1, len(tried))
+            for done, (name, mistake) in enumerate(tried.items()):
+                simulated[name] = [count for text, answer in zip(texts, answers, strict=True)
+                                   for count in accepted(drafter, text, mistake, answer.start, width)]  # fmt: skip
+                progress(done + 1, len(tried))
     results = fit(seen, simulated, width, OTHER if args.other_text else SAME)
     name = verdict(results)
     says = {"right": "the drafter accepts what it should", "undecided": "several explanations fit",
+            "lossless": "the drafter accepts what it should; what it could still have costs next to nothing",
             "unknown": "no known mistake explains this acceptance"}.get(name) or mistakes[name].says  # fmt: skip
-    measured = 1 + sum(seen.reached) / seen.drafts
     table = [(each, f"{one['probability']:.3g}", "yes" if one["fits"] >= UNLIKELY else "no",
               f"{one['tokens_per_pass']:.2f}") for each, one in results.items()]  # fmt: skip
     finish({"verdict": name, "says": says, "drafts": seen.drafts, "accepted": seen.reached,
-            "tokens_per_pass": measured, "explanations": results}, args.json,
-           f"{name}: {says}. Measured: {measured:.2f} tokens a pass in {seen.drafts} drafts.\n\n"
+            "tokens_per_pass": seen.tokens_per_pass, "explanations": results}, args.json,
+           f"{name}: {says}. Measured: {seen.tokens_per_pass:.2f} tokens a pass in {seen.drafts} drafts.\n\n"
            + rows(("explanation", "probability", "fits", "tokens a pass"), table))  # fmt: skip
-    return 0 if name == "right" else 1
+    return 0 if name in ("right", "lossless") else 1
 
 
 def _acceptance(args: Any) -> Acceptance:
@@ -190,8 +223,11 @@ def _acceptance(args: Any) -> Acceptance:
                 raise DataError(f"cannot read {args.engine_log}: {error}") from None
             return read_log(reply.text)
         return read_log(read_text(args.engine_log, "log"))
+    if args.tokens_per_pass is not None:
+        return Acceptance(0, [], args.tokens_per_pass)
     if args.rates is None or args.drafts is None:
-        raise UsageError("give the engine's acceptance: --engine-log FILE, or --rates A,B,.. with --drafts N")
+        raise UsageError("give the engine's acceptance: --engine-log FILE, --rates A,B,.. with --drafts N, or "
+                         "--tokens-per-pass X")  # fmt: skip
     try:
         rates = [float(part) for part in args.rates.split(",")]
     except ValueError:
@@ -201,13 +237,14 @@ def _acceptance(args: Any) -> Acceptance:
     return Acceptance(args.drafts, [round(rate * args.drafts) for rate in rates])
 
 
-def _ids(args: Any, engine: Any) -> list[int]:
+def _answers(args: Any, engine: Any) -> list[Answer]:
     if args.text is not None:
-        ids = engine.tokenizer.encode(read_text(args.text, "text"))
+        answers = [Answer(engine.tokenizer.encode(read_text(args.text, "text")), args.start)]
     else:
-        ids = read_ids(args.token_ids)
-    if not all(0 <= i < engine.shape.vocab for i in ids):
+        answers = read_answers(args.token_ids, args.start)
+    if not all(0 <= i < engine.shape.vocab for answer in answers for i in answer.ids):
         raise DataError(f"token ids must be below {engine.shape.vocab}, the size of the model's vocabulary")
-    if len(ids) < args.start + 32:
-        raise UsageError(f"{len(ids)} tokens with --start {args.start} leave too few to draft along: at least 32")
-    return ids
+    count = sum(max(0, len(answer.ids) - answer.start) for answer in answers)
+    if count < 32:
+        raise UsageError(f"{count} tokens after --start are too few to draft along: at least 32")
+    return answers

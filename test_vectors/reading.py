@@ -92,6 +92,21 @@ def read_ids(path: str) -> list[int]:
         raise DataError(f"{path}: expected a non-empty JSON list of token ids") from None
 
 
+class Answer(msgspec.Struct):
+    """Tokens of a prompt and the answer to it, which begins at ``start``."""
+
+    ids: Ids
+    start: Annotated[int, msgspec.Meta(ge=1)] = 1
+
+
+def read_answers(path: str, start: int) -> list[Answer]:
+    """Read a JSON list of answers, or one that begins at ``start`` in what ``read_ids`` reads; errors as there."""
+    try:
+        return msgspec.convert(_json(path, _text(path)), Annotated[list[Answer], msgspec.Meta(min_length=1)])
+    except (msgspec.ValidationError, DataError):
+        return [Answer(read_ids(path), start)]
+
+
 def read(
     path: str, ids: Sequence[int] | None, key: str = "logits", tokenizer: Tokenizer | None = None, *,
     vocab: int | None = None, prompt: tuple[str, str] | None = None, numbered: bool = False,

@@ -159,19 +159,20 @@ def accepted(
     accepted.
 
     A drafted token is accepted if it is the text's next one and the model's best, all before it being so; the next
-    draft begins after the token that the model then adds. width: tokens that a draft keeps, at most (None: a block's).
+    draft begins after the token that the model then adds, the last one before the text's last token. width: tokens that
+    a draft keeps, at most (None: a block's).
     """
     means = seen.after if mistake is None else mistake.means(seen.after, seen.before)
     one = drafter if mistake is None else mistake.of(drafter)
     rows, counts, at = Window(one), [], start
     width = one.settings.block if width is None else width
     right = np.array(seen.ids[1:]) == seen.best[:-1]
-    while at + width < len(seen.ids):
+    while at + 1 < len(seen.ids):
         inject_from = max(rows.pos, at - rows.most)
         if inject_from != rows.pos:
             rows.restart(inject_from)
         one.inject(means[inject_from:at], rows)
-        tokens = one.guess(seen.ids[at], rows).tokens[:width]
+        tokens = one.guess(seen.ids[at], rows).tokens[: min(width, len(right) - at)]
         hits = [token == seen.ids[at + 1 + i] and right[at + i] for i, token in enumerate(tokens)]
         count = hits.index(False) if False in hits else len(hits)
         counts.append(count)

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,9 +15,9 @@ from ds4ref.archs.deepseek4.forward import Model
 from ds4ref.archs.deepseek4.rope import RopeTables
 from ds4ref.engine import Engine
 from ds4ref.engine_options import Drafting
+from ds4ref.nano import dspark_path
 from ds4ref.variants.drafters import MISTAKES, accepted, observe, of_width
 from tests.archs.test_dspark import GOLDEN, model, write
-from tests.drafts.drafters import BLOCK, write_drafter
 
 __all__ = ["model"]
 
@@ -46,17 +45,16 @@ def test_every_mistake_changes_the_logits(golden: Drafter, name: str) -> None:
     assert np.abs(logits[0][:few] - logits[1][:few]).max() > 1e-3
 
 
-@pytest.mark.parametrize("depth", [2, BLOCK])
-def test_acceptance_along_a_text_is_that_of_a_session(trained_path: str, tmp_path: Path, depth: int) -> None:
-    with Engine.open(trained_path, numerics="exact") as plain:
-        path = write_drafter(tmp_path / "d.gguf", plain)
-    with Engine.open(trained_path, numerics="exact", drafts=Drafting("dspark", path, depth=depth)) as engine:
+@pytest.mark.parametrize("depth", [2, 5])
+def test_acceptance_along_a_text_is_that_of_a_session(trained_path: str, depth: int) -> None:
+    drafts = Drafting("dspark", dspark_path(), depth=depth)
+    with Engine.open(trained_path, numerics="exact", drafts=drafts) as engine:
         ids = list(engine.prompt("Tell me a story about a fox."))
         start, session = len(ids), engine.session(600)
         session.sync(ids)
         counts: list[int] = []
         session._settled = counts.append
-        while len(ids) < start + 120:
+        while len(ids) < start + 200:
             ids.append(session.argmax())
             session.append(ids[-1])
         drafter = engine.drafts.drafter

@@ -216,29 +216,11 @@ def _name(
     missed = sum(not r.match for r in lost)
     known = prober.reference is not None and any(r.expected for r in lost)
     figures |= {"lost": f"{missed} of {len(lost)}"}
-    blind = _cut(case, prober, [r for r in lost if not r.match]) if family in ("cut", "onset") else False
-    if blind:
-        family = "cut"
-    sure = known or blind or (family == "groups" and missed >= 4 and missed >= 0.5 * len(lost))
+    sure = known or (family == "groups" and missed >= 4 and missed >= 0.5 * len(lost))
     more = f"{FAMILIES[family]} ({pattern.says}: {missed} of {len(lost)})"
     figures["family" if sure else "resembles"] = family
     stage.add("answers", Outcome.WRONG if sure else Outcome.UNSURE, f"{says}: {more}", figures=figures,
               next=[LOOK[family]] if sure else [*KNOWN])  # fmt: skip
-
-
-def _cut(case: ExamContext, prober: Prober, lost: Sequence[Record]) -> bool:
-    """Return whether text in the middle of a long prompt changes no log probability, so that the model cannot see it.
-
-    ``lost``: answers that may be wrong because their prompts were cut.
-    """
-    if not lost or not case.logprobs or case.out_of_time:
-        return False
-    edge, longest = min(r.length for r in lost), max(r.length for r in prober.records)
-    case.progress("whether all of a prompt matters")
-    try:
-        return longest > 2.2 * edge and bool(prober.blind(longest, edge, 5))
-    except (Ds4Error, OutOfTime):
-        return False
 
 
 def numbers(case: ExamContext, stage: Stage, prober: Prober, constants: Constants) -> None:
@@ -267,9 +249,6 @@ def numbers(case: ExamContext, stage: Stage, prober: Prober, constants: Constant
     if outcome is not Outcome.WRONG and family != "groups":
         pattern = None  # noise makes steps, and grows with depth, but knows no residues
     if pattern is not None and (family == "groups" and chance >= SURER or _agrees(case, yard, seen, pattern)):
-        affected = [r for r, z in zip(seen, pattern.first, strict=True) if z and r.length >= pattern.since]
-        if outcome is Outcome.WRONG and family in ("onset", "cut") and _cut(case, prober, affected):
-            family = "cut"
         says, steps = f"{FAMILIES[family]} ({pattern.says}); {noise}", [LOOK[family]]
         figures["family"] = family
     elif trial := _trial(case, prober):

@@ -31,7 +31,7 @@ from ds4ref.targets.local import LocalTarget
 from ds4ref.variants import MODE_NAMES
 
 from .case import ExamContext
-from .repeat import compare_answers, gap, ids_of
+from .repeat import compare_answers, ids_of
 from .yardstick import level
 
 TOKENS = 20
@@ -215,21 +215,6 @@ class Prober:
         """Return whether our engine's answers suggest that it has the target's model: right and wrong where it is."""
         known = [r.expected == r.match for r in self.records if r.expected is not None]
         return bool(known) and sum(known) >= 0.75 * len(known)
-
-    def blind(self, length: int, edge: int, seed: int) -> bool | None:
-        """Return whether the target's log probabilities ignore all but the first and last ``edge`` tokens.
-
-        None if it gives none. Two prompts of ``length`` tokens differ only between.
-        """
-        head, tail, _ = written("word", 0, edge, seed)
-        start = " ".join(filler(random.Random(seed), edge, NAMES, OBJECTS))
-        texts = [f"{start} {' '.join(filler(random.Random(other), length - 2 * edge, NAMES, OBJECTS))} {head}{tail}"
-                 for other in (seed + 3, seed + 4)]  # fmt: skip
-        a, b = (self.case.ask(self.prompt(text), 4).steps for text in texts)
-        pairs = list(zip(a, b, strict=False))
-        if not pairs or not pairs[0][0].top:
-            return None
-        return all(x.token.raw == y.token.raw and gap(x, y) == 0.0 for x, y in pairs)
 
 
 def expected(longest: tuple[int, float], length: int) -> float:

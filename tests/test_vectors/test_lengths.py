@@ -247,7 +247,7 @@ def examine(engine, target, **more) -> dict[str, SimpleNamespace]:
         ({"lost": lambda n, d: n % 4 == 3 and n > 10_000}, Outcome.WRONG, "groups"),
         # a model may be that weak: neither accused nor named
         ({"lost": lambda n, d: d > 128}, Outcome.UNSURE, "rows"),
-        ({"lost": lambda n, d: d > 2048}, Outcome.UNSURE, None),  # the indexer, or a limit of 2,048 tokens
+        ({"lost": lambda n, d: d > 2048}, Outcome.UNSURE, "topk"),
         ({"lost": lambda n, d: n > 8000}, Outcome.UNSURE, "onset"),
         ({"cut": lambda spans: spans[-3000:], "counts": False}, Outcome.UNSURE, "cut"),
     ],

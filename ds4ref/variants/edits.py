@@ -7,8 +7,8 @@ token, coarse storage, a product whose input or tensor is wrong, and variants of
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -34,8 +34,9 @@ AXES = {
 """Intermediates whose values are changed as they are: T token, N cache row, H head, S chosen expert, E expert, C
 residual stream, F channel."""
 UNITS = {"H": "head", "S": "chosen expert", "E": "expert", "C": "stream"}
-PARTS = 4
-"""Number of parts into which channels are divided: a shard of a matrix, a group of a tensor-parallel engine."""
+PARTS, SMALLEST = 4, 64
+"""Number of parts into which channels are divided: a shard of a matrix, a group of a tensor-parallel engine. Parts are
+divided again (``finer``) up to this number."""
 MOVED: dict[str, Alter] = {
     "of the row before": lambda v: np.concatenate((v[:1], v[:-1])),
     "of the row after": lambda v: np.concatenate((v[1:], v[-1:])),
@@ -47,22 +48,31 @@ def changes(model: Model) -> Iterator[Change]:
     for layer in range(model.shape.n_layers):
         for name, axes in AXES.items():
             if _reached(model, layer, name) and not name.startswith("result"):
-                for says, edit in _values(axes, _sizes(model, name)):
-                    yield Change(name, layer, says, {name: edit})
+                yield from (replace(change, layer=layer) for change in _values(model, name, axes))
         yield from _tensors(model, layer)
         for op, says, edits in formulas(model, layer):
             if all(_reached(model, layer, name) for name in edits):
                 yield Change(op, layer, says, edits)
     for name, axes in AXES.items():
         if name.startswith("result"):
-            for says, edit in _values(axes, _sizes(model, name)):
-                yield Change(name, HEAD, says, {name: edit})
+            yield from _values(model, name, axes)
     yield from (Change(op, HEAD, says, edits) for op, says, edits in at_head(model))
 
 
 def everywhere(change: Change) -> Change:
     """Return the same change in every layer that has the place."""
-    return dataclasses.replace(change, layer=None)
+    return replace(change, layer=None)
+
+
+def finer(change: Change) -> Iterator[Change]:
+    """Yield the changes of a quarter of a change's part each, and of the half that it is in; none if it has no part."""
+    axis, i, n = change.part or (0, 0, 1)
+    halves = [(i // 2, n // 2)] if n == PARTS else []
+    quarters = [(j, PARTS * n) for j in range(PARTS * i, PARTS * (i + 1))] if 1 < n < SMALLEST else []
+    for j, of in halves + quarters:
+        zero, says = without(axis, j, of), change.says.replace(f"part {i} of {n}", f"part {j} of {of}")
+        where = {"inputs": ((change.inputs[0][0], zero),)} if change.inputs else {"edits": {change.op: each(zero)}}
+        yield replace(change, says=says, share=1.0, part=(axis, j, of), **where)
 
 
 def _reached(model: Model, layer: int, name: str) -> bool:
@@ -82,10 +92,22 @@ def _sizes(model: Model, name: str) -> dict[str, int]:
     return {"H": heads, "S": s.n_used, "E": s.n_experts, "C": s.hc}
 
 
-def _values(axes: str, sizes: dict[str, int]) -> Iterator[tuple[str, Edit]]:
+def _values(model: Model, name: str, axes: str) -> Iterator[Change]:
+    """Yield changes of an intermediate with these axes, as ones of the output head."""
+    for axis, unit in enumerate(axes):
+        if unit == "F":
+            for i in range(PARTS):
+                says = f"part {i} of {PARTS} of the channels is zero"
+                yield Change(name, HEAD, says, {name: each(without(axis, i, PARTS))}, part=(axis, i, PARTS))
+    for says, edit in _edits(axes, _sizes(model, name)):
+        yield Change(name, HEAD, says, {name: edit})
+
+
+def _edits(axes: str, sizes: dict[str, int]) -> Iterator[tuple[str, Edit]]:
     """Yield (what is changed, edit) of an intermediate with these axes."""
     yield "zero", each(lambda v: 0 * v)
-    yield "a tenth larger", each(lambda v: v * np.float32(1.1))
+    for says, factor in (("a tenth larger", 1.1), ("a fifth smaller", 0.8)):
+        yield says, each(lambda v, f: v * f, np.float32(factor))
     for name, rounded in ROUNDED.items():
         yield f"stored as {name}", each(rounded)
     for axis, unit in enumerate(axes):
@@ -100,8 +122,6 @@ def _values(axes: str, sizes: dict[str, int]) -> Iterator[tuple[str, Edit]]:
                 for by in (1, -1):
                     yield f"{UNITS[unit]}s are moved by {by}", each(permuted(axis, np.roll(np.arange(n), by)))
         elif unit == "F":
-            for i in range(PARTS):
-                yield f"part {i} of {PARTS} of the channels is zero", each(without(axis, i, PARTS))
             yield "halves of the channels exchanged", each(lambda v, a: np.roll(v, v.shape[a] // 2, a), axis)
             yield "even and odd channels apart", each(lambda v: np.concatenate((v[..., ::2], v[..., 1::2]), -1))
         elif unit in "TN":
@@ -180,12 +200,12 @@ def _tensors(model: Model, layer: int) -> Iterator[Change]:
                 yield Change(op, layer, f"{name} {says}", weights={name: alter(tensor)})
             continue
         for by in range(1, tensor.experts if tensor.nbytes < MOST else 0):
-            moved = dataclasses.replace(tensor, data=np.roll(tensor.data, by, 0))
+            moved = replace(tensor, data=np.roll(tensor.data, by, 0))
             yield Change(op, layer, f"{name} of the expert {by} before", weights={name: moved})
         if not name.startswith("hc"):
             for i in range(PARTS):
                 says = f"part {i} of {PARTS} of the input of {name} is zero"
-                yield Change(op, layer, says, inputs=((tensor, without(-1, i, PARTS)),))
+                yield Change(op, layer, says, inputs=((tensor, without(-1, i, PARTS)),), part=(-1, i, PARTS))
             for says, alter in MOVED.items():
                 yield Change(op, layer, f"the input of {name} {says}", inputs=((tensor, alter),))
 

@@ -66,6 +66,7 @@ def _edited(make: Callable[..., Any], *more: Any) -> Edit:
 def formulas(model: Model, layer: int) -> Made:
     """Yield the variants of all formulas of a layer."""
     yield from _norms()
+    yield from _embeddings(model) if layer == 0 else ()
     yield from _rotations(model, layer)
     yield from _attending(model, layer)
     if model.shape.ratios[layer]:
@@ -85,9 +86,28 @@ def _norms() -> Made:
                 t[s], w and getattr(c.w, w), e), source, weight, eps)}  # fmt: skip
         yield name, "the mean is subtracted", {name: _computed(lambda c, t, s, w: c.ops.rms_norm(
             t[s] - t[s].mean(-1, keepdims=True), w and getattr(c.w, w), c.shape.rms_eps), source, weight)}  # fmt: skip
+        yield name, "by the size of the row before", {name: _edited(_neighbour, source)}
     for prefix, name in (("attn", "KVcompress"), ("indexer", "indexer_KVcompress")):
         yield name, "the norm is skipped", {name: _computed(lambda c, t, p: c.ops.rope(
             c.ops.pool(*t[f"{p}_comp_candidates"])[:, None], *t[f"{p}_comp_rope_tables"])[:, 0], prefix)}  # fmt: skip
+
+
+def _embeddings(model: Model) -> Made:
+    vocab = model.shape.vocab
+    for by in (1, -1):
+        for part, least in (("", 0), (" in the upper half of the vocabulary", vocab // 2)):
+
+            def made(c: Any, _taps: Taps, by: int = by, least: int = least) -> Any:
+                ids = np.where(c.ids >= least, np.clip(c.ids + by, 0, vocab - 1), c.ids).astype(c.ids.dtype)
+                return c.ops.streams(c.ops.embed(model.weights.token_embd, ids), model.shape.hc)
+
+            yield "hc_attn_in", f"embeddings of the id {by:+d}{part}", {"hc_attn_in": _computed(made)}
+
+
+def _neighbour(value: np.ndarray, _c: Any, t: Taps, source: str) -> np.ndarray:
+    """Return the result of a norm that divides each row by the size of the row before."""
+    size = np.sqrt(np.square(t[source]).mean(-1, keepdims=True))
+    return value * size / np.maximum(np.concatenate((size[:1], size[:-1])), 1e-30)
 
 
 POSITIONS: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {
@@ -108,8 +128,19 @@ def _rotations(model: Model, layer: int) -> Made:
 
         yield from _rotated(says, tables)
     yield from _rotated("the other frequencies", lambda c: c.rope_tables(not ratio, c.positions))
+    pairs = model.shape.rope_dim // 2
+    for i in range(pairs - 1 if pairs <= 2 * FEW else 0):
+        yield "rope_tables", f"pair {i} by the angles of pair {i + 1}", {"rope_tables": _computed(_exchanged, i)}
     for op, source in (("Qcur", "Qnorm"), ("KVrope", "KVnorm")):
         yield op, "pairs in halves", {op: _computed(lambda c, t, s: _halves(c, t[s], t["rope_tables"]), source)}
+
+
+def _exchanged(c: Any, _taps: Taps, i: int) -> Any:
+    """Return the rope tables with the angles of pair ``i`` + 1 for pair ``i``."""
+    tables = [np.array(table) for table in c.rope_tables()]
+    for table in tables:
+        table[:, i] = table[:, i + 1]
+    return tuple(tables)
 
 
 def _rotated(says: str, tables: Callable[[Any], Any]) -> Made:
@@ -147,9 +178,34 @@ def _attending(model: Model, layer: int) -> Made:
         "without the token's own row": lambda f, n, w: (f, np.maximum(n - 1, 1)),
         "without the oldest rows": lambda f, n, w: (f + np.minimum(n - 1, 4), np.maximum(n - 4, 1)),
         "the next token's row": lambda f, n, w: (f, np.minimum(n + 1, len(f) - f)),
+        "only rows from a multiple of 16 on": lambda f, n, w: (f + -f % 16 * (n > 16), n - -f % 16 * (n > 16)),
     }.items():
         yield "raw_window", says, {"raw_window": _edited(lambda v, c, t, g: tuple(
             np.asarray(each, np.int32) for each in g(*v, c.shape.window)), change)}  # fmt: skip
+    for back in (1, 2, 8):
+        yield "raw_window", f"without the row {back} before", {"kqv_out": _computed(_hidden, back)}
+
+
+def _hidden(c: Any, t: Taps, back: int) -> np.ndarray:
+    """Return attention outputs (T, H, hd) of queries that do not see the row ``back`` positions before theirs.
+
+    The rows after it are attended to like compressed rows that the query selected.
+    """
+    first, count = t["raw_window"]
+    own, visible = t["KVcur"], t.get("comp_count", np.zeros(len(count), np.int32))
+    chosen = t.get("indexer_topk")
+    if chosen is None:
+        chosen = np.arange(visible.max(initial=0))
+        chosen = np.where(chosen < visible[:, None], chosen, -1)
+    rows = own if c.cache.comp is None else np.concatenate((c.cache.comp[: visible.max(initial=0)], own))
+    newer = np.arange(len(own))[:, None] - np.arange(back)
+    newer = np.where((newer >= 0) & (np.arange(back) < count[:, None]), newer + len(rows) - len(own), -1)
+    selected = np.concatenate((chosen, newer), 1).astype(np.int32)
+    fewer = np.maximum(count - back - 1, 0).astype(np.int32)
+    rows = np.ascontiguousarray(rows, np.float32)
+    return c.ops.attention(
+        t["Qcur"], c.cache.raw, first, fewer, rows, visible, selected, t["attn_sinks"], c.shape.attn_scale
+    )
 
 
 def _compressing(model: Model, layer: int) -> Made:
@@ -157,7 +213,7 @@ def _compressing(model: Model, layer: int) -> Made:
     for says, count in {
         "one row late": lambda n, c: np.maximum(n - 1, 0),
         "no rows": lambda n, c: 0 * n,
-        "a row early": lambda n, c: np.minimum(n + 1, len(c.ids) // ratio),
+        "a row early": lambda n, c: np.minimum(n + 1, (int(c.positions[-1]) + 1) // ratio),
         "no rows inside the window": lambda n, c: np.maximum(c.positions + 1 - c.shape.window, 0) // ratio,
         "a row only after its window": lambda n, c: c.positions // ratio,
     }.items():
@@ -347,6 +403,7 @@ def _mixing(model: Model) -> Made:
 def at_head(model: Model) -> Made:
     """Yield the variants of the output head."""
     w = model.weights
+    yield "result_norm", "by the size of the row before", {"result_norm": _edited(_neighbour, "result_hc")}
     yield "result_norm", "the norm is skipped", {"result_norm": _computed(lambda c, t: t["result_hc"])}
     yield (
         "result_norm",

@@ -5,7 +5,8 @@
     replay.run(Change("attn_out", 3, "zero", {"attn_out": ...}))
 
 A short prompt's pass takes milliseconds, so that thousands of changes can be tried (``edits``). The residual streams at
-every half layer are kept, and everything is causal: the first tokens alone give the first rows.
+every half layer are kept, and everything is causal: the first tokens alone give the first rows, and tokens from a
+position on give theirs from the cache of the right pass before it.
 """
 
 from __future__ import annotations
@@ -37,8 +38,10 @@ class Change:
     edits  functions that replace intermediates, by name
     weights  tensors in place of the layer's, by field of ``LayerWeights``
     inputs   (matrix, function of the input that its product alone gets)
-    mask   (T,) bool, the tokens whose intermediates are replaced; None: all
+    mask   (T,) bool, the tokens whose intermediates, and the rows of the cache that end with them, are replaced; None:
+           all
     share  how far each floating-point intermediate goes from the right value (0) to the replaced one (1)
+    part   (axis, i, n) of a change that makes part i of n along an axis zero
     """
 
     op: str
@@ -49,6 +52,7 @@ class Change:
     inputs: tuple[tuple[Any, Callable[[np.ndarray], np.ndarray]], ...] = ()
     mask: np.ndarray | None = None
     share: float = 1.0
+    part: tuple[int, int, int] | None = None
 
 
 class _Changing:
@@ -70,7 +74,7 @@ class _Changing:
 
         def product(x: np.ndarray, *args: Any) -> np.ndarray:
             if change is not None and any(arg is matrix for arg in args[:2]):
-                x = blend(x, alter(x), change, len(chunk.ids))
+                x = blend(x, alter(x), change, chunk)
             return plain(x, *args)
 
         return product
@@ -85,22 +89,27 @@ class _Changing:
         if change is not None:
             edit = change.edits.get(name)
             if edit is not None and change.layer in (None, layer):
-                value = blend(value, edit(value, layer, chunk, self._taps), change, len(chunk.ids))
+                value = blend(value, edit(value, layer, chunk, self._taps), change, chunk)
             self._taps[name] = value
         return value
 
 
-def blend(value: Any, new: Any, change: Change, tokens: int) -> Any:
+def blend(value: Any, new: Any, change: Change, chunk: Any) -> Any:
     """Return ``new`` at the change's tokens and to its share, ``value`` elsewhere; both have one shape, or are equally
     long tuples."""
     if isinstance(value, tuple):
-        return tuple(blend(a, b, change, tokens) for a, b in zip(value, new, strict=True))
+        return tuple(blend(a, b, change, chunk) for a, b in zip(value, new, strict=True))
     if not isinstance(value, np.ndarray) or not isinstance(new, np.ndarray):
         return new
     if change.share != 1 and value.dtype.kind == "f":
         new = value + np.float32(change.share) * (new - value)
-    if change.mask is not None and len(value) == tokens:
-        new = np.where(change.mask[:tokens].reshape(-1, *[1] * (value.ndim - 1)), new, value)
+    if change.mask is not None:
+        at = np.arange(chunk.pos0, chunk.pos0 + len(chunk.ids))
+        ratio = getattr(chunk, "ratio", 0)  # 0 in the output head
+        if value.ndim > 1 and len(value) == chunk.plan.closing.get(ratio):
+            at = at[(at + 1) % ratio == 0]  # a row of the cache counts with its last token
+        if len(at) == len(value):
+            new = np.where(change.mask[at].reshape(-1, *[1] * (value.ndim - 1)), new, value)
     return np.ascontiguousarray(new, value.dtype)
 
 
@@ -120,22 +129,30 @@ class Replay:
         self.ids = np.asarray(ids, np.int32)
         self.cache = self.model.cache(len(self.ids) + 1, exact=True)
         self._streams: dict[tuple[int, str], np.ndarray] = {}
-        self.logits = self._pass(None, len(self.ids), (0, "attn"))
+        self._before: dict[int, Any] = {0: self.cache.snapshot()}
+        self.logits = self._pass(None, 0, len(self.ids), (0, "attn"))
 
-    def run(self, change: Change, until: int | None = None) -> np.ndarray:
-        """Return the logits (n, V) of the first ``until`` tokens (None: all) with a change."""
+    def run(self, change: Change, until: int | None = None, since: int = 0) -> np.ndarray:
+        """Return the logits (n, V) of the first ``until`` tokens (None: all) with a change.
+
+        since  number of tokens that are right, whose logits are left out
+        """
         layer = 0 if change.layer is None else change.layer
         ffn = change.layer is not None and change.op.startswith(FFN)
         start = (layer, "ffn" if ffn else "attn")
         with np.errstate(all="ignore"):
-            return self._pass(change, len(self.ids) if until is None else until, start)
+            if since not in self._before:
+                self._pass(Change("", 0, ""), 0, since, (0, "attn"))
+                self.cache.advance(since)
+                self._before[since] = self.cache.snapshot()
+            return self._pass(change, since, len(self.ids) if until is None else until, start)
 
-    def _pass(self, change: Change | None, until: int, start: tuple[int, str]) -> np.ndarray:
+    def _pass(self, change: Change | None, since: int, until: int, start: tuple[int, str]) -> np.ndarray:
         """Return logits (n, V), beginning at a half layer; without a change, keep the streams that enter each."""
         model, first = self.model, start[0]
-        self.cache.restart(0)
+        self.cache.reset(self._before[since])
         hooks = _Changing(self.rounding.begin, change)
-        c = model.chunk(self.ids[:until], self.cache, hooks)
+        c = model.chunk(self.ids[since:until], self.cache, hooks)
         weights = list(model.weights.layers)
         if change is not None and change.weights:
             weights[first] = replace(weights[first], **change.weights)
@@ -145,7 +162,7 @@ class Replay:
         if change is None:
             X = c.ops.streams(c.ops.embed(model.weights.token_embd, c.ids), model.shape.hc)
         else:
-            X = self._streams[start if first != HEAD else (HEAD, "attn")][:until]
+            X = self._streams[start if first != HEAD else (HEAD, "attn")][since:until]
         for layer, (w, rows) in enumerate(zip(weights, self.cache.layers, strict=True)):
             if not 0 <= first <= layer:
                 continue

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from ds4ref.engine import Engine
-from ds4ref.variants.edits import changes, everywhere
+from ds4ref.variants.edits import changes, everywhere, finer
 from ds4ref.variants.replay import Change, Replay
 from ds4ref.variants.runner import SMALL
 
@@ -39,12 +39,22 @@ SCREENING = 0.75
 """Share of this time after which no further change is tried."""
 FEWEST = 300
 """Number of passes for which there must be time."""
-SCREENED, REACH = 48, 32
-"""All changes are run on the smallest multiple of SCREENED tokens of which REACH follow the first deviation."""
-EVERY = 24
-"""Longest period of wrong positions that is looked for."""
+SCREENED, STEP = 48, 16
+"""All changes are run on SCREENED tokens, of which the first deviation is one of the first STEP."""
+EARLIER = ("attn_comp", "KVcomp", "indexer", "comp_count")
+"""Beginnings of the names of ops that make later rows of the cache of tokens before the first deviation."""
+EVERY = (*range(2, 25), 32, 48, 64, 96, 128)
+"""Periods of wrong positions that are looked for."""
+APART, FEW = 0.72, 6
+"""Rows are in two groups if this share of their levels' variance is between the groups, and neither has fewer rows; it
+is 0.64 for a normal distribution."""
+RUNS = (8, 16, 64)
+CACHED = {(op, says) for op in ("KVcur", "KVcompress") for says in ("zero", "of the row before")}
+"""Changes that are tried at runs of so many positions, too: a page of the cache is another's, or stale."""
 WIDTH = 32
 """Number of random directions to which full rows are projected."""
+ALL = 0.9
+"""Once a change scores this share of what one can, only its layer is changed further."""
 REFINED = 48
 """Number of changes that are run on the whole prompt."""
 RESIZED = 10
@@ -122,6 +132,9 @@ class _Difference:
     values  (R, k) the difference, 0 where a value is missing
     noise   (R,) sum of squares that a right engine may have
     columns token ids that are compared, None for all (``Signatures``)
+    since   first position of the logits that changes give
+    square  (R,) sum of squares of the difference
+    total   score of a change that leaves nothing but noise
     """
 
     seen: Observation
@@ -129,12 +142,16 @@ class _Difference:
     values: np.ndarray
     noise: np.ndarray
     columns: np.ndarray | None = None
+    since: int = 0
     square: np.ndarray = field(init=False)
+    total: float = field(init=False)
 
     def __post_init__(self) -> None:
+        self.seen = replace(self.seen, rows=self.seen.rows - self.since)
         self.known = np.isfinite(self.values)
         self.values = self._projected(np.where(self.known, self.values, 0))
         self.square = np.einsum("rk,rk->r", self.values, self.values)
+        self.total = float(0.5 * np.log((self.square + self.noise) / self.noise).sum())
 
     def _projected(self, values: np.ndarray) -> np.ndarray:
         if values.shape[1] <= WIDTH:
@@ -184,20 +201,23 @@ class _Bench:
     def __init__(self, engine: Engine, ids: Sequence[int], mode: str, until: float, cancel: Cancel):
         self._make = lambda: Replay(engine, ids, mode, beside=True)
         self._own, self._threads, self.until, self._cancel = local(), max(1, engine.threads), until, cancel
+        self.only: int | None = None
+        """The only layer that is still changed; None: any."""
 
     def effects(
         self, changes: Iterable[Change], of: _Difference, count: int | None = None, kept: Effects | None = None
     ) -> Iterator[tuple[Change, np.ndarray]]:
         """Yield (change, effect on the first ``count`` tokens), in order, of those that can be computed before time is
-        over, and add them to ``kept``."""
+        over, and add them to ``kept``; before ``of.since`` only what makes rows of the cache is changed."""
 
         def work(change: Change) -> np.ndarray | None:
-            if time.process_time() > self.until or self._cancel():
+            if time.process_time() > self.until or self._cancel() or self.only not in (None, change.layer):
                 return None
             if not hasattr(self._own, "replay"):
                 self._own.replay = self._make()
             try:
-                return of.effect(self._own.replay.run(change, count))
+                since = 0 if change.op.startswith(EARLIER) else of.since
+                return of.effect(self._own.replay.run(change, count, since)[of.since - since :])
             except (IndexError, ValueError):  # an op refuses what the change gives it
                 return None
 
@@ -248,27 +268,37 @@ def places(
     of = _difference(case, mode, np.arange(len(seen.rows)))
     first = case.first_beyond(case.clean(mode)) or int(seen.rows[0])
     masks = _masks(of, first, len(ids))
-    count = -(-(first + REACH) // SCREENED) * SCREENED
-    count = count if count < 0.8 * len(ids) else len(ids)
-    rows = np.flatnonzero(seen.rows < count)
-    some, effects = _difference(case, mode, rows), [] if kept is None else kept.setdefault(count, [])
+    since = first // STEP * STEP
+    count = min(since + SCREENED, len(ids))
+    rows = np.flatnonzero((seen.rows >= since) & (seen.rows < count))
+    some, effects = _difference(case, mode, rows, since), [] if kept is None else kept.setdefault(since, [])
     trials, every = [], _shuffled(changes(replay.model))
     for change, effect in effects or bench.effects(every, some, count, effects):
         trials.append(some.trial(change, effect))
+        if kept is None and trials[-1].score > ALL * some.total:
+            bench.only = change.layer
         for mask in masks:
             trials.append(some.trial(replace(change, mask=mask), effect, mask[seen.rows[rows]]))
-    bench.until = start + seconds
+    tried = 1.0 if bench.only is not None else len(trials) / (len(every) * (1 + len(masks)))
+    bench.until, bench.only = start + seconds, None
     final: list[Trial] = []
     again = [trial.change for trial in _leaders(trials, REFINED)]
+    at = np.arange(len(ids))
+    again += [replace(change, mask=(at >= first) & (at < first + n)) for change in every for n in RUNS
+              if first > 1 and (change.op, change.says) in CACHED]  # fmt: skip
+    done: set[Any] = set()
     for _ in range(3):  # the size that fits best is approached, as effects are not linear in it
         final += [of.trial(change, effect) for change, effect in bench.effects(again, of)]
-        again = [replace(t.change, share=t.share) for t in _leaders(final, RESIZED)
-                 if abs(t.share - t.change.share) > 1e-3]  # fmt: skip
+        best = _leaders(final, RESIZED)
+        again = [replace(t.change, share=t.share) for t in best if abs(t.share - t.change.share) > 1e-3]
+        parts = {(c.op, c.layer, c.says, id(c.mask)): c for t in best for c in finer(t.change)}
+        again += [change for key, change in parts.items() if key not in done]
+        done |= parts.keys()
     if replay.model.shape.n_layers > 1:
         wide = {(t.change.op, t.change.says): everywhere(t.change) for t in _leaders(final, RESIZED)
                 if t.change.layer not in (None, -1) and t.change.edits}  # fmt: skip
         final += [of.trial(change, effect) for change, effect in bench.effects(wide.values(), of)]
-    return _ranked(final, of, len(ids), min(len(trials) / (len(every) * (1 + len(masks))), 1.0))
+    return _ranked(final, of, len(ids), min(tried, 1.0))
 
 
 def _shuffled(every: Iterable[Change]) -> list[Change]:
@@ -277,14 +307,14 @@ def _shuffled(every: Iterable[Change]) -> list[Change]:
     return [listed[i] for i in np.random.default_rng(44).permutation(len(listed))]
 
 
-def _difference(case: Case, mode: str, rows: np.ndarray) -> _Difference:
-    """Return the difference at some observed rows (indices)."""
+def _difference(case: Case, mode: str, rows: np.ndarray, since: int = 0) -> _Difference:
+    """Return the difference at some observed rows (indices), explained by logits from position ``since`` on."""
     clean = case.clean(mode)
     with np.errstate(invalid="ignore"):
         values = case.values[rows] - clean.rows[rows]
     known = np.maximum(np.isfinite(values).sum(axis=1), 1)
     noise = case.reference(mode).expected_at(clean.fit.shift)[rows] * known
-    return _Difference(case.seen.part(rows), clean.rows[rows], values, noise, case.library.columns)
+    return _Difference(case.seen.part(rows), clean.rows[rows], values, noise, case.library.columns, since)
 
 
 def _masks(of: _Difference, first: int, tokens: int) -> list[np.ndarray]:
@@ -298,12 +328,15 @@ def _masks(of: _Difference, first: int, tokens: int) -> list[np.ndarray]:
     if wrong[first:].mean() < 0.7:
         masks.append(wrong)
     level = 0.5 * np.log(of.square + of.noise)
+    much = _louder(level, first)
+    if much is not None:
+        masks.append(much)
     contrast: list[tuple[float, np.ndarray]] = []
-    for n in range(2, EVERY + 1):
+    for n in EVERY:
         for k in range(n):
             inside = (at % n == k) & (at >= first)
             others = (at % n != k) & (at >= first)
-            if inside.sum() >= 6:
+            if inside.sum() >= 2:
                 more = level[inside].mean() - level[others].mean()
                 contrast.append((float(more * np.sqrt(inside.sum())), inside))
     most, mask = max(contrast, key=lambda pair: pair[0], default=(0.0, at < 0))
@@ -312,13 +345,30 @@ def _masks(of: _Difference, first: int, tokens: int) -> list[np.ndarray]:
     return masks
 
 
+def _louder(level: np.ndarray, first: int) -> np.ndarray | None:
+    """Return the mask (T,) of rows whose level is in the higher of two groups; None if there are no two groups.
+
+    A mistake at some tokens reaches later ones through attention, but much weaker.
+    """
+    known = np.sort(level[first:])
+    n = np.arange(1, len(known))
+    low = np.cumsum(known)[:-1] / n
+    high = (known.sum() - np.cumsum(known)[:-1]) / (len(known) - n)
+    between = n * (len(known) - n) * (high - low) ** 2 / len(known) ** 2
+    at = int(between.argmax())
+    if between[at] < APART * known.var() or min(at + 1, len(known) - at - 1) < FEW:
+        return None
+    return (level > known[at]) & (np.arange(len(level)) >= first)
+
+
 def _leaders(trials: Sequence[Trial], count: int) -> list[Trial]:
     """Return the best trials, at most ``A_PLACE`` of one place."""
     taken: dict[Any, int] = {}
     out = []
     for trial in sorted(trials, key=lambda t: -t.score):
-        if taken.setdefault(trial.place, 0) < A_PLACE:
-            taken[trial.place] += 1
+        kind = trial.place, trial.change.part is None  # a part that is too large explains little, but leads to its own
+        if taken.setdefault(kind, 0) < A_PLACE:
+            taken[kind] += 1
             out.append(trial)
     return out[:count]
 
@@ -329,7 +379,6 @@ def _ranked(trials: Sequence[Trial], whole: _Difference, tokens: int, tried: flo
     for trial in sorted(trials, key=lambda t: -t.score):
         best.setdefault(trial.place, trial)
     leaders = list(best.values())
-    total = float(0.5 * np.log((whole.square + whole.noise) / whole.noise).sum())
     scores = np.array([trial.score for trial in leaders])
     chances = tried * probabilities(scores)
     out = []
@@ -338,7 +387,7 @@ def _ranked(trials: Sequence[Trial], whole: _Difference, tokens: int, tried: flo
         at = np.arange(tokens) if change.mask is None else np.flatnonzero(change.mask)
         says = change.says if change.share == 1 else f"{change.says}, {change.share:.3g} of that"
         out.append(Place(change.op, change.layer, (int(at[0]), int(at[-1])), float(chance), says,
-                         max(trial.score, 0) / max(total, 1e-9), trial.score))  # fmt: skip
+                         max(trial.score, 0) / max(whole.total, 1e-9), trial.score))  # fmt: skip
     return out
 
 

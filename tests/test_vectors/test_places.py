@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -79,10 +80,10 @@ def test_the_place_of_a_mistake_that_no_change_makes(op: str, library: Signature
     assert chances == sorted(chances, reverse=True) and sum(chances) <= 1
 
 
-def test_a_change_as_it_is_explains_everything_at_its_positions(library: Signatures, kept: dict[int, Effects]) -> None:
+def test_a_change_as_it_is_explains_everything_at_its_positions(library: Signatures) -> None:
     lost = only("kqv_back", 1, lambda v: v * (np.arange(v.shape[1]) != 2)[None, :, None], "attn")
     logits = library.runner.run(library.ids.tolist(), "exact", [lost], np.random.default_rng(5), since=20)[0]
-    first = places(Case(library, from_logits(library.ids, logits), None), "exact", 600, kept=kept)[0]
+    first = places(Case(library, from_logits(library.ids, logits), None), "exact", 600)[0]
     assert (first.op, first.layer, first.positions) == ("kqv_back", 1, (20, LENGTH - 1))
     assert first.change == "head 2 is zero" and first.explained > 0.7 and first.probability > 0.5
 
@@ -106,7 +107,11 @@ def test_a_replay_from_a_half_layer_is_the_whole_pass(library: Signatures) -> No
             assert np.array_equal(replay.run(change), whole)
             short = replay.run(change, 9)
             np.testing.assert_allclose(short, whole[:9], atol=1e-4)
+            late = replay.run(replace(change, mask=np.arange(LENGTH) >= 12))
+            np.testing.assert_allclose(replay.run(change, 20, 12), late[12:20], atol=1e-4)
     assert np.array_equal(replay.run(Change("ffn_out", 0, "")), replay.logits)
+    half = Change("result_norm", -1, "", {"result_norm": lambda v, *_: 0 * v}, mask=np.arange(LENGTH) >= 12)
+    assert np.array_equal(replay.run(half)[:12], replay.logits[:12]) and not replay.run(half)[12:].any()
 
 
 def test_no_two_changes_are_the_same_and_most_have_an_effect(library: Signatures) -> None:

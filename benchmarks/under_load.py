@@ -326,7 +326,7 @@ SERVE = """
 import sys, time, xllamacpp
 params = xllamacpp.CommonParams()
 params.model.path, params.n_ctx, params.n_parallel = sys.argv[1], 4096 * int(sys.argv[2]), int(sys.argv[2])
-params.cpuparams.n_threads, params.port, params.n_gpu_layers, params.verbosity = 2, 0, 0, 0
+params.cpuparams.n_threads, params.port, params.n_gpu_layers, params.verbosity = 1, 0, 0, 0
 params.chat_template = sys.argv[3]
 server = xllamacpp.Server(params)
 print("AT", server.listening_address, flush=True)

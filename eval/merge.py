@@ -9,14 +9,12 @@ from pathlib import Path
 
 import msgspec
 
-from ds4ref.console.flags import add
-from ds4ref.console.options import parsed
-from ds4ref.console.tool import parser
-from ds4ref.errors import DataError, UsageError
+from ds4ref.console.tool import folder_of_shards
 from ds4ref.files import atomic_write
 from ds4ref.runs import shards
 
 from .log import VOLATILE, Log, LogHeader, read
+from .options import PROG
 from .plan import Key
 
 TOOL, LOG = "eval", "run.jsonl"
@@ -35,18 +33,12 @@ def unit(key: Key) -> str:
 
 def merge_command(argv: Sequence[str]) -> int:
     """Run ``ds4-eval merge OUT``; return the exit code."""
-    flags = parser("ds4-eval", "Join the logs of all shards of a run into one log, and print its report.",
-                   "merge OUT [-o LOG] [--json]", "merge out -o run.jsonl")  # fmt: skip
-    flags.add_argument("folder", nargs="*", metavar="OUT", help="the folder given to -o with --shard")
-    add(flags, "--output", metavar="LOG", help="the log (OUT/run.jsonl)")
-    add(flags, "--json")
-    args = parsed(flags, argv)
+    args = folder_of_shards(PROG, argv, "Join the logs of all shards of a run into one log, and print its report.",
+                            "--output", metavar="LOG", help="the log (FOLDER/run.jsonl)")  # fmt: skip
     if args is None:
         return 0
-    if len(args.folder) != 1:
-        raise UsageError("merge needs one folder: the one given to -o with --shard")
-    path = Path(args.output or Path(args.folder[0], LOG))
-    log = merged(args.folder[0], path)
+    path = Path(args.output or Path(args.folder, LOG))
+    log = merged(args.folder, path)
     from .report import report
     from .scores import summary
 
@@ -59,10 +51,7 @@ def merged(out: str, path: Path) -> Log:
     folders = shards.read(out, TOOL)
     logs = [read(folder.path / LOG) for folder in folders]
     samples = {unit(sample.key): sample for log in logs for sample in log.samples}
-    units = folders[0].entry["units"]
-    if missing := [name for name in units if name not in samples]:
-        raise DataError(f"{out}: {len(missing)} samples are missing, {missing[0]} first; run the shards again")
-    log = Log(str(path), logs[0].header, [samples[name] for name in units])
+    log = Log(str(path), logs[0].header, shards.in_order(folders, samples))
     with atomic_write(path) as file:
         for entry in (log.header, *log.samples):
             file.write(msgspec.json.encode(entry) + b"\n")

@@ -12,9 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ds4ref.console.flags import add
-from ds4ref.console.options import parsed
-from ds4ref.console.tool import parser
+from ds4ref.console.tool import folder_of_shards
 from ds4ref.errors import DataError, UsageError
 from ds4ref.files import atomic_write, flush_to_disk
 from ds4ref.runs import shards
@@ -78,17 +76,11 @@ def plan_of(plan: Plan) -> dict[str, Any]:
 
 def merge(argv: Sequence[str]) -> int:
     """Run ``ds4-bench merge OUT``; return the exit code."""
-    flags = parser(PROG, "Join the rows of all shards of a run (--shard), and print and write them as the run would "
-                   "have.", "merge OUT [--csv FILE] [-o FORMAT | --json]", "merge out --csv m3.csv")  # fmt: skip
-    flags.add_argument("folder", nargs="*", metavar="OUT", help="the folder that the shards share")
-    add(flags, "--csv")
-    add(flags, "--json")
-    args = parsed(flags, argv)
+    args = folder_of_shards(PROG, argv, "Join the rows of all shards of a run (--shard), and print and write them as "
+                            "the run would have.", "--csv")  # fmt: skip
     if args is None:
         return 0
-    if len(args.folder) != 1:
-        raise UsageError("merge needs one folder: the one that the shards share")
-    folders = shards.read(args.folder[0], TOOL)
+    folders = shards.read(args.folder, TOOL)
     command = json.loads((folders[0].path / "command.json").read_bytes())
     other = {"csv": args.csv, "json": args.json, "no_store": True}
     unset = dict.fromkeys(("output", "store", "shard", "shard_folder"))

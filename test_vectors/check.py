@@ -14,7 +14,7 @@ from ds4ref.console.common import Progress, atomic_output, check_output
 from ds4ref.console.flags import add
 from ds4ref.console.options import choice, integer, number, parsed
 from ds4ref.console.tool import add_target, finish, parser, report_notes, rows, target_of
-from ds4ref.errors import DataError, UsageError
+from ds4ref.errors import UsageError
 from ds4ref.runs import shards
 from ds4ref.runs.store.rows import vector_row
 from ds4ref.targets import Target
@@ -126,15 +126,13 @@ def merged(folder: str, output: str) -> dict[str, Any]:
     folders = shards.read(folder, TOOL)
     parts = [json.loads((each.path / RESULTS).read_bytes()) for each in folders]
     results = {result["id"]: result for part in parts for result in part["results"]}
-    units = folders[0].entry["units"]
-    if missing := [name for name in units if name not in results]:
-        raise DataError(f"{folder}: case {missing[0]} is missing; run the shards again")
-    verdicts = [results[name]["verdict"] for name in units]
+    ordered = shards.in_order(folders, results)
+    verdicts = [result["verdict"] for result in ordered]
     failed = [name for part in parts for name in part["failed"]]
-    compared = any(step["verdict"] != "incomparable" for result in results.values() for step in result["steps"])
-    whole = {**parts[0], "cases": len(units), "failed": [name for name in units if name in failed],
+    compared = any(step["verdict"] != "incomparable" for result in ordered for step in result["steps"])
+    whole = {**parts[0], "cases": len(ordered), "failed": [each["id"] for each in ordered if each["id"] in failed],
              "passed": not failed and compared, "verdicts": {v: verdicts.count(v) for v in dict.fromkeys(verdicts)},
-             "results": [results[name] for name in units]}  # fmt: skip
+             "results": ordered}  # fmt: skip
     with atomic_output(output) as out:
         out.write((json.dumps(whole, indent=1) + "\n").encode())
     return {key: value for key, value in whole.items() if key != "results"}

@@ -5,31 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ds4ref.console.flags import add
-from ds4ref.console.options import parsed
-from ds4ref.console.tool import finish, parser
-from ds4ref.errors import DataError, UsageError
+from ds4ref.console.tool import finish, folder_of_shards
+from ds4ref.errors import UsageError
 from ds4ref.runs import shards
 
 from .capture import TOOL
-from .cases import single_path
 from .check import RESULTS
 from .check import merged as merged_check
+from .record import PROG
 from .schema import Vectors
 
 
 def run(argv: Sequence[str]) -> int:
     """Run ``ds4-vectors merge FOLDER``; return the exit code."""
-    flags = parser("ds4-vectors merge", "Join all shards of a capture into one directory of vectors, of a check "
-                   "into one file of results, of a doctor into one report.", "FOLDER -o PATH [--json]",
-                   "out -o vectors/mine", "out -o report")  # fmt: skip
-    flags.add_argument("folder", nargs="*", metavar="FOLDER", help="the folder that the shards share")
-    add(flags, "--output", metavar="DIR", help="what to write: a directory of vectors, a file of results, or a report")
-    add(flags, "--json")
-    args = parsed(flags, argv)
+    args = folder_of_shards(PROG, argv, "Join all shards of a capture into one directory of vectors, of a check into "
+                            "one file of results, of a doctor into one report.", "--output", metavar="PATH",
+                            help="what to write: a directory of vectors, a file of results, or a report")  # fmt: skip
     if args is None:
         return 0
-    folder = single_path(args.folder, "the folder of the shards")
+    folder = args.folder
     if args.output is None:
         raise UsageError("merge needs -o DIR, the directory to write")
     if any(Path(folder).glob("shard-*-of-*/doctor.json")):
@@ -53,15 +47,12 @@ def merged(folder: str, output: str) -> Vectors:
         raise UsageError(f"{output} exists and will not be overwritten; choose a new directory")
     sources = [Vectors.open(each.path / "vectors") for each in folders if each.mine]
     cases = {entry.id: (vectors, entry) for vectors in sources for entry in vectors.manifest.cases}
-    units = folders[0].entry["units"]
-    if missing := [name for name in units if name not in cases]:
-        raise DataError(f"{folder}: case {missing[0]} is missing; run the shards again")
+    ordered = shards.in_order(folders, cases)
     manifest = sources[0].manifest
     manifest.complete = False
-    manifest.name, manifest.cases = Path(output).resolve().name, [cases[name][1] for name in units]
+    manifest.name, manifest.cases = Path(output).resolve().name, [entry for _, entry in ordered]
     result = Vectors(output, manifest)
-    for name in units:
-        vectors, entry = cases[name]
+    for vectors, entry in ordered:
         result.add_prompt(entry, vectors.prompt(entry).encode("utf-8", "surrogateescape"))
         result.add_case(entry, vectors.case(entry))
     manifest.complete = True

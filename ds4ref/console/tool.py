@@ -17,7 +17,7 @@ from ..targets.dialects import PREFILLS
 from .common import say
 from .flags import add
 from .model import announce, engine_options
-from .options import Parser, choice, integer, number, printable
+from .options import Parser, choice, integer, number, parsed, printable
 from .tables import Column, fitted, stdout_width
 
 
@@ -27,6 +27,25 @@ def parser(prog: str, description: str, usage: str, *examples: str) -> Parser:
     command_parser = Parser(prog, usage=f"{prog} {usage}", description=description, epilog=lines)
     add(command_parser, "--help")
     return command_parser
+
+
+def folder_of_shards(
+    prog: str, argv: Sequence[str], description: str, flag: str, **options: Any
+) -> Namespace | None:  # fmt: skip
+    """Return the options of a tool's ``merge``; None if the help was printed instead.
+
+    ``folder`` is the one that the shards share; ``flag`` and ``options`` are of ``flags.add``: where the result goes.
+    """
+    made = parser(f"{prog} merge", description, f"FOLDER [{flag} PATH] [--json]", f"out {flag} results")
+    made.add_argument("folder", nargs="*", metavar="FOLDER", help="the folder that the shards share")
+    add(made, flag, **options)
+    add(made, "--json")
+    args = parsed(made, argv)
+    if args is not None:
+        if len(args.folder) != 1:
+            raise UsageError("merge needs one folder: the one that the shards share")
+        args.folder = args.folder[0]
+    return args
 
 
 def required(args: Namespace, *names: str) -> None:

@@ -170,6 +170,15 @@ def read(out: str | os.PathLike[str], tool: str) -> list[ShardFolder]:
     return folders
 
 
+def in_order(folders: Sequence[ShardFolder], parts: Mapping[str, Any]) -> list[Any]:
+    """Return the parts of a run, given by unit, in its order; DataError if one is missing."""
+    units = folders[0].entry["units"]
+    if missing := [name for name in units if name not in parts]:
+        raise DataError(f"{folders[0].path.parent}: {len(missing)} of {len(units)} results are missing, {missing[0]} "
+                        "first; run the shards again")  # fmt: skip
+    return [parts[name] for name in units]
+
+
 def _load(file: Path) -> dict[str, Any]:
     try:
         entry = json.loads(file.read_bytes())

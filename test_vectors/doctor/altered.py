@@ -27,8 +27,12 @@ from .yardstick import FLOAT, UNKNOWN
 
 GROSS = 3.0
 """A move of this many times the limit is gross: no kernel makes it."""
-WIDER = 6.0
-"""How far beyond the median move a right engine's largest may be."""
+WIDER, FEWEST = 3.0, 8
+"""How many times the measured noise passes for noise; fewest positions of an answer whose median is judged."""
+LOOSE, MOST_NOISE = 1.0, 1.5
+"""Nats rms that noise may move a position where none was seen; and in any case at most."""
+TYPICAL = 0.1
+"""Nats rms at the median position of an answer that pass for noise in engines whose rounding is not known."""
 PRIORS = {"text": 0.5, "noise": 50.0, "gross": 2000.0}
 """Answers of right engines assumed unaltered before any were seen, by the evidence that an answer is altered."""
 SHARED = 8
@@ -77,14 +81,14 @@ class Judge:
     """Compares answers with those to the same prompt given alone.
 
     limit    nats rms that noise may move a position
-    typical  nats rms that noise may move the median position; None: not known
+    typical  nats rms that noise may move the median position of an answer; None: not known
     owners   the register of each code
     recalls  whether the model repeats codes, so that a missing one is a loss
     alone    answers given alone, by register
     """
 
     owners: dict[str, Register]
-    limit: float = UNKNOWN
+    limit: float = LOOSE
     typical: float | None = None
     recalls: bool = False
     alone: dict[Register, list[Completion]] = field(default_factory=dict)
@@ -106,13 +110,20 @@ class Judge:
         every = [each for some in compared.values() for each in some if not (_largest(each) > self.limit)]
         return [self._change(reply, references[i], compared[i], every) for i, reply in answered]
 
-    def widen(self, replies: Sequence[Reply], references: Sequence[Sequence[Completion]]) -> None:
-        """Raise the limit to what the server's prompt cache makes: ``WIDER`` times the median move, at most 1 nat."""
-        moves = [compare_answers(one, reply.answer).rms for reply, some in zip(replies, references, strict=True)
-                 for one in some if reply.answer and one.steps and reply.answer.steps]  # fmt: skip
-        every = np.concatenate(moves) if moves else np.zeros(0)
-        if len(every):
-            self.limit = max(self.limit, min(WIDER * float(np.nanmedian(every)), 1.0))
+    def learn(self, pairs: Sequence[tuple[Completion, Completion]], known: float = UNKNOWN) -> None:
+        """Set the limits to ``WIDER`` times the noise of pairs of answers that were only computed in another way: to
+        one prompt, repeated, or beside copies of itself. ``known``: nats rms that are noise in any case.
+
+        One answer in ten may be wrong. Where no noise shows, limits are kept: a proxy may have kept whole answers. So
+        is a ``typical`` that is known.
+        """
+        moves = [rms for a, b in pairs if a.steps and b.steps and len(rms := _compare(a, b).rms)]
+        largest = [float(np.nanmax(rms)) for rms in moves if np.isfinite(rms).all()]
+        medians = [float(np.median(rms)) for rms in moves if np.isfinite(rms).all() and len(rms) >= FEWEST]
+        if max(largest, default=0.0) > FLOAT:
+            self.limit = min(max(known, WIDER * float(np.quantile(largest, 0.9))), MOST_NOISE)
+        if self.typical is None and max(medians, default=0.0) > FLOAT:
+            self.typical = max(WIDER * float(np.quantile(medians, 0.9)), TYPICAL)
 
     def _change(
         self, reply: Reply, references: Sequence[Completion], compared: list[AnswerComparison],
@@ -154,7 +165,7 @@ class Judge:
 
     def _excused(self, each: AnswerComparison, every: Sequence[AnswerComparison]) -> float | None:
         """Return the largest move of an answer that noise may explain, None if it cannot."""
-        if self.typical is not None and len(each.rms) and np.median(each.rms) > self.typical:
+        if self.typical is not None and len(each.rms) >= FEWEST and np.median(each.rms) > self.typical:
             return None
         return batch_effect(each, [each, *every], self.limit)
 

@@ -26,7 +26,7 @@ from ds4ref.variants import MODE_NAMES, Runner
 
 from ..finding import Finding, Outcome, counted
 from ..observation import log_softmax
-from .altered import Change, Judge, Reply, odds
+from .altered import MOST_NOISE, Change, Judge, Reply, odds
 from .case import ExamContext
 from .examination import Stage
 from .registers import LINES, PLACES, Register, Registers
@@ -43,11 +43,8 @@ RECALLED = 0.9
 TIGHT = 0.02
 """Nats rms at the median position that pass for noise even if the server's own prefill and decode agree with our engine
 within a tenth of that."""
-LOOSE = 1.0
-"""Nats rms that noise may move a position of an engine whose rounding is not known: llama.cpp with SmolLM2 in Q4_1
-moves one by 0.46 between a prompt and its cached prefix."""
-MOST_NOISE = 1.5
-"""Nats rms at one position that never pass for noise."""
+COPIES = 2
+"""Prompts that are asked twice at once, to measure what a batch does to answers whatever is in it."""
 FLIPPED = 0.43
 """Least chance of the runner-up, at temperature 1, where noise may make it the best token (0.3 nats)."""
 REQUESTS = 140
@@ -193,10 +190,10 @@ class Loader:
         limit.check()
 
     def chain(self, registers: Sequence[Register]) -> list[Change]:
-        """Ask registers that share a prefix, one after another and again; return the changes that could be judged: of
-        later answers to each one, and of first answers that our engine or the other prompts contradict."""
+        """Ask registers that share a prefix, one after another; return the changes that could be judged: of later
+        answers to each one, and of first answers that our engine or the other prompts contradict."""
         changes: list[Change] = []
-        for register in (*registers, *registers):
+        for register in registers:
             reply, known = self.alone(register), self.judge.alone.get(register, [])
             change = self.judge.changes([reply], [known])
             if not known and register is not registers[0]:
@@ -205,6 +202,21 @@ class Loader:
                 self.trusted |= {register.longer} if self._agrees(reply) else set()
             changes += [each for each in change if known or each.altered or each.source or each.lost]
             self.judge.add(reply)
+        return changes
+
+    def near_hits(self, one: Register) -> list[Change]:
+        """Ask a register after each of two others that differ from it in one code, at the same place. If its answers
+        are altered, and not alike, they depend on the other prompt's content; else the reuse itself is wrong."""
+        others = self.made.near(one), self.made.near(one)
+        changes = self.chain([one, others[0], one, others[1], one])
+        own = [change for change in changes if change.reply.register == one]
+        if len(own) == 2 and any(change.altered for change in own):
+            between = self.judge.changes([own[1].reply], [_answers(own[0].reply)])
+            if any(each.altered for each in between):
+                evidence = "it changes with the content of the prompt before it, which differs in one code"
+                for change, other in zip(own, others, strict=True):
+                    if change.altered and change.source is None:
+                        changes[changes.index(change)] = replace(change, source=other, evidence=evidence)
         return changes
 
     def _first_hit(self, change: Change, registers: Sequence[Register]) -> Change:
@@ -230,12 +242,12 @@ class Loader:
         if ids is None or reply.answer is None:
             return
         self.mode = next((mode for mode in MODE_NAMES if self._agrees(reply, mode)), None)
-        case.progress("measuring what float noise makes")
-        yard = measure(case.engine, [*ids, *step_ids(case, reply.answer.steps)], self.mode or case.rounding,
-                       case.top or None)  # fmt: skip
-        judge.limit = max(UNKNOWN, min(yard.apart, MOST_NOISE))
         if self.mode is not None:
-            judge.typical, self.trusted = max(TIGHT, yard.near(TOKENS)), {False}
+            case.progress("measuring what float noise makes")
+            ids += step_ids(case, reply.answer.steps)
+            yard = measure(case.engine, ids, self.mode, case.top or None)
+            judge.limit, self.trusted = max(UNKNOWN, min(yard.apart, MOST_NOISE)), {False}
+            judge.typical = max(TIGHT, yard.near(TOKENS))
 
     def _agrees(self, reply: Reply, mode: str | None = None) -> bool:
         moved = self._moved(reply, mode)
@@ -297,12 +309,16 @@ def _alone(loader: Loader, stage: Stage, probes: Sequence[Register]) -> bool:
     repeated = [c in answer.text for answer, probe in zip(answers, probes, strict=True) for c in probe.codes]
     judge.recalls = float(np.mean(repeated)) >= RECALLED
     loader.learn_noise(first[0])
-    judge.limit = max(judge.limit, LOOSE if loader.mode is None else 0.0)
     later = [[loader.alone(probe) for probe in probes] for _ in range(2)]
     streamed = loader.ask(probes[0], stream=True)
     loader.streams = streamed.answer is not None
     again = judge.changes(later[1], [_answers(reply) for reply in later[0]])
-    judge.widen([*later[0], *later[1]], [_answers(reply) for reply in (*first, *first)])
+    pairs = [pair for some in later for pair in zip(first, some, strict=True)]
+    for copy in map(loader.made.fresh, range(COPIES if case.logprobs else 0)):
+        one, other = loader.together([copy, copy], 2)
+        pairs += [(one, other), (loader.alone(copy), one)]
+    judge.learn([(a.answer, b.answer) for a, b in pairs if a.answer and b.answer],
+                UNKNOWN if loader.mode is None else judge.limit)  # fmt: skip
     hits = judge.changes([*later[0], *later[1]], [_answers(reply) for reply in (*first, *first)])
     for reply in (*first, *later[0], *later[1], streamed):
         judge.add(reply)
@@ -310,7 +326,8 @@ def _alone(loader: Loader, stage: Stage, probes: Sequence[Register]) -> bool:
     base.lost, base.codes = sum(len(change.lost) for change in again), LINES * len(again)
     figures = {"requests": len(probes), "codes repeated": f"{sum(repeated)} of {len(repeated)}",
                "changed when repeated": f"{sum(not change.same for change in again)} of {len(again)}",
-               "prompts": loader.made.kind, "mode of ours that agrees": loader.mode}  # fmt: skip
+               "prompts": loader.made.kind, "mode of ours that agrees": loader.mode,
+               "noise passed at a position, at the median (nats rms)": (judge.limit, judge.typical)}  # fmt: skip
     notes = [] if judge.recalls else ["the model does not repeat codes: only log probabilities can show an alteration"]
     if base.altered or (not case.logprobs and not all(change.same for change in again)):
         says = (f"{max(base.altered, sum(not c.same for c in again))} of {len(again)} answers change between identical "
@@ -339,14 +356,13 @@ def _conditions(loader: Loader, probes: Sequence[Register]) -> Iterator[Conditio
     turns = itertools.count()
 
     def near() -> list[Change]:
-        pairs = [(one, made.near(one)) for one in map(made.fresh, range(len(PLACES)))]
-        return [change for pair in pairs for change in loader.chain(pair)]
+        return [change for one in map(made.fresh, range(len(PLACES))) for change in loader.near_hits(one)]
 
     def goes_on() -> list[Change]:
         changes = []
         for _ in range(2 if brief else 4):
             pair = [one := made.fresh((turn := next(turns)) % len(PLACES)), one.continued()]
-            changes += loader.chain(pair if turn % 2 else pair[::-1])
+            changes += loader.chain([*pair, *pair] if turn % 2 else [*pair[::-1], *pair[::-1]])
         return changes
 
     def after_cut() -> list[Change]:
@@ -355,7 +371,7 @@ def _conditions(loader: Loader, probes: Sequence[Register]) -> Iterator[Conditio
             loader.cut(victim := made.fresh(next(turns) % len(PLACES)), early)
             changes += judge.changes([loader.alone(probe)])
             loader.cut(probe, late)
-            changes += judge.changes([loader.alone(probe)]) + loader.chain([victim])
+            changes += judge.changes([loader.alone(probe)]) + loader.chain([victim, victim])
         return changes
 
     def at_once(count: int) -> list[Change]:

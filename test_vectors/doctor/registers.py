@@ -85,9 +85,11 @@ class Registers:
         return self._known(Register(self.kind, next(self._numbers), tuple((n, self._code()) for n in names), where))
 
     def near(self, one: Register) -> Register:
-        """Return the same prompt with another code in the second line."""
+        """Return the same prompt with another code in the second line, from its first letter on, so that all variants
+        of a prompt share as many tokens with it."""
         lines = list(one.lines)
-        lines[1] = lines[1][0], self._code()
+        code = next(code for code in iter(self._code, "") if code[0] != one.codes[1][0])
+        lines[1] = lines[1][0], code
         return self._known(replace(one, lines=tuple(lines)))
 
     def _known(self, made: Register) -> Register:

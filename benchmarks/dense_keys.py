@@ -15,13 +15,12 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.util
-import json
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +33,8 @@ from ds4ref.test_vectors.observation import Observation, from_logits
 from ds4ref.text.chat import text_start
 from ds4ref.weights.gguf import GGUFFile
 from ds4ref.weights.writer import TensorSpec, write_gguf
+
+from .harness import Results
 
 Change = tuple[str, str, Any]
 """Key, type and value; "{}" in a key stands for the architecture."""
@@ -166,12 +167,10 @@ def judged(engine: Engine, seen: Observation, want: str) -> tuple[str, str]:
 
 def tried(engine: Engine, path: Path, row: Row, way: str, count: int, folder: Path) -> dict[str, str]:
     """Diagnose llama.cpp on a copy of the model with the keys of ``row`` changed, written into ``folder``."""
-    start, clock = time.monotonic(), time.process_time()
     other, want = changed(path, folder / "changed.gguf", row.changes), row.key.format(engine.shape.family.name)
     says, outcome = judged(engine, observed(engine, other, way, count), want)
-    took = f"{time.monotonic() - start:.0f} s, {time.process_time() - clock:.0f} s of a core"
     key = f"{path.stem} {row.label(engine)}" if want else ""
-    return {"outcome": outcome, "says": says, "took": took, "key": key}
+    return {"outcome": outcome, "says": says, "key": key}
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -185,8 +184,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--right", action="store_true", help="right engines alone")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="keep results here, and resume from it")
     args = parser.parse_args(argv)
-    lines = args.output.read_text().splitlines() if args.output and args.output.exists() else []
-    results: dict[str, dict[str, str]] = {entry["trial"]: entry for entry in map(json.loads, lines)}
+    results = Results(args.output)
     with tempfile.TemporaryDirectory() as folder:
         for model in [args.only] if args.only else ROWS:
             path = model_path(model, Path(folder))
@@ -197,18 +195,15 @@ def main(argv: Sequence[str] | None = None) -> None:
                 for row in (RIGHT,) if args.right else (*ROWS[model], RIGHT):
                     for way in (way for way in row.ways if way in args.ways and args.key in row.label(engine)):
                         trial = f"{model} {way} -n {args.n} {row.label(engine)}"
-                        if trial not in results:
-                            results[trial] = {"trial": trial, **tried(engine, path, row, way, args.n, Path(folder))}
-                            if args.output:
-                                with open(args.output, "a") as file:
-                                    file.write(json.dumps(results[trial]) + "\n")
-                        print("{outcome:6} {trial}: {says} ({took})".format(**results[trial]), flush=True)
-                        if args.first and results[trial]["outcome"] == "named":
+                        entry = results.get(trial, partial(tried, engine, path, row, way, args.n, Path(folder)))
+                        print("{outcome:6} {name}: {says} ({wall_s} s, {cpu_s} s CPU)".format(**entry), flush=True)
+                        if args.first and entry["outcome"] == "named":
                             break
     named: dict[str, bool] = {}
-    for each in (each for each in results.values() if each["key"]):
-        named[each["key"]] = named.get(each["key"], False) or each["outcome"] == "named"
-    counts = Counter(each["outcome"] for each in results.values())
+    for each in results.entries.values():
+        if each["key"]:
+            named[each["key"]] = named.get(each["key"], False) or each["outcome"] == "named"
+    counts = Counter(each["outcome"] for each in results.entries.values())
     print(f"keys named in some way: {sum(named.values())} of {len(named)}; {dict(counts)}")
 
 

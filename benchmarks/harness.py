@@ -12,6 +12,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from ds4ref.runs.provenance import stamp
@@ -113,6 +114,27 @@ def row(
     values = [float(sample) for sample in samples]  # NumPy's own floats cannot be written as JSON
     middle, low, high = statistics.median(values), min(values), max(values)
     return Row(item, middle, unit, bar, better, low, high, len(values), note)
+
+
+class Results:
+    """Results by name, kept as JSON lines in a file from which a stopped run goes on; without a file, in memory."""
+
+    def __init__(self, path: Path | None = None):
+        self.path = path
+        lines = path.read_text().splitlines() if path is not None and path.exists() else []
+        self.entries: dict[str, dict[str, Any]] = {entry["name"]: entry for entry in map(json.loads, lines)}
+
+    def get(self, name: str, run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Return the result of this name, that of ``run`` if there is none yet, with the seconds that it took."""
+        if name not in self.entries:
+            start, clock = time.monotonic(), time.process_time()
+            entry = {"name": name, **run()}
+            entry |= {"wall_s": round(time.monotonic() - start), "cpu_s": round(time.process_time() - clock)}
+            self.entries[name] = entry
+            if self.path is not None:
+                with open(self.path, "a") as file:
+                    file.write(json.dumps(entry) + "\n")
+        return self.entries[name]
 
 
 def document(rows: Sequence[Row], facts: dict[str, Any]) -> str:

@@ -1,5 +1,6 @@
 """Twelve bugs of other people's servers, put into ours by somebody who never read what looks for them.
 
+    python -m benchmarks.strangers -o results.jsonl  whether doctor names their families; resumes where it was stopped
     python -m benchmarks.strangers --list            what they are
     python -m benchmarks.strangers --check           what each changes, in the situation that it is about
     python -m benchmarks.strangers --check tile_alone,second_id
@@ -18,10 +19,15 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import subprocess
+import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -45,6 +51,8 @@ from ds4ref.targets.answer import Delta, Step
 from ds4ref.text import protocol
 from ds4ref.text.chat import Message
 from ds4ref.text.rendered import Rendered
+
+from .harness import Results
 
 Method = Callable[..., Any]
 Patch = tuple[Any, str, Callable[[Method], Method]]
@@ -433,12 +441,90 @@ def check(bug: Bug) -> dict[str, Any]:
     return {"answers": len(right), "texts_changed": texts, "nats": [round(move, 4) for move in moves]}
 
 
+# ------------------------------------------------------------------------------------- doctor
+
+
+def serve(bug: Bug) -> None:
+    """Serve the embedded model with a bug, and print the address."""
+    from .under_load import our_server
+
+    with Engine.open(embedded_path(), threads=1, drafts=bug.drafts) as engine, bug, our_server(engine) as url:
+        print(f"AT {url}", flush=True)
+        threading.Event().wait()
+
+
+STAGES = {"lengths": ["lengths"], "load": ["load"], "cache": ["load"], "batch": ["load"],
+          "verifier": ["ways", "load"], "template": ["identify", "template", "api"]}  # fmt: skip
+"""Stages of doctor that are run for a family."""
+
+
+def families(stage: str, finding: Any) -> tuple[str, ...]:
+    """Return the families of bugs that a finding of doctor means, if it says that something is wrong."""
+    from ds4ref.test_vectors.doctor import load
+
+    if finding.outcome.value not in ("wrong", "unexplained"):
+        return ()
+    named = {load.ALTERED: ("load", "batch"), load.NEIGHBOURS: ("batch", "load"), load.ROWS: ("cache",),
+             load.REUSE: ("cache",)}.get(finding.figures.get("family"))  # fmt: skip
+    if named is not None or stage in ("lengths", "template"):
+        return named or (stage,)
+    return ("template",) if finding.cause == "template" else ("unnamed",)
+
+
+def examined(bug: str, engine: Engine, quick: bool, budget: float) -> dict[str, Any]:
+    """Serve a bug in another process, let doctor examine it, and return what it says and whether that is right."""
+    from ds4ref.targets import open_target
+    from ds4ref.test_vectors.doctor.case import ExamContext
+    from ds4ref.test_vectors.doctor.run import examine
+
+    command = [sys.executable, "-m", "benchmarks.strangers", "--serve", bug]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        with open_target(process.stdout.readline().split()[1]) as target:
+            context = ExamContext(target, engine, quick=quick, budget=budget)
+            result = examine(context, STAGES[BUGS[bug].family])
+    finally:
+        process.kill()
+        process.wait()
+    wrong = [(families(stage.name, check), f"{stage.name}/{check.name}: {check.says}")
+             for stage, check in result.checks() if families(stage.name, check)]  # fmt: skip
+    first = next((names for names, _ in wrong if names != ("unnamed",)), ("unnamed",) if wrong else ())
+    outcome = "right" if BUGS[bug].family in first else "acquitted" if not first else "unnamed"
+    outcome = "WRONG" if outcome == "unnamed" and first != ("unnamed",) else outcome
+    unsure = [f"{s.name}/{c.name}: {c.says}" for s, c in result.checks() if c.outcome.value in ("unsure", "skipped")
+              and c.says != "not selected (--only)"]  # fmt: skip
+    return {"family": BUGS[bug].family, "outcome": outcome, "wrong": [says for _, says in wrong], "unsure": unsure}
+
+
+def examine_all(names: Sequence[str], output: Path | None, quick: bool, budget: float) -> int:
+    """Examine servers with bugs; print what doctor says of each, and the counts. Return 1 if a family is wrong."""
+    results = Results(output)
+    with Engine.open(embedded_path(), threads=1) as engine:
+        for name in names:
+            entry = results.get(name, partial(examined, name, engine, quick, budget))
+            print("{outcome:9} {name} ({family}), {wall_s} s".format(**entry), *entry["wrong"][:3], sep="\n    ",
+                  flush=True)  # fmt: skip
+    counts = Counter(results.entries[name]["outcome"] for name in names)
+    print(dict(counts))
+    return int(counts["WRONG"] > 0)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="BUG", help="bugs to examine (all)")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="keep results here, and resume from it")
+    parser.add_argument("--budget", type=float, default=300.0, help="seconds of each of doctor's stages (300)")
+    parser.add_argument("--long", action="store_true", help="examine as doctor does without --quick")
+    parser.add_argument("--serve", choices=BUGS, help="serve one bug until interrupted")
     parser.add_argument("--list", action="store_true", help="print the bugs and exit")
     parser.add_argument("--check", nargs="?", const=",".join(BUGS), default="", metavar="NAMES", help="measure effects")
     args = parser.parse_args(argv)
-    for name in BUGS if args.list or not args.check else ():
+    if args.serve:
+        serve(BUGS[args.serve])
+    if not args.list and not args.check:
+        return examine_all(args.names or list(BUGS), args.output, not args.long, args.budget)
+    for name in BUGS if args.list else ():
         print(f"{name:20} {BUGS[name].family:9} {BUGS[name].says} ({BUGS[name].effect})")
     missed = 0
     for name in filter(None, args.check.split(",")):

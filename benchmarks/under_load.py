@@ -1,8 +1,8 @@
 """How well doctor's stage ``load`` tells bugs of a server from the noise of right ones.
 
     python -m benchmarks.under_load                         bugs put into our server, and right servers
-    python -m benchmarks.under_load --only right --model smollm2
-    python -m benchmarks.under_load --only rows_swapped,hash_collision --long --json
+    python -m benchmarks.under_load right --model smollm2 -o results.jsonl       resumes where it was stopped
+    python -m benchmarks.under_load rows_swapped hash_collision --long --json
 
 Our server runs in this process on the embedded model (or the diagnostic one, or SmolLM2); a bug replaces a method of
 its worker, prefix cache or decoder while the stage runs. Right servers are ours with 1, 2 and 4 streams, with a disk
@@ -15,13 +15,16 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import random
+import socket
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +56,7 @@ from ds4ref.test_vectors.doctor.examination import Examination
 from ds4ref.test_vectors.doctor.run import examine
 from ds4ref.test_vectors.finding import Outcome
 
-from .harness import Row, add_json, show
+from .harness import Results, Row, add_json, show
 
 Patch = Callable[[Callable[..., Any]], Callable[..., Any]]
 """Makes a wrong method from the right one."""
@@ -350,11 +353,62 @@ def llama_server(path: str, slots: int) -> Iterator[str]:
             process.wait()
 
 
-def examined(engine: Engine, url: str, quick: bool, text: bool = False, budget: float = 300.0) -> Examination:
-    """Run pre-flight and the stage ``load`` against a server; ``text``: as if it gave no log probabilities."""
+PYTHON_SERVER = ("-m", "llama_cpp.server", "--n_ctx", "4096", "--logits_all", "true", "--chat_format", "chatml",
+                 "--n_threads", "1", "--interrupt_requests", "false")  # fmt: skip
+"""Arguments of the server of llama-cpp-python."""
+
+
+@contextmanager
+def python_server(path: str) -> Iterator[str]:
+    """Run the server of llama-cpp-python in another process and yield its address."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    command = [sys.executable, *PYTHON_SERVER, "--model", path, "--model_alias", "smollm2", "--port", port]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        while True:
+            with suppress(OSError), urllib.request.urlopen(url := f"http://127.0.0.1:{port}/v1/models", timeout=5):
+                break
+            assert process.poll() is None, "the server did not start: pip install llama-cpp-python[server]"
+            time.sleep(0.3)
+        yield url.removesuffix("/models")
+    finally:
+        process.kill()
+        process.wait()
+
+
+@contextmanager
+def ours(path: str, streams: int, disk: bool = False, drafts: Drafting | None = None) -> Iterator[tuple[Engine, str]]:
+    """Run our server; yield an engine with its model, and its address."""
+    with Engine.open(path, threads=1, drafts=drafts) as engine, our_server(engine, streams, disk) as url:
+        yield engine, url
+
+
+@contextmanager
+def theirs(path: str, server: Callable[..., Any], *options: Any) -> Iterator[tuple[Engine, str]]:
+    """Run another server; yield our engine with its model, and its address."""
+    with Engine.open(path, threads=1) as engine, server(path, *options) as url:
+        yield engine, url
+
+
+RIGHT: dict[str, Callable[[str], Any]] = {
+    "ours-1": partial(ours, streams=1), "ours-2": partial(ours, streams=2), "ours-4": partial(ours, streams=4),
+    "ours-4-disk": partial(ours, streams=4, disk=True),
+    "ours-4-drafts": partial(ours, streams=4, drafts=Drafting("lookup")),
+    **{f"llama.cpp-{slots}": partial(theirs, server=llama_server, slots=slots) for slots in (1, 2, 4)},
+    "llama-cpp-python": partial(theirs, server=python_server),
+}  # fmt: skip
+"""Right servers by name, each opened with the path of a model."""
+
+
+def examined(
+    engine: Engine, url: str, quick: bool, text: bool = False, budget: float = 300.0, stages: Sequence[str] = ("load",)
+) -> Examination:  # fmt: skip
+    """Run pre-flight and stages against a server; ``text``: as if it gave no log probabilities."""
     with open_target(url) as target:
         target.abilities -= {Ability.TOP_LOGPROBS} if text else set()
-        return examine(ExamContext(target, engine, quick=quick, budget=budget), ["load"])
+        return examine(ExamContext(target, engine, quick=quick, budget=budget), stages)
 
 
 def accusations(result: Examination) -> list[tuple[str, str]]:
@@ -363,65 +417,47 @@ def accusations(result: Examination) -> list[tuple[str, str]]:
             if stage.name == "load" and check.figures.get("family", load.DEPENDS) != load.DEPENDS]  # fmt: skip
 
 
-def outcome(result: Examination) -> Outcome:
-    """Return the outcome of the stage."""
-    return next(stage.outcome for stage in result.stages if stage.name == "load")
-
-
-def trials(model: str, only: Sequence[str], quick: bool, text: bool = False) -> Iterator[tuple[Row, bool]]:
-    """Yield a row for each bug and each right server, and whether its result is as it must be."""
-    path = str(MODELS[model]())
-
-    def row(name: str, result: Examination, names: set[str], begun: float) -> tuple[Row, bool]:
-        made = accusations(result)
-        first = made[0][1] if made else ""
-        right = first in names if names else not made and not outcome(result).spoils
-        note = "; ".join(f"{condition}: {family}" for condition, family in made[:3]) or outcome(result).words
-        missed = bool(names) and not made
-        return Row(name, time.perf_counter() - begun, "s", note=("" if right else "MISSED " if missed else "WRONG ") +
-                   note), right or missed  # fmt: skip
-
-    if "right" in only:
-        for streams, disk, drafts in (
-            (1, False, None),
-            (2, False, None),
-            (4, False, None),
-            (4, True, None),
-            (4, False, Drafting("lookup")),
-        ):
-            with Engine.open(path, threads=1, drafts=drafts) as engine, our_server(engine, streams, disk) as url:
-                begun, name = (
-                    time.perf_counter(),
-                    f"ours, {streams} streams{', disk' * disk}{', drafts' * bool(drafts)}",
-                )
-                yield row(name, examined(engine, url, quick, text), set(), begun)
-        for slots in (1, 2, 4):
-            with Engine.open(path, threads=1) as engine, llama_server(path, slots) as url:
-                begun = time.perf_counter()
-                yield row(f"llama.cpp, {slots} slots", examined(engine, url, quick, text), set(), begun)
-    for name in BUGS:
-        if name in only:
-            with Engine.open(path, threads=1) as engine, bug(name), our_server(engine) as url:
-                begun = time.perf_counter()
-                yield row(name, examined(engine, url, quick, text), BUGS[name][0], begun)
+def trial(name: str, model: str, quick: bool, text: bool, budget: float, stages: Sequence[str]) -> dict[str, Any]:
+    """Examine a server; return whether the result is as it must be, and what was called wrong."""
+    path, wrong = str(MODELS[model]()), name in BUGS
+    opened = partial(ours, streams=4) if wrong else RIGHT[name]
+    with bug(name if wrong else ""), opened(path) as (engine, url):
+        result = examined(engine, url, quick, text, budget, stages)
+    made = accusations(result)
+    if wrong:
+        outcome = ("right" if made[0][1] in BUGS[name][0] else "WRONG") if made else "missed"
+    else:
+        outcome = "ACCUSED" if made or any(stage.outcome.spoils for stage in result.stages) else "right"
+    spoilt = [f"{stage.name}/{check.name}: {check.figures.get('family', check.says)}"
+              for stage, check in result.checks() if check.outcome.spoils]  # fmt: skip
+    unsure = [f"{stage.name}/{check.name}: {check.says}" for stage, check in result.checks()
+              if check.outcome in (Outcome.UNSURE, Outcome.DEPENDS)]  # fmt: skip
+    return {"outcome": outcome, "spoilt": spoilt, "unsure": unsure}
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the trials and print a table or JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default=",".join(("right", *BUGS)), help="bugs, and right for the right servers")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join((*RIGHT, *BUGS))} (all); right: the "
+                        f"first {len(RIGHT)}")  # fmt: skip
     parser.add_argument("--model", choices=MODELS, default="embedded")
     parser.add_argument("--long", action="store_true", help="examine as doctor does without --quick")
     parser.add_argument("--text", action="store_true", help="examine as if there were no log probabilities")
+    parser.add_argument("--budget", type=float, default=300.0, help="seconds of each stage (300)")
+    parser.add_argument("--stages", default="load", help="doctor's stages, joined by commas (load)")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="keep results here, and resume from it")
     add_json(parser)
     args = parser.parse_args(argv)
-    rows, fine = [], True
-    for row, right in trials(args.model, args.only.split(","), not args.long, args.text):
-        print(f"{row.item}: {row.note} ({row.value:.0f} s)", file=sys.stderr, flush=True)
-        rows.append(row)
-        fine &= right
-    show(rows, f"doctor's stage load, {args.model}", args.json, model=args.model)
-    sys.exit(0 if fine else 1)
+    names = [each for name in args.names or ["right", *BUGS] for each in (RIGHT if name == "right" else [name])]
+    results, rows = Results(args.output), []
+    for name in names:
+        run = partial(trial, name, args.model, not args.long, args.text, args.budget, args.stages.split(","))
+        entry = results.get(f"{name} {args.model}{' text' * args.text}", run)
+        note = f"{entry['outcome']}: {'; '.join(entry['spoilt'][:3])}"
+        rows.append(Row(entry["name"], entry["wall_s"], "s", note=note))
+        print(f"{entry['name']}: {note} ({entry['wall_s']} s)", file=sys.stderr, flush=True)
+    show(rows, f"doctor's {args.stages}, {args.model}", args.json, model=args.model)
+    sys.exit(any(row.note.startswith(("WRONG", "ACCUSED")) for row in rows))
 
 
 if __name__ == "__main__":

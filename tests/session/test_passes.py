@@ -12,6 +12,7 @@ import pytest
 from ds4ref.drafts.session import DraftingSession
 from ds4ref.engine import Engine
 from ds4ref.session.session import Session
+from ds4ref.session.together import Together
 from tests.marking import sampled
 
 CTX, LENGTH = 400, 150
@@ -199,3 +200,25 @@ def test_drafts_wait_while_sessions_share_passes(engine: Engine, prompts: list, 
     assert (told.offered, told.streams, told.settled_) == ([3], [1], [])
     one.append(best[9])
     assert (told.offered, told.streams, told.settled_) == ([3, 3], [1, 4], [3])
+
+
+def test_a_recording_for_sessions_that_share_rows_serves_no_others(engine: Engine, prompts: list) -> None:
+    """Two sessions that go on from one snapshot have one array of rows until the next row begins."""
+
+    def opened(prompt: Sequence[int]) -> Session:
+        session = engine.session(CTX + 8)  # of a size of its own: no other test has recorded a pass for it
+        session.sync(prompt)
+        return session
+
+    ids = prompts[1], prompts[3][:118]
+    one, twin = opened(ids[0]), engine.session(CTX + 8)
+    twin.restore(one.snapshot())
+    together = Together(engine.model)
+    together.look_ahead([(one, 5), (twin, 5)])
+    pair, alone = [opened(prompt) for prompt in ids], [opened(prompt) for prompt in ids]
+    for token in range(20, 30):
+        together.look_ahead([(session, token) for session in pair])
+        for session, other in zip(pair, alone, strict=True):
+            session.append(token)
+            other.append(token)
+            assert np.array_equal(session.logits, other.logits)

@@ -136,6 +136,7 @@ def refused(folder: Path, error: type[Ds4Error] = ModelFileError, **options: Any
         ({"compress_ratios": [0, 0, 2, 2, 2, 1, 1, 2, 1]}, "layer 7 has ratio 2, but no kv source before it has"),
         ({"kv_source_layer_ids": [2, 6]}, "kv_source_layer_ids has a layer that index_source_layer_ids lacks"),
         ({"candidate_source_layer_id": 7}, "candidate_source_layer_id 7 is no kv source"),
+        ({"candidate_source_layer_id": 2}, "after candidate_source_layer_id 2 have another ratio"),
         ({"candidate_topk_blocks": 3}, "index_topk 12 exceeds the 9 rows that candidate blocks surely have"),
         ({"index_topk": None}, "text_config.index_topk is missing"),
         ({"head_dim": 48}, "key_length 48 is not a multiple of 32"),

@@ -221,6 +221,9 @@ class ModelShape:
             (f"layer {lost} has ratio {ratios[lost or 0]}, but no kv source before it has", lost is not None),
             (f"candidate_source_layer_id {self.candidate_source} is no kv source",
              self.candidate_source is not None and self.candidate_source not in kv),
+            (f"index sources after candidate_source_layer_id {self.candidate_source} have another ratio",
+             self.candidate_source in kv and any(ratios[layer] != ratios[self.candidate_source]
+                                                 for layer in index if layer > self.candidate_source)),
             (f"index_topk {self.index_topk} exceeds the {fewest} rows that candidate blocks surely have",
              self.candidate_source is not None and fewest < self.index_topk),
             (f"{len(limits)} swiglu_clamp_exp entries for {self.n_layers} layers", len(limits) != self.n_layers),

@@ -231,10 +231,10 @@ class Engine:
         format of a model that is not DeepSeek V4."""
         from .archs.deepseek4.checkpoint import checkpoint_of
         from .text.official import PROFILES
-        from .weights.source import DEEPSEEK, architecture
+        from .weights.source import DEEPSEEKS, architecture
 
         name = self.options.template
-        if architecture(self.source) != DEEPSEEK:
+        if architecture(self.source) not in DEEPSEEKS:
             if name is not None:
                 raise UsageError(f"{self.path}: template {name} is DeepSeek V4's; this model has one of its own")
             return None

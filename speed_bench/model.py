@@ -22,6 +22,8 @@ from .machines import MACHINES
 PROG = "ds4-bench model"
 DEPTHS = "2048,8192,32768,65536,131072,1048576"
 UNLIMITED = 1e18
+V41 = "flash41"
+"""Name of V4.1 Flash."""
 HEADINGS = "context", "GB a token", "decode t/s", "bound by", "prefill t/s", "bound by"
 
 EXAMPLES = (
@@ -41,9 +43,9 @@ def model_parser() -> Parser:
     options.add_argument("--gbs", metavar="X", type=number(1e-3, 1e9), help="read bandwidth, GB/s")
     options.add_argument("--int8", metavar="X", type=number(1e-3, 1e12), help="int8 peak, GOP/s (not limiting)")
     options.add_argument("--f32", metavar="X", type=number(1e-3, 1e12), help="float32 peak, GFLOP/s (not limiting)")
-    add(options, "--recipe", type=choice("q2", "q4", "mixed"), default="q2",
-        help="a published model with these experts: q2, q4, mixed (q2)")  # fmt: skip
-    add(options, "--shape", help="which published model: flash, pro (flash)")
+    add(options, "--recipe", type=choice("q2", "q4", "mixed", "published"), default="q2",
+        help="a published model with these experts: q2, q4, mixed; of flash41 also published, DeepSeek's formats (q2)")
+    add(options, "--shape", type=choice("flash", "pro", V41), help=f"which published model: flash, pro, {V41} (flash)")
     add(options, "--model", help="a model file instead")
     options.add_argument("--float", action="store_true", help="float32 activations (numerics exact and qat)")
     add(options, "--depths", type=integers(1, INT_MAX), default=integers()(DEPTHS), help=f"comma list ({DEPTHS})")
@@ -87,6 +89,11 @@ def predict(args: Namespace, depths: Sequence[int]) -> list[dict[str, Any]]:
 
         with open_source(args.model) as source:
             costs = costs_of(source, not args.float)
+    elif args.shape == V41:
+        from ds4ref.archs.deepseek41.costs import Costs as CostsOfV41
+        from ds4ref.archs.deepseek41.shape import FLASH
+
+        costs = CostsOfV41.of_recipe(FLASH, args.recipe, not args.float)
     else:
         costs = Costs.of_recipe(PUBLISHED[args.shape], args.recipe, not args.float)
     limits = Peaks(peaks["read_gbs"], peaks["int8_gops"] or UNLIMITED, peaks["f32_gflops"] or UNLIMITED)

@@ -8,6 +8,7 @@ are not counted; they are part of why a measured speed stays below the bound.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from ds4ref.kernels.formats import FORMATS
@@ -18,7 +19,7 @@ from .binding import Slot
 if TYPE_CHECKING:
     from ..weights.source import TensorInfo
 
-FLOAT_FORMATS = ("F32", "F16", "BF16", "F8_E4M3", "MXFP4")
+FLOAT_FORMATS = ("F32", "F16", "BF16", "F8_E4M3", "F8_E4M3_32", "MXFP4")
 """Storage formats whose matrix inputs stay float instead of being rounded to int8."""
 
 TABLES = ("embedding", "hash", "lookup")
@@ -57,8 +58,7 @@ class Costs:
     def of_tensors(cls, filled: list[tuple[Slot, TensorInfo]], shape: Any, act_quant: bool) -> Self:
         """Return the costs of a model file, given its tensors with their slots."""
         tensors = [
-            Stored(slot, info.nbytes, info.fmt.name, info.nbytes // info.fmt.block_bytes * info.fmt.block_elems)
-            for slot, info in filled
+            Stored(slot, info.nbytes, info.fmt.name, prod(info.dims)) for slot, info in filled
         ]
         return cls(shape, tensors, act_quant)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..errors import TextError
-from ..weights.source import DEEPSEEK, architecture
+from ..weights.source import DEEPSEEKS, architecture
 from .keys import EMBEDDING, MODEL_KEY
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def open_tokenizer(source: TensorSource, split: str = "unicode") -> Tokenizer:
         from .pieces import from_source
 
         return from_source(source)  # type: ignore[return-value]
-    if architecture(source) != DEEPSEEK:
+    if architecture(source) not in DEEPSEEKS:
         from .library import of_checkpoint, of_gguf
 
         checkpoint = getattr(source, "checkpoint", None)

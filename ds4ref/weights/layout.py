@@ -4,12 +4,14 @@
     F32, F16, BF16, I32                the same     a view of the file
     I64                                I32          every value checked
     F8_E4M3 + E8M0 for 128 x 128       F8_E4M3      the scale of each 128 weights before their codes
+    F8_E4M3 + E8M0 for 32 x 32,        F8_E4M3_32   the scale of each 32 weights before their codes
+      or for each row x 32
     I8, U8 or F4, two codes a byte,
       + E8M0 for 32 inputs             MXFP4        scale and codes of each 32 weights together, in GGUF's order
     F8_E4M3 with any other scales      F32          scales multiplied in
 
-All conversions are exact, except that the last one rounds once, to float32. FP8 with one scale per 128 x 128 weights,
-and FP4, need no conversion for kernels that read codes and scales from two separate arrays (``apart_rows``).
+All conversions are exact, except that the last one rounds once, to float32. FP8 with one scale per 128 x 128 or 32 x 32
+weights, and FP4, need no conversion for kernels that read codes and scales from two separate arrays (``apart_rows``).
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from math import prod
 import numpy as np
 
 from ds4ref.kernels.formats import FORMATS, ApartRows, Format
-from ds4ref.kernels.formats.apart import FP4, FP8, Apart
+from ds4ref.kernels.formats.apart import FP4, FP8, FP8_32, FP8_ROWS, Apart
 from ds4ref.kernels.formats.f8_e4m3 import BLOCK_WEIGHTS, E4M3, E8M0
 
 from ..errors import ModelFileError
@@ -131,6 +133,11 @@ def _checked_scales(checkpoint: Checkpoint, path: str, scale: Stored) -> np.ndar
 
 def _fp8(checkpoint: Checkpoint, path: str, stored: Stored, scale: Stored) -> Layout:
     rows, cols = stored.shape
+    if scale.dtype in SCALE_DTYPES:
+        for kind in (FP8, FP8_32, FP8_ROWS):
+            width = kind.joined.block_elems
+            if cols % width == 0 and scale.shape == (-(-rows // kind.high), cols // width):
+                return _apart(kind, checkpoint, path, stored, scale, (rows, cols))
     high = wide = None
     if len(scale.shape) == 2:
         high, wide = (_shared(size, count) for size, count in zip(stored.shape, scale.shape, strict=True))
@@ -139,8 +146,6 @@ def _fp8(checkpoint: Checkpoint, path: str, stored: Stored, scale: Stored) -> La
         raise ModelFileError(path, reason, scale.offset)
     if scale.dtype not in (*SCALE_DTYPES, "F32", "BF16"):
         raise ModelFileError(path, f"tensor {quote(scale.name)}: scales are not {scale.dtype}", scale.offset)
-    if (high, wide) == (FP8.high, BLOCK_WEIGHTS) and cols % BLOCK_WEIGHTS == 0 and scale.dtype in SCALE_DTYPES:
-        return _apart(FP8, checkpoint, path, stored, scale, (rows, cols))
     step = max(1, _STEP_BYTES // cols)
 
     def values() -> np.ndarray:

@@ -64,6 +64,7 @@ class TensorParts(NamedTuple):
     stack  add the outermost axis even for a single published tensor
     plus   number added to every value, after which the tensor is F32; 0: unchanged
     made   float32 values of a tensor that is computed from the config; ``of`` is then empty
+    lookup whether single rows are looked up on the host, whatever the backend: codes and scales stay in the files
     """
 
     name: str
@@ -72,6 +73,7 @@ class TensorParts(NamedTuple):
     stack: bool = False
     plus: float = 0.0
     made: np.ndarray | None = None
+    lookup: bool = False
 
 
 class Family(Protocol):
@@ -104,7 +106,7 @@ class _Conversion(NamedTuple):
 
     @property
     def is_apart(self) -> bool:
-        """Return whether kernels can read codes and scales directly from the file."""
+        """Return whether codes and scales can be read directly from the file."""
         return self.part.order is None and all(piece.apart is not None for piece in self.pieces)
 
 
@@ -210,18 +212,27 @@ class PublishedSource:
         return sum(
             self.tensors[name].nbytes
             for name, conversion in self._conversions.items()
-            if not (conversion.is_view or (self.in_place and conversion.is_apart))
+            if not (conversion.is_view or self._stays(conversion))
         )
+
+    def _stays(self, conversion: _Conversion) -> bool:
+        """Return whether codes and scales of a tensor are used where they are in the files."""
+        return conversion.is_apart and (self.in_place or conversion.part.lookup)
 
     @property
     def used_bytes(self) -> int:
         """Return the size in the files, in bytes, of all published tensors that the engine uses."""
         return sum(self.checkpoint.tensors[name].nbytes for name in self.used)
 
+    def stored_bytes(self, name: str) -> int:
+        """Return the size in the files, in bytes, of a tensor and its scales."""
+        stored = [self.checkpoint.tensors[part] for part in self._conversions[name].part.of]
+        return sum(each.nbytes for tensor in stored for each in (tensor, self._scale(tensor.name)) if each is not None)
+
     def apart(self, name: str) -> ApartRows | None:
         """Return codes and scales of a tensor by row, as views of the files; None if it has to be converted."""
         conversion = self._conversions[name]
-        if not (self.in_place and conversion.is_apart):
+        if not self._stays(conversion):
             return None
         return apart_rows(conversion.pieces, stacked=len(self.tensors[name].dims) > 2)
 

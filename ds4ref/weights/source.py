@@ -17,6 +17,8 @@ from ds4ref.kernels.formats import ApartRows, Format
 
 DEEPSEEK = "deepseek4"
 """Architecture assumed for files without ``general.architecture``."""
+DEEPSEEKS = (DEEPSEEK, "deepseek41")
+"""Architectures with DeepSeek's vocabulary and prompts."""
 
 _DSPARK = "a DSpark drafter, no model by itself; it goes with one by --mtp, and is not computed yet"
 _IMAGES = "an encoder of images, which are not read: open the model that it goes with"

@@ -11,7 +11,7 @@ from .apart import APART, ApartRows
 from .blocks_32 import IQ4_NL, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0
 from .blocks_256 import IQ4_XS, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, TQ1_0, TQ2_0
 from .codebooks import IQ1_M, IQ1_S, IQ2_S, IQ2_XS, IQ2_XXS, IQ3_S, IQ3_XXS
-from .f8_e4m3 import F8_E4M3
+from .f8_e4m3 import F8_E4M3, F8_E4M3_32, F8_E4M3_ROW264
 from .format import Format, block_format, size_only
 from .fp4 import MXFP4, NVFP4
 from .matrix import Matrix
@@ -29,6 +29,7 @@ _SIZE_ONLY = (
 _DECODED = (
     F32, F16, BF16, I32, I64, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ2_XXS, IQ4_NL, IQ4_XS,
     MXFP4, F8_E4M3, IQ1_S, IQ1_M, IQ2_XS, IQ2_S, IQ3_XXS, IQ3_S, TQ1_0, TQ2_0, NVFP4,
+    F8_E4M3_32, F8_E4M3_ROW264,
 )  # fmt: skip
 
 FORMATS: dict[str, Format] = {fmt.name: fmt for fmt in (*_DECODED, *_SIZE_ONLY)}

@@ -6,9 +6,11 @@ format.
 
     layout    looks like  codes                                   scales
     FP8       F8_E4M3     one byte per weight                     E8M0 for each 128 rows x 128 columns
+    FP8_32    F8_E4M3_32  one byte per weight                     E8M0 for each 32 rows x 32 columns
+    FP8_ROWS  F8_E4M3_32  one byte per weight                     E8M0 for each row x 32 columns
     FP4       MXFP4       two per byte, the earlier in the low 4  E8M0 for each row x 32 columns
 
-A scale byte of 255 is NaN, in both.
+A scale byte of 255 is NaN, in all.
 """
 
 from __future__ import annotations
@@ -19,14 +21,14 @@ from typing import Any
 
 import numpy as np
 
-from .f8_e4m3 import BLOCK_WEIGHTS, E4M3, E8M0, F8_E4M3
+from .f8_e4m3 import BLOCK_WEIGHTS, E4M3, E8M0, F8_E4M3, F8_E4M3_32, SMALL_WEIGHTS
 from .format import Format, Numbers, Plane, PowerOfTwo, block_format
 from .fp4 import MXFP4
 
 _STEP_BYTES = 16 << 20
 """Bytes of codes that are joined with their scales at once, which limits the size of temporary arrays."""
 
-_CODES = {width: np.dtype([("codes", "u1", width)]) for width in (BLOCK_WEIGHTS, 16)}
+_CODES = {width: np.dtype([("codes", "u1", width)]) for width in (BLOCK_WEIGHTS, SMALL_WEIGHTS, 16)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,15 +47,15 @@ class Apart:
     high: int
 
 
-FP8 = Apart(
-    "F8_E4M3.apart",
-    block_format(
-        "codes", -1, BLOCK_WEIGHTS, _CODES[BLOCK_WEIGHTS],
-        codes=Numbers(Plane(8, BLOCK_WEIGHTS, ((0, 0),))), small=E4M3, scale=E8M0,
-    ),
-    F8_E4M3,
-    high=128,
-)  # fmt: skip
+def _fp8(name: str, joined: Format, high: int) -> Apart:
+    width = joined.block_elems
+    codes = Numbers(Plane(8, width, ((0, 0),)))
+    return Apart(name, block_format("codes", -1, width, _CODES[width], codes=codes, small=E4M3, scale=E8M0), joined, high)
+
+
+FP8 = _fp8("F8_E4M3.apart", F8_E4M3, high=128)
+FP8_32 = _fp8("F8_E4M3_32.apart", F8_E4M3_32, high=32)
+FP8_ROWS = _fp8("F8_E4M3_32.rows.apart", F8_E4M3_32, high=1)
 
 FP4 = Apart(
     "MXFP4.apart",
@@ -66,7 +68,7 @@ FP4 = Apart(
     high=1,
 )  # fmt: skip
 
-APART = {layout.name: layout for layout in (FP8, FP4)}
+APART = {layout.name: layout for layout in (FP8, FP8_32, FP8_ROWS, FP4)}
 
 
 class ApartRows:
@@ -164,7 +166,7 @@ class ApartRows:
 
 def _join(layout: Apart, codes: np.ndarray, out: np.ndarray) -> None:
     """Store published codes (rows, blocks, bytes) in ``out``, in the order of the joined format's blocks."""
-    if layout is FP8:
+    if layout is not FP4:
         out[:] = codes
         return
     low, high = codes[:, :, :8], codes[:, :, 8:]

@@ -343,6 +343,7 @@ class Format:
                  to the weights), or "" (we cannot)
     loss         relative rms error of storing normally distributed weights, rounded up from measurements
                  (tests/kernels/test_quantize.py)
+    lookup       whether rows are only looked up, on the host: no backend multiplies by them
     """
 
     name: str
@@ -360,6 +361,7 @@ class Format:
     activation: str = "float"
     quantizer: str = ""
     loss: float = 1.0
+    lookup: bool = False
 
     @property
     def weighed(self) -> bool:
@@ -374,7 +376,7 @@ class Format:
     @property
     def multiplies(self) -> bool:
         """Return whether a matrix of this format can be multiplied: true for blocks and floating-point numbers."""
-        return self.codes is not None or self.name in _EXPONENT
+        return (self.codes is not None and not self.lookup) or self.name in _EXPONENT
 
     @cached_property
     def scale_fields(self) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ import pytest
 
 from ds4ref.kernels.cpu import CPU
 from ds4ref.kernels.formats import APART, ApartRows, Matrix
-from ds4ref.kernels.formats.apart import FP4, FP8, Apart
+from ds4ref.kernels.formats.apart import FP4, FP8, FP8_32, FP8_ROWS, Apart
 from ds4ref.kernels.formats.f8_e4m3 import E4M3, E8M0
 from tests.kernels import cpu, reference
 
@@ -34,7 +34,7 @@ def drawn(layout: Apart, rows: int, cols: int, experts: int = 0, seed: int = 1) 
     codes, scales = [], []
     for number in range(experts or 1):
         some = rng.integers(0, 256, (rows, cols // layout.codes.block_elems * layout.codes.block_bytes), dtype=np.uint8)
-        if layout is FP8:
+        if layout is not FP4:
             some[some % 128 == 127] = 5
         codes.append(scattered(some, 7 * number % 64 + 1))
         high = -(-rows // layout.high)
@@ -46,9 +46,10 @@ def drawn(layout: Apart, rows: int, cols: int, experts: int = 0, seed: int = 1) 
 def weights(data: ApartRows) -> np.ndarray:
     """The values of one matrix, one by one, by the formats' own tables."""
     codes, scales = data.codes[0], data.scales[0]
-    if data.layout is FP8:
+    if data.layout is not FP4:
+        high, wide = {FP8: (128, 128), FP8_32: (32, 32), FP8_ROWS: (1, 32)}[data.layout]
         return np.array([
-            [E4M3.table[code] * E8M0.table[scales[r // 128, c // 128]] for c, code in enumerate(row)]
+            [E4M3.table[code] * E8M0.table[scales[r // high, c // wide]] for c, code in enumerate(row)]
             for r, row in enumerate(codes)
         ], np.float64)  # fmt: skip
     nibbles = np.stack([codes & 15, codes >> 4], axis=2).reshape(len(codes), -1)
@@ -121,7 +122,7 @@ def test_what_does_not_fit_is_refused() -> None:
 @pytest.mark.parametrize("layout", LAYOUTS, ids=NAMES)
 def test_ops_are_those_of_joined_rows(ops: Any, layout: Apart) -> None:
     """To the bit, by row kernels and by tiles, in parts of a tile, whatever the inputs are rounded to."""
-    for rows, cols in ((37, 512), (259, 256), *(((7, 96), (7, 160)) if layout is FP4 else ())):
+    for rows, cols in ((37, 512), (259, 256), *((() if layout is FP8 else ((7, 96), (7, 160))))):
         apart, joined = pair(layout, rows, cols)
         for tokens in (1, 3, 8, 17):
             x = normal(tokens, tokens, cols)
@@ -164,8 +165,8 @@ def test_a_nan_scale_is_nan_and_no_other_row_s(ops: Any, layout: Apart, tokens: 
     out = ops.linear(normal(1, tokens, 256), Matrix(layout.joined.name, data, 300, 256))
     rows = np.arange(300) // layout.high == 1
     assert np.isnan(out[:, rows]).all() and np.isfinite(out[:, ~rows]).all()
-    if layout is FP8:
+    if layout is not FP4:
         data.scales[0][:] = 120
         data.codes[0][3, 200] = 0xFF
-        out = ops.linear(normal(1, tokens, 256), Matrix("F8_E4M3", data, 300, 256))
+        out = ops.linear(normal(1, tokens, 256), Matrix(layout.joined.name, data, 300, 256))
         assert np.isnan(out[:, 3]).all() and np.isfinite(np.delete(out, 3, axis=1)).all()

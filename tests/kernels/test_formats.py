@@ -1,6 +1,6 @@
 """Dequantizers against gguf-py, bit for bit, on random bytes and on hostile scales; sizes against its whole table.
 
-F8_E4M3, which gguf-py does not have, is decoded here number by number from the definition of its parts.
+The kinds of F8_E4M3, which gguf-py does not have, are decoded here number by number from the definition of its parts.
 """
 
 from __future__ import annotations
@@ -26,8 +26,12 @@ SCALED = [name for name in BLOCKED if FORMATS[name].scale_fields]
 def oracle(raw: np.ndarray, name: str) -> np.ndarray:
     if name in ("I32", "I64"):
         return raw.view(np.int32 if name == "I32" else np.int64).astype(np.float32)
-    if name == "F8_E4M3":
-        values = [[e8m0(row[0]) * e4m3(code) for code in row[1:]] for row in raw.reshape(-1, 129).tolist()]
+    if name.startswith("F8_E4M3"):
+        rows = raw.reshape(-1, FORMATS[name].block_bytes).tolist()
+        if name == "F8_E4M3_ROW264":
+            values = [[e8m0(row[256 + i // 32]) * e4m3(row[i]) for i in range(256)] for row in rows]
+        else:
+            values = [[e8m0(row[0]) * e4m3(code) for code in row[1:]] for row in rows]
         with np.errstate(over="ignore"):
             return np.array(values).astype(np.float32)
     with np.errstate(all="ignore"):
@@ -142,7 +146,7 @@ def test_non_finite_scales_are_found(name, scale):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", ["F8_E4M3", "MXFP4"])
+@pytest.mark.parametrize("name", ["F8_E4M3", "F8_E4M3_32", "MXFP4"])
 def test_every_code_under_every_scale_that_is_a_byte(name):
     fmt = FORMATS[name]
     raw = np.zeros((256, 256, fmt.block_bytes), np.uint8)

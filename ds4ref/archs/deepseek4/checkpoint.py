@@ -1,5 +1,5 @@
-"""Identifies which published checkpoint of DeepSeek V4 a file or folder contains: from its contents, or from its name
-as the last resort.
+"""Identifies which published checkpoint of DeepSeek V4 or V4.1 a file or folder contains: from its contents, or from
+its name as the last resort.
 
     checkpoint_of(source)                         identify an open model
     release_of(source)                            only its name, for reports
@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...weights.published import PublishedSource
-from ...weights.source import architecture
-from .shape import ARCHITECTURE
+from ...weights.source import DEEPSEEKS, architecture
 
 if TYPE_CHECKING:
     from ...weights.source import TensorSource
@@ -32,7 +31,7 @@ PUBLISHED = {
     "0731": "0731",
     "0813": "0813",
     "vision-exp": "Vision-Exp (August 2026)",
-    "v4.1": "V4.1 (September 2026)",
+    "v4.1": "(September 2026)",
 }
 _TEXTS = {"Beyond maximum": JULY, "Absolute maximum": MAY}
 """Phrase of the reasoning-effort prompts -> the prompt template that contains it; the first one found decides."""
@@ -41,7 +40,7 @@ _DATES = {"0731": "0731", "0813": "0813", "vision-exp": "vision-exp", "v4.1": "v
 """Part of a lower-case file name -> the release that it stands for; the first one found decides."""
 MOST_FILES, MOST_BYTES = 8, 1 << 20
 """Maximum number of files that are read from a folder's ``encoding/``, and of bytes from each."""
-_WIDTHS = {4096: "Flash", 7168: "Pro"}
+_WIDTHS = {4096: "Flash", 5120: "Flash", 7168: "Pro"}
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,7 @@ class Checkpoint:
     @property
     def name(self) -> str:
         """Return the checkpoint's full name in one line, as reports show it."""
-        words = ["DeepSeek V4", self.size, PUBLISHED.get(self.release, "of an unknown release")]
+        words = ["DeepSeek V4.1" if self.release == "v4.1" else "DeepSeek V4", self.size, PUBLISHED.get(self.release, "of an unknown release")]
         return " ".join(filter(None, words)) + ", base" * self.base
 
     def facts(self) -> dict[str, Any]:
@@ -77,7 +76,7 @@ class Checkpoint:
 
 
 def checkpoint_of(source: TensorSource) -> Checkpoint:
-    """Identify an open model of this family."""
+    """Identify an open model of ``DEEPSEEKS``."""
     path = Path(source.path)
     if not isinstance(source, PublishedSource):
         return identify_gguf(source.metadata, source.tensors, path.name)
@@ -91,7 +90,7 @@ def checkpoint_of(source: TensorSource) -> Checkpoint:
 
 def release_of(source: TensorSource) -> dict[str, str]:
     """Return {"checkpoint": name} for reports about a model; {} for another family or an unknown release."""
-    checkpoint = checkpoint_of(source) if architecture(source) == ARCHITECTURE else None
+    checkpoint = checkpoint_of(source) if architecture(source) in DEEPSEEKS else None
     return {"checkpoint": checkpoint.name} if checkpoint is not None and checkpoint.release else {}
 
 

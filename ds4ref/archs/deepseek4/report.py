@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ...errors import ShapeError
@@ -39,8 +39,8 @@ def facts(source: TensorSource, shape: ModelShape, used: list[tuple[Slot, Tensor
         "published": nearest(shape).name,
         "differs": _differs(source),
         "constants": {key: {"value": got, "published": want} for key, (got, want) in constants},
-        "experts": _expert_formats(source, shape),
-        "decode_read": _decode_read(used, shape),
+        "experts": expert_formats(source, shape),
+        "decode_read": decode_read(used, shape, PARTS),
         "indexer_from_tokens": CSA * (shape.index_topk + 1) if CSA in shape.ratios else None,
     }
 
@@ -81,7 +81,7 @@ def shape_rows(s: ModelShape) -> list[tuple[str, str]]:
     ]  # fmt: skip
 
 
-def _expert_formats(source: TensorSource, shape: ModelShape) -> list[str]:
+def expert_formats(source: TensorSource, shape: Any) -> list[str]:
     """Return lines such as "layers 0 to 36: gate and up IQ2_XXS, down Q2_K", one for each run of layers whose experts
     have the same storage formats."""
     runs: list[tuple[str, int, int]] = []
@@ -93,8 +93,9 @@ def _expert_formats(source: TensorSource, shape: ModelShape) -> list[str]:
     return [f"layers {first} to {last}: {text}" for text, first, last in runs]
 
 
-def _decode_read(used: list[tuple[Slot, TensorInfo]], shape: ModelShape) -> dict[str, int]:
-    read = dict.fromkeys(PARTS, 0)
+def decode_read(used: list[tuple[Slot, TensorInfo]], shape: Any, parts: Iterable[str]) -> dict[str, int]:
+    """Return the bytes of weights that decoding one token reads, by component, those of ``parts``."""
+    read = dict.fromkeys(parts, 0)
     for slot, info in used:
         read[slot.part] += slot.bytes_per_token(info.nbytes, shape)
     return {part: nbytes for part, nbytes in read.items() if nbytes}

@@ -216,15 +216,18 @@ def expected_tensors(shape: ModelShape, recipe: Recipe | str = "q2") -> list[Ten
 
     The selection bias ``exp_probs_b`` is included in layers without hash routing, where it has an effect.
     """
-    if isinstance(recipe, str):
-        recipe = RECIPES[recipe]
-    specs = []
-    for slot in slots(shape):
-        if slot.attr == "exp_probs_b" and slot.layer is not None and slot.layer < shape.n_hash_layers:
-            continue
+    unused = {f"blk.{layer}.exp_probs_b.bias" for layer in range(shape.n_hash_layers)}
+    return specs([slot for slot in slots(shape) if slot.name not in unused], shape.n_layers, recipe)
+
+
+def specs(wanted: list[Slot], n_layers: int, recipe: Recipe | str) -> list[TensorSpec]:
+    """Return name, format and dimensions of the tensors of the slots ``wanted`` in a file of this recipe."""
+    recipe = RECIPES[recipe] if isinstance(recipe, str) else recipe
+    result = []
+    for slot in wanted:
         fmt = slot.fmts[0]
         if slot.part == "experts" and slot.layer is not None:
-            gate_up, down = recipe.formats(slot.layer, shape.n_layers)
+            gate_up, down = recipe.formats(slot.layer, n_layers)
             fmt = down if slot.attr == "ffn_down_exps" else gate_up
-        specs.append(TensorSpec(slot.name, fmt, slot.dims))
-    return specs
+        result.append(TensorSpec(slot.name, fmt, slot.dims))
+    return result

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache, partial
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from ds4ref.kernels.formats import FORMATS
 
 from ...text.published import TOKENIZER, vocabulary
 from ...weights.accounting import Inert, inert
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from ...weights.config import Config
     from ...weights.published import MetadataEntry
     from ...weights.safetensors import Checkpoint
+    from ..binding import Slot
 
 MODEL_NAMES = {ours: theirs for ours, theirs in V4_MODEL_NAMES.items() if "_hc_" not in ours}
 NAMES = {
@@ -47,6 +51,22 @@ NAMES = {
 
 BLOCK = [32, 32]
 """Rows and columns of a weight that share an FP8 scale."""
+_FP8 = ("attn_q_a", "attn_q_b", "attn_kv", "attn_output_a", "attn_output_b", "indexer_attn_q_b", "engram_kv",
+        "ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp")  # fmt: skip
+_FLOAT32 = ("attn_sinks", "exp_probs_b")
+
+
+def stored_as(slot: Slot) -> tuple[str, int]:
+    """Return the storage format in which DeepSeek's folder has the tensor of a slot, and its bytes with scales."""
+    elements = prod(slot.dims)
+    if slot.attr in _FP8:
+        high, wide = BLOCK
+        return "F8_E4M3_32", elements + -(-slot.dims[1] // high) * -(-slot.dims[0] // wide)
+    fmt = {"experts": "MXFP4", "lookup": "F8_E4M3_32", "hc": "F32"}.get(slot.part, "BF16")
+    kind = FORMATS["F32" if slot.attr in _FLOAT32 else fmt]
+    return kind.name, elements // kind.block_elems * kind.block_bytes
+
+
 
 TEXT = "text_config"
 
@@ -170,4 +190,4 @@ def parts(config: Config, checkpoint: Checkpoint) -> list[TensorParts]:
     tensor_parts = [TensorParts(ours, (theirs,)) for ours, theirs in MODEL_NAMES.items() if theirs in tensors]
     for layer in range(config.integer("num_hidden_layers", low=1, high=MAX_LAYERS)):
         tensor_parts += block(config, checkpoint, f"blk.{layer}.", f"layers.{layer}.", NAMES)
-    return tensor_parts
+    return [part._replace(lookup=part.name.endswith("engram_embd.weight")) for part in tensor_parts]

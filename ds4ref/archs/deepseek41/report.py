@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from ..binding import Slot
+from ..deepseek4.checkpoint import checkpoint_of
+from ..deepseek4.report import about as about
+from ..deepseek4.report import decode_read, expert_formats
 from ..report import Accounts, accounts_of
 from .shape import CONSTANTS, FLASH, ModelShape, metadata_account, unlike_published
 from .tensors import PARTS as PARTS
@@ -15,6 +16,7 @@ from .weights import check_tensors as check_tensors
 
 if TYPE_CHECKING:
     from ...weights.source import TensorInfo, TensorSource
+    from ..binding import Slot
 
 
 def accounts(source: TensorSource) -> Accounts:
@@ -26,28 +28,17 @@ def accounts(source: TensorSource) -> Accounts:
 def facts(source: TensorSource, shape: ModelShape, used: list[tuple[Slot, TensorInfo]]) -> dict[str, Any]:
     """Return the entries of the report that only this family has; ``used``: the tensors that the model uses, with their
     slots."""
-    read = dict.fromkeys(PARTS, 0)
-    for slot, info in used:
-        read[slot.part] += slot.bytes_per_token(info.nbytes, shape)
+    differing, constants = unlike_published(shape), unlike_published(shape, CONSTANTS).items()
     ratios = [shape.ratios[layer] for layer in shape.index_sources]
     return {
+        "checkpoint": checkpoint_of(source).facts(),
         "published": FLASH.name,
-        "differs": list(unlike_published(shape)),
-        "constants": {
-            key: {"value": got, "published": want} for key, (got, want) in unlike_published(shape, CONSTANTS).items()
-        },
-        "decode_read": {part: nbytes for part, nbytes in read.items() if nbytes},
+        "differs": f"{len(differing)} keys differ from {FLASH.name}" if differing else None,
+        "constants": {key: {"value": got, "published": want} for key, (got, want) in constants},
+        "experts": expert_formats(source, shape),
+        "decode_read": decode_read(used, shape, PARTS),
         "indexer_from_tokens": min(ratios) * (shape.index_topk + 1) if ratios else None,
     }
-
-
-def about(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield label and text of the report's lines after the model's name; ``facts``: the whole report as a dict."""
-    model, constants = facts["published"], facts["constants"]
-    says = [f"{key} {entry['value']}, where {model} has {entry['published']}" for key, entry in constants.items()]
-    yield "", f"{len(facts['differs'])} keys differ from {model}" if facts["differs"] else f"exactly {model}"
-    for number, text in enumerate(says or [f"same as {model}"]):
-        yield "" if number else "constants", text
 
 
 def shape_rows(s: ModelShape) -> list[tuple[str, str]]:
@@ -55,6 +46,7 @@ def shape_rows(s: ModelShape) -> list[tuple[str, str]]:
     kinds = Counter(s.ratios)
     schedule = ", ".join(f"{kinds[ratio]} of ratio {ratio}" for ratio in sorted(kinds))
     sources, selecting = (", ".join(map(str, layers)) for layers in (s.kv_sources, s.index_sources))
+    token = (s.published_kv_bytes(2 * s.window + 2) - s.published_kv_bytes(2 * s.window)) / 2
     candidates, engram = "no candidate blocks", "none"
     if s.candidate_source is not None:
         candidates = f"candidates from layer {s.candidate_source}: {s.candidate_blocks} blocks of {s.candidate_size}"
@@ -70,6 +62,7 @@ def shape_rows(s: ModelShape) -> list[tuple[str, str]]:
         ("rows", f"compressed in layers {sources}, read by all after them"),
         ("indexer", f"{s.index_heads} x {s.index_dim}, best {s.index_topk} rows, in layers {selecting}; {candidates}"),
         ("engram", engram),
+        ("cache", f"{token:,.0f} bytes a token in DeepSeek's formats (E4M3, E2M1), beside windows"),
         ("experts", f"{s.n_used} of {s.n_experts} x {s.expert_ff}, {s.n_shared} shared"),
         ("routing", f"scale {s.route_scale:g}, temperature {s.gate_temp:g}, SwiGLU limit {max(s.swiglu_limit):g}"),
         ("rope", f"theta {s.rope_theta:g}; compressed {s.compress_theta:g}, YaRN x{s.yarn_factor:g} "

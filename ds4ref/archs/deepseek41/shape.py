@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...weights.accounting import Account, inert
+from ...weights.cursor import quote
 from ...weights.inert import METADATA
 from ..keys import TOKENS_KEY, Keys, check, decimal, out_of_bounds
 
@@ -82,6 +83,10 @@ _NORM_KEY = "expert_weights_norm"
 TABLE_KEYS = ("engram.token_map", "engram.primes", "engram.multipliers")
 """Arrays that Engram's hash needs (``hashing.Hashing``): read when the weights are bound."""
 
+_ENCODING_KEY, ENCODING = "engram.encoding", "e4m3_e8m0_32_row264"
+"""How ds4's files store rows of Engram tables, and the only way that is read: ``tensors.ROW264``."""
+ROW_WEIGHTS = 256
+
 KEYS = {field: PREFIX + key for field, key, *_ in (*_INTS, *_FLOATS, *_LISTS)} | {
     "candidate_source": PREFIX + _CANDIDATES_KEY, "swiglu_limit": PREFIX + _LIMITS_KEY,
     "yarn_orig_ctx": PREFIX + _ORIG_CTX_KEY, "norm_weights": PREFIX + _NORM_KEY,
@@ -95,6 +100,7 @@ INERT_KEYS = (
     inert("the only way there is in this family", PREFIX + "expert_gating_func", 4),
     inert("the drafter is a model of its own", PREFIX + "nextn_predict_layers " + PREFIX + "dspark.*"),
     inert("images are not read", PREFIX + "vision.*"),
+    inert("how the file was made", f"{PREFIX}quantization* {PREFIX}calibration*"),
 )
 """Metadata keys that have no effect in this family."""
 
@@ -332,6 +338,13 @@ class ModelShape:
         compressed = sum(tokens // self.ratios[layer] * self.row_values(layer) for layer in self.kv_sources)
         return (raw + compressed) * itemsize + self.state_bytes()
 
+    def published_kv_bytes(self, tokens: int) -> float:
+        """Return the cache bytes after ``tokens`` tokens in the formats that DeepSeek's engines store: E4M3 in blocks
+        of 32, E2M1 in blocks of 16 (rows) and of 32 (index keys), a byte for each block's scale."""
+        raw = self.n_layers * min(tokens, self.window) * self.head_dim * (1 + 1 / 32)
+        row = self.head_dim * (1 / 2 + 1 / 16) + self.index_dim * (1 / 2 + 1 / 32)
+        return raw + sum(tokens // self.ratios[layer] * row for layer in self.kv_sources)
+
     def _rows_read(self, tokens: int) -> tuple[int, int]:
         """Return how many attention rows one token reads after ``tokens`` tokens, and how many index keys."""
         rows, keys = self.n_layers * min(tokens, self.window), 0
@@ -420,7 +433,8 @@ class _Keys(Keys):
             optional = field in defaults and not self.has(key)
             values[field] = defaults[field] if optional else self.typed(key, ("u32",), 0)
         for field, key, _, _ in _FLOATS:
-            values[field] = self.number(key, _FLOAT_TYPES)
+            optional = field == "gate_temp" and not self.has(key)  # ds4's files do not have it
+            values[field] = 1.0 if optional else self.number(key, _FLOAT_TYPES)
         layers = min(values["n_layers"], _INTS[0][3])
         for field, key in _LISTS:
             most = layers if field == "ratios" else _INTS[0][3]
@@ -440,10 +454,30 @@ class _Keys(Keys):
         for key in TABLE_KEYS if values["engram_layers"] else ():
             self.accepts(key, _ARRAYS)
             self.metadata.read.add(PREFIX + key)
+        if values["engram_layers"] and not self.faults:
+            values |= self._of_tables(values)
         listed = self.listed()
         if listed is not None and not 1 <= listed <= values["vocab"]:
             self.faults[TOKENS_KEY] = f"{TOKENS_KEY} has {listed} tokens, {KEYS['vocab']} is {values['vocab']}"
         return ModelShape(**values, name=self.text("general.name")[:200])
+
+    def _of_tables(self, values: dict[str, Any]) -> dict[str, int]:
+        """Return what ds4's files do not state about Engram, but arrays and encoding imply; note a fault if the
+        encoding is another one."""
+        implied: dict[str, int] = {}
+        layers = len(values["engram_layers"])
+        if not self.has("engram.max_ngram_size"):
+            implied["engram_grams"] = self.metadata.count(f"{PREFIX}engram.multipliers") // layers
+        if not self.has("engram.head_count"):
+            lengths = max(1, implied.get("engram_grams", values["engram_grams"]) - 1)
+            implied["engram_heads"] = self.metadata.count(f"{PREFIX}engram.primes") // layers // lengths
+        if self.has(_ENCODING_KEY):
+            encoding = self.typed(_ENCODING_KEY, ("string",), ENCODING)
+            if encoding != ENCODING:
+                self.fault(_ENCODING_KEY, f"is {quote(encoding, 40)}: only {ENCODING} is read")
+            if not self.has("engram.head_length"):
+                implied["engram_dim"] = ROW_WEIGHTS
+        return implied
 
     def _array(self, key: str, most: int, kinds: tuple[str, ...]) -> list[Any]:
         """Return the first ``most`` items of an array; its length is untrusted."""

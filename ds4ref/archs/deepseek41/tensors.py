@@ -9,16 +9,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ds4ref.kernels.formats import FORMATS
+
+from ...weights.container import TensorSpec
 from ..binding import Slot
-from ..deepseek4.tensors import EXPERTS, F16, F32, MIX, Q8_0
+from ..deepseek4.tensors import EXPERTS, F16, F32, MIX, Q8_0, Recipe, specs
 from ..deepseek4.tensors import PARTS as V4_PARTS
 from ..deepseek4.tensors import READERS as V4_READERS
 
 if TYPE_CHECKING:
     from .shape import ModelShape
 
-TABLE = ("F32", "F16", "BF16")
+ROW264 = FORMATS["F8_E4M3_ROW264"]
+"""What a row of an Engram table is in ds4's files, where the table is a matrix of I8 (``weights.check_tensors``)."""
+TABLE = (ROW264.name, "F8_E4M3_32", "F32", "F16", "BF16")
 """Storage formats of Engram's tables: those whose rows can be decoded one at a time."""
+ROUTER = ("F32", *(name for name in F16 if name != "F32"))
 
 PARTS = {part: text for part, text in V4_PARTS.items() if part != "hash"} | {
     "compressor": "compressors and index keys",
@@ -44,6 +50,22 @@ def slots(shape: ModelShape) -> list[Slot]:
         Slot("output.weight", "output", (shape.dim, shape.vocab), Q8_0, "lm_head"),
     ]
     return [*model, *(slot for layer in range(shape.n_layers) for slot in _layer_slots(shape, layer))]
+
+
+def table_names(shape: ModelShape) -> list[str]:
+    """Return the names of Engram's tables."""
+    return [f"blk.{layer}.engram_embd.weight" for layer in shape.engram_layers]
+
+
+def expected_tensors(shape: ModelShape, recipe: Recipe | str = "q2") -> list[TensorSpec]:
+    """Return name, format and dimensions of all tensors of ds4's file of this shape and recipe, tables at the end."""
+    tables = table_names(shape)
+    wide = {} if shape.engram_dim % ROW264.block_elems else {"fmt": "I8", "dims": (ROW264.row_bytes(shape.engram_dim),)}
+    stored = {
+        spec.name: TensorSpec(spec.name, "I8", (*wide["dims"], spec.dims[1])) if wide and spec.name in tables else spec
+        for spec in specs(slots(shape), shape.n_layers, recipe)
+    }
+    return [*(spec for spec in stored.values() if spec.name not in tables), *(stored[name] for name in tables)]
 
 
 def _layer_slots(s: ModelShape, layer: int) -> Iterator[Slot]:
@@ -81,7 +103,7 @@ def _layer_slots(s: ModelShape, layer: int) -> Iterator[Slot]:
     if layer in s.index_sources:
         yield slot("indexer.attn_q_b.weight", (s.q_rank, s.index_heads * s.index_dim), F16, "indexer")
         yield slot("indexer.proj.weight", (s.dim, s.index_heads), F16, "indexer")
-    yield slot("ffn_gate_inp.weight", (s.dim, s.n_experts), F16, "router")
+    yield slot("ffn_gate_inp.weight", (s.dim, s.n_experts), ROUTER, "router")
     yield slot("exp_probs_b.bias", (s.n_experts,), F32, "router")
     ff, shared = s.expert_ff, s.expert_ff * s.n_shared
     yield slot("ffn_gate_exps.weight", (s.dim, ff, s.n_experts), EXPERTS, "experts")

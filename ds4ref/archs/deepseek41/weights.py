@@ -6,6 +6,7 @@ Engram's tables stay in the mapped file, on any backend: a token reads a few row
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -13,12 +14,13 @@ import numpy as np
 from ds4ref.kernels.formats import Matrix
 
 from ...weights.accounting import Account, inert, settle_tensors
+from ...weights.published import PublishedSource
 from ..binding import Slot, fields_of, read_slots
 from ..deepseek4.weights import MixingWeights, fill_checked
 from ..keys import check
 from .hashing import Hashing
 from .shape import ARCHITECTURE
-from .tensors import READERS, slots
+from .tensors import READERS, ROW264, slots, table_names
 
 if TYPE_CHECKING:
     from ...weights.source import TensorInfo, TensorSource
@@ -101,10 +103,24 @@ class Weights:
 def check_tensors(source: TensorSource, shape: ModelShape) -> list[tuple[Slot, TensorInfo]]:
     """Return every slot with its tensor; raise ShapeError naming the first tensors that are missing, wrong or
     unknown."""
-    filled, problems = fill_checked(source, slots(shape))
+    filled, problems = fill_checked(_decoded(source, shape), slots(shape))
     problems += account(source, shape).problems()
     check(source, problems)
     return filled
+
+
+def _decoded(source: TensorSource, shape: ModelShape) -> Any:
+    """Return the path and tensors of ``source``: ds4's Engram tables, matrices of I8, as what their bytes mean; those
+    of a published folder with their bytes in its files."""
+    tensors = dict(source.tensors)
+    if isinstance(source, PublishedSource):
+        tensors = {name: info._replace(nbytes=source.stored_bytes(name)) for name, info in tensors.items()}
+    for name in table_names(shape):
+        info = tensors.get(name)
+        if info is not None and info.fmt.name == "I8" and shape.engram_dim % ROW264.block_elems == 0:
+            if info.dims[0] == ROW264.row_bytes(shape.engram_dim):
+                tensors[name] = info._replace(fmt=ROW264, dims=(shape.engram_dim, *info.dims[1:]))
+    return SimpleNamespace(path=source.path, tensors=tensors)
 
 
 def account(source: TensorSource, shape: ModelShape) -> Account:

@@ -43,8 +43,13 @@ def model_parser() -> Parser:
     options.add_argument("--gbs", metavar="X", type=number(1e-3, 1e9), help="read bandwidth, GB/s")
     options.add_argument("--int8", metavar="X", type=number(1e-3, 1e12), help="int8 peak, GOP/s (not limiting)")
     options.add_argument("--f32", metavar="X", type=number(1e-3, 1e12), help="float32 peak, GFLOP/s (not limiting)")
-    add(options, "--recipe", type=choice("q2", "q4", "mixed", "published"), default="q2",
-        help="a published model with these experts: q2, q4, mixed; of flash41 also published, DeepSeek's formats (q2)")
+    add(
+        options,
+        "--recipe",
+        type=choice("q2", "q4", "mixed", "published"),
+        default="q2",
+        help="a published model with these experts: q2, q4, mixed; of flash41 also published, DeepSeek's formats (q2)",
+    )
     add(options, "--shape", type=choice("flash", "pro", V41), help=f"which published model: flash, pro, {V41} (flash)")
     add(options, "--model", help="a model file instead")
     options.add_argument("--float", action="store_true", help="float32 activations (numerics exact and qat)")

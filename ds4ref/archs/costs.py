@@ -57,9 +57,7 @@ class Costs:
     @classmethod
     def of_tensors(cls, filled: list[tuple[Slot, TensorInfo]], shape: Any, act_quant: bool) -> Self:
         """Return the costs of a model file, given its tensors with their slots."""
-        tensors = [
-            Stored(slot, info.nbytes, info.fmt.name, prod(info.dims)) for slot, info in filled
-        ]
+        tensors = [Stored(slot, info.nbytes, info.fmt.name, prod(info.dims)) for slot, info in filled]
         return cls(shape, tensors, act_quant)
 
     def weight_bytes(self, depth: int | None = None) -> int:

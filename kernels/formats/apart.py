@@ -50,7 +50,9 @@ class Apart:
 def _fp8(name: str, joined: Format, high: int) -> Apart:
     width = joined.block_elems
     codes = Numbers(Plane(8, width, ((0, 0),)))
-    return Apart(name, block_format("codes", -1, width, _CODES[width], codes=codes, small=E4M3, scale=E8M0), joined, high)
+    return Apart(
+        name, block_format("codes", -1, width, _CODES[width], codes=codes, small=E4M3, scale=E8M0), joined, high
+    )
 
 
 FP8 = _fp8("F8_E4M3.apart", F8_E4M3, high=128)

@@ -122,7 +122,7 @@ def test_what_does_not_fit_is_refused() -> None:
 @pytest.mark.parametrize("layout", LAYOUTS, ids=NAMES)
 def test_ops_are_those_of_joined_rows(ops: Any, layout: Apart) -> None:
     """To the bit, by row kernels and by tiles, in parts of a tile, whatever the inputs are rounded to."""
-    for rows, cols in ((37, 512), (259, 256), *((() if layout is FP8 else ((7, 96), (7, 160))))):
+    for rows, cols in ((37, 512), (259, 256), *(() if layout is FP8 else ((7, 96), (7, 160)))):
         apart, joined = pair(layout, rows, cols)
         for tokens in (1, 3, 8, 17):
             x = normal(tokens, tokens, cols)

@@ -67,7 +67,11 @@ class Checkpoint:
     @property
     def name(self) -> str:
         """Return the checkpoint's full name in one line, as reports show it."""
-        words = ["DeepSeek V4.1" if self.release == "v4.1" else "DeepSeek V4", self.size, PUBLISHED.get(self.release, "of an unknown release")]
+        words = [
+            "DeepSeek V4.1" if self.release == "v4.1" else "DeepSeek V4",
+            self.size,
+            PUBLISHED.get(self.release, "of an unknown release"),
+        ]
         return " ".join(filter(None, words)) + ", base" * self.base
 
     def facts(self) -> dict[str, Any]:

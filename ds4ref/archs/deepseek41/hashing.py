@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ds4ref.kernels.formats import ApartRows, Matrix
 from ds4ref.kernels.system import no_read_ahead, will_need
 
 from ...errors import ModelFileError
 from .shape import PREFIX
 
 if TYPE_CHECKING:
-    from ds4ref.kernels.formats import Matrix
-
     from ...weights.source import TensorSource
     from .shape import ModelShape
 
@@ -138,17 +137,22 @@ class Lookup:
 
     def __init__(self, hashing: Hashing, which: int, table: Matrix):
         self.hashing, self.which, self.table = hashing, which, table
-        self._address = 0
-        if isinstance(table.data, np.ndarray) and table.nbytes > LARGE:
-            self._address = table.data.ctypes.data
-            no_read_ahead(self._address, table.nbytes)
+        data = table.data
+        arrays = (*data.codes, *data.scales) if isinstance(data, ApartRows) else (data,)
+        self._asked = [array for array in arrays if table.nbytes > LARGE]
+        for array in self._asked:
+            no_read_ahead(array.ctypes.data, array.nbytes)
 
     def __call__(self, c: Any) -> tuple[np.ndarray]:
         """Return the rows of a chunk's tokens, joined, float32 (T, columns * width), as an input of the chunk
         (``archs.inputs``)."""
         parts = [self.hashing.rows(self.which, part.tokens, part.before) for part, _ in c.sequences()]
-        rows, size = np.concatenate(parts).reshape(-1), self.table.row_bytes
-        if self._address:
-            for row in rows.tolist():
-                will_need(self._address + size * row, size)
-        return (self.table.rows_at(rows).reshape(len(c.ids), -1),)
+        return (self.rows(np.concatenate(parts).reshape(-1)).reshape(len(c.ids), -1),)
+
+    def rows(self, numbers: np.ndarray) -> np.ndarray:
+        """Return rows of the table, float32 (n, width); no others are read."""
+        for array in self._asked:
+            for row in numbers.tolist():
+                will_need(array.ctypes.data + array.shape[1] * row, array.shape[1])
+        some = self.table.data.take(numbers, axis=0)
+        return Matrix(self.table.fmt, some, len(numbers), self.table.cols).dequantize()

@@ -67,7 +67,6 @@ def stored_as(slot: Slot) -> tuple[str, int]:
     return kind.name, elements // kind.block_elems * kind.block_bytes
 
 
-
 TEXT = "text_config"
 
 

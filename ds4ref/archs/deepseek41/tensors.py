@@ -59,13 +59,15 @@ def table_names(shape: ModelShape) -> list[str]:
 
 def expected_tensors(shape: ModelShape, recipe: Recipe | str = "q2") -> list[TensorSpec]:
     """Return name, format and dimensions of all tensors of ds4's file of this shape and recipe, tables at the end."""
-    tables = table_names(shape)
-    wide = {} if shape.engram_dim % ROW264.block_elems else {"fmt": "I8", "dims": (ROW264.row_bytes(shape.engram_dim),)}
-    stored = {
-        spec.name: TensorSpec(spec.name, "I8", (*wide["dims"], spec.dims[1])) if wide and spec.name in tables else spec
-        for spec in specs(slots(shape), shape.n_layers, recipe)
-    }
-    return [*(spec for spec in stored.values() if spec.name not in tables), *(stored[name] for name in tables)]
+    tables, own, others = table_names(shape), [], []
+    for spec in specs(slots(shape), shape.n_layers, recipe):
+        if spec.name not in tables:
+            others.append(spec)
+        elif shape.engram_dim % ROW264.block_elems:
+            own.append(spec)
+        else:
+            own.append(TensorSpec(spec.name, "I8", (ROW264.row_bytes(shape.engram_dim), spec.dims[1])))
+    return others + own
 
 
 def _layer_slots(s: ModelShape, layer: int) -> Iterator[Slot]:

@@ -13,6 +13,8 @@ from .errors import BackendError, UsageError, did_you_mean
 if TYPE_CHECKING:
     from ds4ref.kernels.ops import Backend
 
+    from .weights.source import TensorSource
+
 BACKENDS = {
     "cpu": ("ds4ref.kernels.cpu", "CPU"),
     "reference": ("ds4ref.kernels.reference", "Reference"),
@@ -27,6 +29,14 @@ GPU_MEMORY = "DS4_GPU_MEMORY"
 """Environment variable with the maximum GPU memory in GiB."""
 
 
+def kernels_for(source: TensorSource, family: str, experts: bool, act_quant: bool) -> set[str]:
+    """Return the groups of kernels that a model needs, for ``load_backend``: the formats of its matrices, its family
+    (the folder's name), those for experts, those for inputs rounded to integers."""
+    more = {"experts": experts, "integers": act_quant}
+    formats = {info.fmt.name for info in source.tensors.values() if len(info.dims) > 1}
+    return formats | {family} | {name for name, used in more.items() if used}
+
+
 def load_backend(
     name: str,
     threads: int | None = None,
@@ -35,11 +45,11 @@ def load_backend(
     formats: Collection[str] = (),
 ) -> Backend:
     """Return a new backend ``name`` (a key of ``BACKENDS``) with ``threads`` threads (default: the backend's own
-    choice). May take half a minute: kernels are compiled at their first use on a machine.
+    choice). May take a while: kernels are compiled at their first use on a machine.
 
     gpu_memory: GiB of device memory that it may use (None: the value of DS4_GPU_MEMORY, else all of it).
     progress: called with a line while kernels compile (None: lines on stderr).
-    formats: storage formats of the weights that will be used; kernels of others are compiled when they are needed.
+    formats: groups of kernels that will be used (``kernels_for``); others are compiled when they are needed.
     """
     if name not in BACKENDS:
         raise UsageError(f"unknown backend {name!r}: choose from {', '.join(BACKENDS)}{did_you_mean(name, BACKENDS)}")

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from .archs import Model, arch_of, costs_of
 from .archs.experts import cached, dense_bytes
-from .backends import load_backend
+from .backends import kernels_for, load_backend
 from .costs import prefill_chunk
 from .engine_options import EngineOptions, Steering
 from .environment import available_bytes, memory_bytes
@@ -97,7 +97,7 @@ class Engine:
 
         keywords: fields of ``EngineOptions``, which override those of ``options``.
         progress: called with a line of text, once a second, while the kernels of the backend cpu are compiled, which
-        takes about a minute at their first use on a machine (None: the first and last line go to stderr).
+        takes 10 s or more at their first use on a machine (None: the first and last line go to stderr).
         Raise UsageError, ModelFileError, ShapeError, BackendError; ClusterError for a worker that cannot be used;
         DataError for steering directions that do not fit the model.
         """
@@ -126,8 +126,8 @@ class Engine:
                 source.in_place = False  # CUDA kernels need weight rows in a storage format, not the file's own layout
             _check_memory(source, wanted.backend)
             weights = arch.bind(source, shape)
-            formats = {info.fmt.name for info in source.tensors.values()}
-            ops = load_backend(wanted.backend, wanted.threads, wanted.gpu_memory, progress, formats)
+            needs = kernels_for(source, arch.package, shape.n_experts > 0, mode.act_quant)
+            ops = load_backend(wanted.backend, wanted.threads, wanted.gpu_memory, progress, needs)
             larger, size = _larger_than_memory(source), wanted.expert_cache
             if wanted.advise is not None and size is None:
                 size = "off"

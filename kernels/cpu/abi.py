@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import CodeType
 from typing import Any, NamedTuple
 
@@ -75,7 +75,7 @@ WORK, ERROR = "*work", "!error"
 
 
 class Task:
-    """A compiled task as Python sees it: the layout of its argument block and, once loaded, its address.
+    """A compiled task as Python sees it: the layout of its argument block and, once used, its address.
 
     ``fields`` names the slots in order, each with a mark for how the task uses it:
 
@@ -98,6 +98,8 @@ class Task:
     """
 
     registry: dict[str, Task] = {}
+    find: Callable[[str], int]
+    """Function that returns the address of a task, compiling it if necessary; set once the kernels are loaded."""
 
     __slots__ = (
         "name",
@@ -179,6 +181,8 @@ class Step(NamedTuple):
         task = self.task
         extra = ((area, size) if task.works else ()) + ((error,) if task.checks else ())
         task.pack(memory, block, *self.values, *extra)
+        if not task.address:
+            task.address = Task.find(task.name)
         STEP_HEADER.pack_into(memory, place, task.address, base + block, *entry)
 
 

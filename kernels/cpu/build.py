@@ -1,17 +1,21 @@
-"""Compile groups of kernels to object files: ``python -m ds4ref.kernels.cpu.build DIRECTORY PART PARTS GROUP...``.
+"""Compile groups of kernels to object files: ``python -m ds4ref.kernels.cpu.build DIRECTORY PART GROUP...``.
 
-Each process compiles its share of the entry points with Numba and writes, for each group (``library.group_of``),
-``GROUP/<part>.o`` and ``GROUP/<part>.txt``: the hash of the object file, then the names of its entry points. The code
-calls nothing but libc and libm, so a later process loads it without Numba. ``DS4_CROSS_TARGET`` compiles for another
-machine (``simd/tiers.py``).
+Each process compiles a share of the entry points with Numba and writes, for each group (``library.group_of``),
+``GROUP/<part>.o`` and ``GROUP/<part>.txt``: the hash of the object file, then the names of its entry points. A share is
+claimed bit by bit, by creating files in DIRECTORY, so that all processes end at about the same time.
+
+The code calls nothing but libc and libm, so a later process loads it without Numba. ``DS4_CROSS_TARGET`` compiles for
+another machine (``simd/tiers.py``).
 """
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import hashlib
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -85,11 +89,11 @@ def cross_machine() -> Any:
     for this one in this process."""
     import llvmlite.binding as ll
 
-    from .numba_internals import never_run_here, target_cpu, target_features, target_triple
+    from .numba_internals import make_llvm_only, target_cpu, target_features, target_triple
 
     ll.initialize_all_targets()
     ll.initialize_all_asmprinters()
-    never_run_here()
+    make_llvm_only()
     return target_machine(target_triple(), cpu=target_cpu(), features=target_features())
 
 
@@ -109,8 +113,24 @@ def compile_entry(name: str, make: Callable[[], Any]) -> Any:
     return module
 
 
-def build(directory: Path, part: int, parts: int, *groups: str) -> None:
-    """Compile every ``parts``-th entry point of ``groups``, starting at number ``part``, into ``directory``."""
+def claimed(directory: Path, makers: dict[str, Callable[[], Any]]) -> Iterator[str]:
+    """Yield the names of entry points to compile in this process until other processes have claimed the rest.
+
+    Those that call the same functions come together, and the most first.
+    """
+    from .tasks.registry import SHARING
+
+    together: dict[tuple[str, str], list[str]] = {}
+    for name in makers:
+        together.setdefault((group_of(name), SHARING.get(name, name)), []).append(name)
+    for number, names in enumerate(sorted(together.values(), key=len, reverse=True)):
+        with contextlib.suppress(FileExistsError):
+            (directory / f"{number}.claim").touch(exist_ok=False)
+            yield from names
+
+
+def build(directory: Path, part: int, *groups: str) -> None:
+    """Compile entry points of ``groups`` that no other process compiles into ``directory``."""
     import llvmlite.binding as ll
 
     from .numba_internals import cross_target, target_cpu, target_features
@@ -121,23 +141,27 @@ def build(directory: Path, part: int, parts: int, *groups: str) -> None:
         ll.initialize_native_target()
         ll.initialize_native_asmprinter()
         machine = target_machine(ll.get_process_triple(), cpu=target_cpu(), features=target_features())
-    chosen = sorted(entries(*groups).items())[part::parts]
-    for group in groups:
-        names, modules, code = [name for name, _ in chosen if group_of(name) == group], [], b""
-        for name, make in chosen:
-            if name in names:
-                modules.append(compile_entry(name, make))
-                print(name, flush=True)
+    makers = entries(*groups)
+    modules_of: dict[str, dict[str, Any]] = {group: {} for group in groups}
+    for name in claimed(directory, makers):
+        modules_of[group_of(name)][name] = compile_entry(name, makers[name])
+        print(name, flush=True)
+    for group, modules in modules_of.items():
+        code = b""
         if modules:
-            code, undefined = optimized_object(modules, machine)
+            code, undefined = optimized_object([modules[name] for name in sorted(modules)], machine)
             unknown = undefined - ALLOWED_EXTERNALS
             if unknown:
                 raise SystemExit(f"compiled kernels call {', '.join(sorted(unknown))}")
         (directory / group).mkdir(exist_ok=True)
         (directory / group / f"{part}.o").write_bytes(code)
-        lines = [hashlib.sha256(code).hexdigest(), *names]
+        lines = [hashlib.sha256(code).hexdigest(), *sorted(modules)]
         (directory / group / f"{part}.txt").write_text("".join(f"{line}\n" for line in lines))
 
 
 if __name__ == "__main__":
-    build(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:])
+    from .numba_internals import make_llvm_only
+
+    gc.disable()  # collecting garbage took a sixth of the time
+    make_llvm_only()
+    build(Path(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])

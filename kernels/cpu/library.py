@@ -5,8 +5,9 @@ the processor with its features, so code that is out of date is never loaded. Lo
 in separate processes (Numba's compiler holds one lock per process), writes to a temporary folder and renames it into
 place; another process that needs the same kernels meanwhile waits for it.
 
-Kernels are built in groups, each when it is first needed: "engine", what every model needs; one group for each storage
-format; and "quantize", which quantizes weights. ``prepare`` builds several at once, which is faster.
+Kernels are built in groups, each when it is first needed: "engine", what every model needs; those of ``TASKS``; two for
+a storage format, one with its kernels for inputs rounded to integers; and "quantize", which quantizes weights.
+``prepare`` builds several at once, which is faster.
 """
 
 from __future__ import annotations
@@ -39,7 +40,23 @@ SETTINGS = ("DS4_SIMD_TIER", "NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", "NUMBA_ENAB
 
 ENGINE, QUANTIZE = "engine", "quantize"
 """Names of groups; "quantize" is also the folder of those kernels, on which no others depend."""
-GROUPS = (ENGINE, *FORMATS)
+INTEGERS = "integers"
+TASKS = {
+    "deepseek4": "attention hadamard hc_expand hc_head_weights hc_reduce hc_split index_pack index_scores pool"
+    " position_bias round_e2m1 round_e4m3 round_f16 select_rows streams windows",
+    "dense": "attend geglu",
+    "experts": "advise_experts call_python count expert_gemm expert_linear_rows expert_sum_rows gemm_pack_pairs"
+    " group_pairs route sum_slots",
+    INTEGERS: "quantize_a8 quantize_q8k scale_codes",
+    "extras": "read_lines remove_along round_i8",
+}
+"""Groups of tasks (``tasktable``): of two families of models, of experts, of rounded inputs, and the rest."""
+
+_GROUP_OF_TASK = {task: group for group, tasks in TASKS.items() for task in tasks.split()}
+ROUNDED = {name: f"{name}.{fmt.activation}" for name, fmt in FORMATS.items() if fmt.activation in ("a8", "q8k")}
+"""By format, the group of its kernels for inputs rounded to integers."""
+
+GROUPS = (ENGINE, *TASKS, *FORMATS, *ROUNDED.values())
 """All groups but QUANTIZE."""
 
 KEEP_SECONDS = 7 * 86400
@@ -78,18 +95,27 @@ class Report:
 
 
 def group_of(name: str) -> str:
-    """Return the group of the entry point ``name``: "rows.Q8_0.a8" is one of Q8_0's, "rope" one of the engine's."""
-    first, _, rest = name.partition(".")
-    fmt = rest.partition(".")[0]
-    return QUANTIZE if first == QUANTIZE else fmt if fmt in FORMATS else ENGINE
+    """Return the group of the entry point ``name``: "rows.Q8_0.float" is one of Q8_0's, "rope" one of the engine's."""
+    first, fmt, act = [*name.split("."), "", ""][:3]
+    if first == QUANTIZE:
+        return QUANTIZE
+    if fmt in FORMATS:
+        return ROUNDED[fmt] if ROUNDED.get(fmt) == f"{fmt}.{act}" else fmt
+    return _GROUP_OF_TASK.get(name, ENGINE)
+
+
+def groups_for(needs: Collection[str]) -> list[str]:
+    """Return the groups that a model needs: the engine's and those named in ``needs``; with INTEGERS also the kernels
+    of the named formats for rounded inputs."""
+    rounded = {ROUNDED.get(fmt) for fmt in needs} if INTEGERS in needs else set()
+    return [group for group in GROUPS if group == ENGINE or group in needs or group in rounded]
 
 
 def label(groups: Collection[str]) -> str:
     """Return what messages call some groups of kernels."""
     if QUANTIZE in groups:
         return "quantizers"
-    formats = [group for group in groups if group != ENGINE]
-    return "CPU kernels" + (f" of {', '.join(formats)}" if ENGINE not in groups else "")
+    return "CPU kernels" + (f" of {', '.join(groups)}" if ENGINE not in groups else "")
 
 
 def cache_keys(groups: Collection[str]) -> dict[str, str]:
@@ -162,7 +188,7 @@ def build(targets: Mapping[str, Path], progress: Callable[[str], None] | None = 
     try:
         for part in range(parts):
             log = open(work / f"{part}.log", "w+")
-            arguments = [*command, str(part), str(parts), *targets]
+            arguments = [*command, str(part), *targets]
             options: dict[str, Any] = {"env": environment, "stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
             workers.append((subprocess.Popen(arguments, **options), log))
         while any(process.poll() is None for process, _ in workers):

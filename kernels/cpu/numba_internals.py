@@ -18,6 +18,7 @@ from numba.core import config
 from numba.core.codegen import JITCodeLibrary
 from numba.core.cpu import CPUContext
 from numba.core.datamodel import PrimitiveModel, default_manager
+from numba.core.typing import npydecl
 from numba.extending import intrinsic, register_model
 
 from ..system import is_aarch64
@@ -44,9 +45,10 @@ def cross_target() -> tuple[str, str] | None:
     return triple, cpu
 
 
-def never_run_here() -> None:
-    """Let Numba make LLVM code in this process but no machine code: code for a foreign machine may have instructions
-    that this processor lacks, on which LLVM would abort."""
+def make_llvm_only() -> None:
+    """Let Numba make LLVM code in this process but no machine code, and that without optimizing it or wrapping it for
+    Python, which takes half of the time. Code for a foreign machine may also have instructions that this processor
+    lacks, on which LLVM would abort."""
 
     def no_pointer(self: Any, name: str) -> int:
         self._ensure_finalized()  # links in what is called
@@ -57,10 +59,15 @@ def never_run_here() -> None:
         return [].append
 
     patched: Any = JITCodeLibrary
-    patched._finalize_specific = lambda self: None
+    patched._finalize_specific = patched._optimize_final_module = lambda self: None
+    patched._optimize_functions = lambda self, module: None
     patched.get_pointer_to_function = no_pointer
     patched = CPUContext
     patched.get_executable = no_executable
+    patched.create_cpython_wrapper = lambda *_, **__: None
+    for rule in (npydecl.NumpyRulesArrayOperator, npydecl.NumpyRulesInplaceArrayOperator):
+        patched = rule
+        patched.generic = lambda *_: None  # no kernel has arithmetic on whole arrays
 
 
 def target_triple() -> str:

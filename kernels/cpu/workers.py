@@ -25,7 +25,7 @@ import numpy as np
 from ..system import available_cores, prefer_performance_cores
 from . import abi
 from .abi import Entry, Step, Task
-from .library import ENGINE, GROUPS, library, prepare
+from .library import entry_address, groups_for, library, prepare
 
 MAX_STEPS = 16
 MAX_THREADS = 256
@@ -38,6 +38,7 @@ ten times as long on one processor as on another.
 Idle workers stay awake for as long as Python needs to choose a token, because a nap would delay the next token.
 """
 
+Task.find = entry_address
 _PY_OBJECT = object.__basicsize__
 _word = ctypes.c_int64.from_address
 
@@ -130,14 +131,13 @@ class Workers:
         """Load the compiled code, compiling it if this machine has none; without this call the first ``run`` does so.
 
         progress: called with a line of text now and then while it compiles (None: print the lines to stderr)
-        formats: storage formats that will be needed, which are then compiled together with the rest
+        formats: storage formats and other groups of kernels (``library.TASKS``) that will be needed, which are then
+        compiled together with the rest
         """
-        prepare([ENGINE, *(fmt for fmt in GROUPS if fmt in formats)], progress)
+        prepare(groups_for(formats), progress)
         if self._run is not _not_loaded:
             return
         code = library("engine", progress)
-        for task in Task.registry.values():
-            task.address = code.address(task.name)
         self._work = code.function("pool_work", 2)
         self._run = code.function("pool_run", 1)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ds4ref.kernels.cpu import library
+from ds4ref.kernels.cpu.tasktable import Task
 
 ROOT = Path(__file__).resolve().parents[2]
 USE = (
@@ -128,11 +129,21 @@ def test_two_processes_on_a_cold_cache_compile_once(tmp_path: Path):
 
 @pytest.mark.parametrize(
     ("name", "group"),
-    [("rope", "engine"), ("rows.Q8_0.a8", "Q8_0"), ("size.floats", "engine"), ("gemm_multiply.Q4_K.q8k.3", "Q4_K"),
-     ("quantize.Q8_0", "quantize")],
+    [("rope", "engine"), ("attend", "dense"), ("rows.Q8_0.float", "Q8_0"), ("rows.Q8_0.a8", "Q8_0.a8"),
+     ("size.floats", "engine"), ("gemm_multiply.Q4_K.q8k.3", "Q4_K.q8k"), ("quantize.Q8_0", "quantize")],
 )  # fmt: skip
 def test_entry_points_belong_to_one_group(name: str, group: str):
     assert library.group_of(name) == group
+
+
+def test_rounded_inputs_need_more_kernels():
+    assert library.groups_for(["Q8_0", "F16", "dense"]) == ["engine", "dense", "F16", "Q8_0"]
+    assert library.groups_for(["Q8_0", "F16", "integers"]) == ["engine", "integers", "F16", "Q8_0", "Q8_0.a8"]
+
+
+def test_every_task_of_a_group_exists():
+    listed = [task for tasks in library.TASKS.values() for task in tasks.split()]
+    assert len(listed) == len(set(listed)) and set(listed) <= set(Task.registry)
 
 
 def test_groups_hold_every_entry_point_once():
@@ -147,13 +158,13 @@ def test_groups_hold_every_entry_point_once():
 
 @pytest.mark.slow
 def test_a_model_compiles_what_it_needs(tmp_path: Path):
-    """The embedded model's formats with the engine's kernels, in one go."""
-    use = USE.replace("CPU()", "CPU(); cpu.load(None, ['F16', 'F32', 'I32'])")
+    """Its formats with its family's kernels and the engine's, in one go."""
+    use = USE.replace("CPU()", "CPU(); cpu.load(None, ['F16', 'deepseek4'])")
     env = dict(os.environ, DS4_CACHE_DIR=str(tmp_path))
     done = subprocess.run([sys.executable, "-c", use], cwd=ROOT, env=env, capture_output=True, text=True, check=True)
     assert done.stdout.split()[0] == "1.0" and len(done.stderr.splitlines()) == 2
     names = {path.name for path in (tmp_path / "kernels").iterdir()} - {"lock"}
-    assert names == set(library.cache_keys(["engine", "F16", "F32", "I32"]).values())
+    assert names == set(library.cache_keys(["engine", "F16", "deepseek4"]).values())
 
 
 @pytest.mark.slow

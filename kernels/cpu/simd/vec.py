@@ -31,7 +31,7 @@ from ..numba_internals import declare_function, make_intrinsic, register_primiti
 from .tiers import IS_AARCH64, SOFTWARE_PREFETCH, TIER
 
 # No Numba cache: its key misses edits in other files. The package's own object cache covers all sources.
-JIT: dict[str, Any] = {"nogil": True, "error_model": "numpy", "boundscheck": False}
+JIT: dict[str, Any] = {"nogil": True, "error_model": "numpy", "boundscheck": False, "no_cfunc_wrapper": True}
 """Numba options for code whose float semantics matter: no reordering."""
 
 # Tier C may run where fma is a library call; fmuladd fuses only where that is one instruction.

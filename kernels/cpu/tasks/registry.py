@@ -14,6 +14,8 @@ from .lang import FAST, JIT
 Entry = Callable[[], Any]
 ENTRIES: dict[str, Entry] = {}
 """Symbol name -> function that compiles it to a ``numba.cfunc``."""
+SHARING: dict[str, str] = {}
+"""Symbol name -> key, equal for entry points that call the same functions, so that one process compiles them."""
 
 
 def _record_of(task: Task) -> Any:
@@ -36,6 +38,7 @@ def body(task: Task, exact: bool = False) -> Callable[[Any], Any]:
         def entry(address, first, last, thread):
             inner(view(address), first, last, thread)
 
+        SHARING[task.name] = function.__module__
         ENTRIES[task.name] = lambda: cfunc(types.void(*[types.int64] * 4), error_model="numpy")(entry)
         return inner
 
@@ -51,6 +54,7 @@ def export(name: str, arguments: int) -> Callable[[Any], Any]:
         space: dict[str, Any] = {"inner": inner}
         exec(f"def entry({names}):\n    inner({names})\n", space)  # numba needs the real parameter count
         signature = types.void(*[types.int64] * arguments)
+        SHARING[name] = name.partition(".")[2].removesuffix(f".{name[-1]}") or inner.py_func.__module__
         ENTRIES[name] = lambda: cfunc(signature, error_model="numpy")(space["entry"])
         return inner
 

@@ -252,6 +252,16 @@ def test_top_logprobs(logits, k):
         assert type(i) is int and type(logit) is float and type(logprob) is float
 
 
+@given(st.integers(0, 1 << 32), st.integers(1, 30))
+def test_the_best_of_a_large_vocabulary(seed, k):
+    """With equal logits at the border, in any block, and some that are -inf."""
+    rng = np.random.default_rng(seed)
+    logits = rng.integers(-3, rng.integers(-2, 40), 3000 + seed % 300).astype(np.float32)
+    logits[rng.random(len(logits)) < rng.choice([0, 0.5, 0.999])] = -INF
+    finite = np.flatnonzero(logits > -INF)
+    assert [i for i, _, _ in top_logprobs(logits, k)] == list(finite[np.argsort(-logits[finite], kind="stable")][:k])
+
+
 def test_token_outside_the_vocabulary():
     for token in (-1, 6):
         with pytest.raises(TokenError, match=r"outside the vocabulary \(0\.\.5\)"):

@@ -19,6 +19,9 @@ import numpy as np
 
 from ..errors import TokenError, UsageError
 
+BLOCK = 128
+"""Logits of which only the greatest is looked at first when the best are sought."""
+
 FLOOR = -1.0e30
 """Greedy picking ignores logits at or below this value, which is also the log probability reported for non-finite
 logits."""
@@ -219,38 +222,41 @@ def argmax(logits: np.ndarray, exclude: int | None = None) -> int:
 
 def log_sum_exp(logits: np.ndarray) -> float:
     """Return ln of the sum of exp over the finite logits, in float64; -inf if no logit is finite."""
-    finite = logits[np.isfinite(logits)].astype(np.float64)
-    if not len(finite):
-        return -math.inf
-    top = finite.max()
-    return float(top + np.log(np.exp(finite - top).sum()))
+    top = logits.max() if len(logits) else np.float32(-np.inf)
+    if not np.isfinite(top):
+        logits = logits[np.isfinite(logits)]
+        if not len(logits):
+            return -math.inf
+        top = logits.max()
+    powers = np.subtract(logits, top, dtype=np.float64)
+    return float(top + np.log(np.exp(powers, out=powers).sum()))
 
 
-def token_logprob(logits: np.ndarray, token: int) -> float:
-    """Return the natural log probability of ``token`` at temperature 1, rounded to float32.
+def token_logprob(logits: np.ndarray, token: int, total: float | None = None) -> float:
+    """Return the natural log probability of ``token`` at temperature 1, rounded to float32; -1e30 if the token's logit
+    is not finite.
 
-    Return -1e30 if the token's logit is not finite.
+    total: ``log_sum_exp(logits)`` if it is known.
     """
     logits = _checked(logits)
     if not 0 <= token < len(logits):
         raise TokenError(f"token {token} is outside the vocabulary (0..{len(logits) - 1})")
     if not np.isfinite(logits[token]):
         return FLOOR
-    return float(np.float32(float(logits[token]) - log_sum_exp(logits)))
+    return float(np.float32(float(logits[token]) - (log_sum_exp(logits) if total is None else total)))
 
 
-def top_logprobs(logits: np.ndarray, k: int) -> list[tuple[int, float, float]]:
+def top_logprobs(logits: np.ndarray, k: int, total: float | None = None) -> list[tuple[int, float, float]]:
     """Return the ``k`` best tokens as (id, logit, log probability), best first, equal logits by id.
 
-    The list is shorter if fewer than ``k`` logits are finite.
+    The list is shorter if fewer than ``k`` logits are finite. total: ``log_sum_exp(logits)`` if it is known.
     """
     logits = _checked(logits)
     ids = _best_ids(logits, k)
     if not len(ids):
         return []
-    total = log_sum_exp(logits)
     values = logits[ids].astype(np.float64)
-    logprobs = (values - total).astype(np.float32)
+    logprobs = (values - (log_sum_exp(logits) if total is None else total)).astype(np.float32)
     return [(int(i), float(v), float(p)) for i, v, p in zip(ids, values, logprobs, strict=True)]
 
 
@@ -263,6 +269,11 @@ def _checked(logits: np.ndarray) -> np.ndarray:
 
 def _best_ids(logits: np.ndarray, k: int) -> np.ndarray:
     """Return the ids of the ``k`` greatest finite logits, best first; ties go to the lower id."""
+    if 0 < k <= len(logits) // BLOCK and np.isfinite(logits.max()):
+        greatest = logits[: len(logits) // BLOCK * BLOCK].reshape(-1, BLOCK).max(axis=1)
+        border = np.partition(greatest, len(greatest) - k)[len(greatest) - k]  # k logits at least reach it
+        if border > -np.inf:
+            return _descending(np.flatnonzero(logits >= border), logits)[:k]
     values = np.where(np.isfinite(logits), logits, np.float32(-np.inf))
     k = min(k, len(values))
     if k <= 0:

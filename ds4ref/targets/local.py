@@ -14,7 +14,7 @@ from ..engine import Engine
 from ..errors import Cancelled, TargetError, UsageError
 from ..files import file_digest
 from ..generate import Generation, Timing, prefill
-from ..sampling import Sampler, sampler_of, token_logprob, top_logprobs
+from ..sampling import Sampler, log_sum_exp, sampler_of, token_logprob, top_logprobs
 from ..text.chat import MODES, ends_in_thinking
 from ..text.official_parser import OfficialParser
 from ..text.prompts import prompt_of
@@ -254,9 +254,10 @@ def step_of(tokenizer: Tokenizer, logits: np.ndarray, token: int, top: int, at: 
     ``at`` is its arrival time in seconds, None if unknown.
     """
     raw = tokenizer.token_bytes
-    best = top_logprobs(logits, top) if top else []
+    total = log_sum_exp(logits)
+    best = top_logprobs(logits, top, total) if top else []
     alternatives = tuple(Token(raw(i), lp, i, logit) for i, logit, lp in best if i >= 0)
-    return Step(Token(raw(token), token_logprob(logits, token), token, float(logits[token])), alternatives, at)
+    return Step(Token(raw(token), token_logprob(logits, token, total), token, float(logits[token])), alternatives, at)
 
 
 def _sampler(engine: Engine, request: Request) -> Sampler:

@@ -13,8 +13,6 @@ from .errors import BackendError, UsageError, did_you_mean
 if TYPE_CHECKING:
     from ds4ref.kernels.ops import Backend
 
-    from .weights.source import TensorSource
-
 BACKENDS = {
     "cpu": ("ds4ref.kernels.cpu", "CPU"),
     "reference": ("ds4ref.kernels.reference", "Reference"),
@@ -29,14 +27,6 @@ GPU_MEMORY = "DS4_GPU_MEMORY"
 """Environment variable with the maximum GPU memory in GiB."""
 
 
-def kernels_for(source: TensorSource, family: str, experts: bool, act_quant: bool) -> set[str]:
-    """Return the groups of kernels that a model needs, for ``load_backend``: the formats of its matrices, its family
-    (the folder's name), those for experts, those for inputs rounded to integers."""
-    more = {"experts": experts, "integers": act_quant}
-    formats = {info.fmt.name for info in source.tensors.values() if len(info.dims) > 1}
-    return formats | {family} | {name for name, used in more.items() if used}
-
-
 def load_backend(
     name: str,
     threads: int | None = None,
@@ -49,7 +39,7 @@ def load_backend(
 
     gpu_memory: GiB of device memory that it may use (None: the value of DS4_GPU_MEMORY, else all of it).
     progress: called with a line while kernels compile (None: lines on stderr).
-    formats: groups of kernels that will be used (``kernels_for``); others are compiled when they are needed.
+    formats: groups of kernels that will be used (``Arch.kernels``); others are compiled when they are needed.
     """
     if name not in BACKENDS:
         raise UsageError(f"unknown backend {name!r}: choose from {', '.join(BACKENDS)}{did_you_mean(name, BACKENDS)}")

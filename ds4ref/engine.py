@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from .archs import Model, arch_of, costs_of
 from .archs.experts import cached, dense_bytes
-from .backends import kernels_for, load_backend
+from .backends import load_backend
 from .costs import prefill_chunk
 from .engine_options import EngineOptions, Steering
 from .environment import available_bytes, memory_bytes
@@ -126,7 +126,7 @@ class Engine:
                 source.in_place = False  # CUDA kernels need weight rows in a storage format, not the file's own layout
             _check_memory(source, wanted.backend)
             weights = arch.bind(source, shape)
-            needs = kernels_for(source, arch.package, shape.n_experts > 0, mode.act_quant)
+            needs = arch.kernels(source, shape, mode.act_quant)
             ops = load_backend(wanted.backend, wanted.threads, wanted.gpu_memory, progress, needs)
             larger, size = _larger_than_memory(source), wanted.expert_cache
             if wanted.advise is not None and size is None:

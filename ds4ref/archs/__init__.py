@@ -184,6 +184,13 @@ class Arch(ABC):
         made: Model = self.part("forward").Model(shape, weights, ops, numerics, advise, resident)
         return made
 
+    def kernels(self, source: TensorSource, shape: Any, act_quant: bool) -> set[str]:
+        """Return the groups of kernels that a model needs, for ``load_backend``: the formats of its matrices, the
+        family's, those for experts, and those for inputs rounded to integers if ``act_quant``."""
+        more = {self.package: True, "experts": shape.n_experts > 0, "integers": act_quant}
+        formats = {info.fmt.name for info in source.tensors.values() if len(info.dims) > 1}
+        return formats | {name for name, used in more.items() if used}
+
     def collector(self, shape: Any) -> Any:
         """Return hooks that collect the data of an importance matrix (``importance.Collector``)."""
         from .importance import Collector

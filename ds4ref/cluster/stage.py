@@ -18,7 +18,7 @@ from ..archs.deepseek4.cache import Cache, Projections
 from ..archs.deepseek4.shape import ARCHITECTURE, ModelShape
 from ..archs.deepseek4.tensors import part_slots
 from ..archs.deepseek4.weights import bind_part
-from ..backends import kernels_for, load_backend
+from ..backends import load_backend
 from ..decode import Decoder
 from ..engine_options import EngineOptions
 from ..environment import cpu_name, memory_bytes
@@ -106,7 +106,7 @@ class Stage:
             whole = arch_of(self.source).read_shape(self.source)
             weights = bind_part(self.source, whole, spec.layers)
             arch, mode = arch_of(self.source), numerics(spec.options.numerics)
-            needs = kernels_for(self.source, arch.package, whole.n_experts > 0, mode.act_quant)
+            needs = arch.kernels(self.source, whole, mode.act_quant)
             self.ops = load_backend(spec.options.backend, spec.options.threads, formats=needs)
             digest, size = part_digest(self.source, whole, spec.layers)
             memory = memory_bytes()

@@ -48,7 +48,7 @@ TASKS = {
     "experts": "advise_experts call_python count expert_gemm expert_linear_rows expert_sum_rows gemm_pack_pairs"
     " group_pairs route sum_slots",
     INTEGERS: "quantize_a8 quantize_q8k scale_codes",
-    "extras": "read_lines remove_along round_i8",
+    "extras": "block_maxima block_rows block_scores engram_gate read_lines remove_along round_i8 round_nvfp4",
 }
 """Groups of tasks (``tasktable``): of two families of models, of experts, of rounded inputs, and the rest."""
 

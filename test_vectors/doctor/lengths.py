@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,7 @@ CHUNKS = (512, 1024)
 """Tokens that many engines prefill at once."""
 ROUNDS = 3
 """Times that more prompts are sent like those whose items were lost."""
-TRIED, TRIALS = (150, 1100), 70
+TRIED, TRIALS = (150, 1100), 100
 """Tokens of the prompts on which known bugs are tried; passes of the engine that this takes."""
 ERRORS = 6
 """Errors in a row after which nothing more is sent."""
@@ -124,7 +125,7 @@ def _send(
     for i, (kind, length, distance) in enumerate(wanted):
         if length >= most or errors == ERRORS:
             continue
-        if expected(prober.longest, length) > SHARE * case.limit.seconds_left:
+        if expected(prober.longest, length) > SHARE * (case.limit.seconds_left - prober.spare):
             missing.append(length)
             continue
         case.progress(f"{length:,} tokens, request {i + 1} of {len(wanted)}")
@@ -267,12 +268,15 @@ def numbers(case: ExamContext, stage: Stage, prober: Prober, constants: Constant
 
 
 def _trial(case: ExamContext, prober: Prober) -> Trial | None:
-    """Return the bug that explains the two largest differences of prompts of moderate length, if there is time."""
-    there = sorted(((level(np.nan_to_num(r.gaps)), ids, steps) for r, ids, steps in prober.compared
-                    if TRIED[0] <= r.length <= TRIED[1]), key=lambda each: -each[0])  # fmt: skip
-    if not there or TRIALS * prober.seconds(TRIED[1]) > case.limit.seconds_left:
+    """Return the bug that explains large differences of two short prompts, if there is time to find out."""
+    there = [(len(ids), level(np.nan_to_num(r.gaps)), ids, steps) for r, ids, steps in prober.compared
+             if TRIED[0] <= r.length <= TRIED[1]]  # fmt: skip
+    large = sorted((n, ids, steps) for n, gap, ids, steps in there if gap >= 0.5 * max(each[1] for each in there))
+    if not large or TRIALS * prober.seconds(large[0][0]) > case.limit.seconds_left:
         return None
-    return explained(case, [(ids, steps) for _, ids, steps in there[:2]])
+    with suppress(OutOfTime):
+        return explained(case, [(ids, steps) for _, ids, steps in large[:2]])
+    return None
 
 
 def _agrees(case: ExamContext, yard: Yardstick, seen: Sequence[Record], pattern: Pattern) -> bool:

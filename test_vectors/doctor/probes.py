@@ -40,6 +40,8 @@ KINDS = ("word", "code", "words", "digits")
 COPIES = ("words", "digits")
 TRIES = 3
 """Requests for one prompt until the target counts the wanted number of tokens, if its tokenizer is unknown."""
+SPARE = 0.2
+"""Share of the time of the stage that is kept for trials of known bugs."""
 FEW = 0.8
 """If a target counts less than this share of the tokens sent, it did not see the others."""
 PAD = "red"
@@ -104,11 +106,13 @@ class Prober:
     records    all answers so far
     reference  our engine with the target's model; None if the model is unknown
     longest    (tokens, seconds) of the longest prompt answered
+    spare      seconds that no prompt may take
     compared   (record, token ids of the prompt, steps of the answer) where our engine answered, too
     """
 
     def __init__(self, case: ExamContext):
         self.case, self.longest = case, (1, 0.0)
+        self.spare = SPARE * min(case.limit.seconds_left, case.budget)
         self.records: list[Record] = []
         self.compared: list[tuple[Record, list[int], Sequence[Step]]] = []
         self.chat = "chat" in case.kinds

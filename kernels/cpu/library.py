@@ -24,6 +24,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
@@ -345,14 +346,16 @@ class Library:
 
 
 _loaded: dict[str, Library] = {}
+_loading = threading.Lock()
 
 
 def library(group: str = ENGINE, progress: Callable[[str], None] | None = None) -> Library:
     """Return a group's machine code, loaded (and if necessary built) on first use in this process; ``progress`` as in
     ``Report``."""
-    if group not in _loaded:
-        _loaded[group] = Library(group, progress)
-    return _loaded[group]
+    with _loading:  # of two loaded at once, the one that is dropped would free code that a thread runs
+        if group not in _loaded:
+            _loaded[group] = Library(group, progress)
+        return _loaded[group]
 
 
 def available(name: str) -> bool:

@@ -20,11 +20,11 @@ USE = (
 )
 
 
-def start(cache: Path | None = None, **environment: str) -> subprocess.Popen:
+def start(cache: Path | None = None, use: str = USE, **environment: str) -> subprocess.Popen:
     env = dict(os.environ, **environment)
     if cache is not None:
         env["DS4_CACHE_DIR"] = str(cache)
-    command = [sys.executable, "-c", USE]
+    command = [sys.executable, "-c", use]
     return subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -35,6 +35,13 @@ def finish(process: subprocess.Popen, timeout: float = 300) -> tuple[str, str, i
 
 def test_a_warm_start_does_not_import_numba():
     assert finish(start()) == ("1.0 False", "", 0)
+
+
+def test_threads_that_need_code_at_once_get_the_same():
+    """A second copy that is dropped frees what another thread runs."""
+    use = ("from concurrent.futures import ThreadPoolExecutor as Pool; from ds4ref.kernels.cpu.library import library;"
+           "print(len(set(map(id, Pool(8).map(lambda _: library(), range(8))))))")  # fmt: skip
+    assert finish(start(use=use)) == ("1", "", 0)
 
 
 def test_the_key_covers_sources_and_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):

@@ -411,6 +411,7 @@ def at_head(model: Model) -> Made:
         {"result_norm": _computed(lambda c, t: c.ops.rms_norm(t["result_hc"], None, c.shape.rms_eps))},
     )
     yield "result_hc_weights", "all equal", {"result_hc_weights": each(lambda v: 0 * v + 1 / v.shape[1])}
-    yield "result_hc_weights", "without scale and base", {"result_hc_weights": _computed(
-        lambda c, t: c.ops.hc_head_weights(t["result_hc_pre"], np.ones_like(w.output_hc_scale),
-                                           np.zeros_like(w.output_hc_base), c.shape.hc_eps))}  # fmt: skip
+    for says, scale, base in (("without scale and base", 0, 0), ("without scale", 0, 1), ("without base", 1, 0)):
+        yield "result_hc_weights", says, {"result_hc_weights": _computed(lambda c, t, s, b: c.ops.hc_head_weights(
+            t["result_hc_pre"], w.output_hc_scale if s else np.ones_like(w.output_hc_scale), w.output_hc_base * b,
+            c.shape.hc_eps), scale, np.float32(base))}  # fmt: skip

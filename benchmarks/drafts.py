@@ -1,5 +1,5 @@
-"""What drafts are worth: tokens a pass of the embedded model's two drafters, speed on a slice of Flash; and which mistakes
-of a drafter its acceptance names.
+"""What drafts are worth: tokens a pass of the embedded model's two drafters, speed on a slice of Flash; and which
+mistakes of a drafter its acceptance names.
 
 python -m benchmarks.drafts acceptance          DSpark's blocks of 5 against 3 guesses of multi-token prediction,
                                                 which also run three layers; on held-out questions of four kinds

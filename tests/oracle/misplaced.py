@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from types import MethodType
 from typing import Any
 from unittest.mock import patch
 
@@ -20,7 +19,6 @@ import numpy as np
 import torch
 
 from .hf import Oracle
-from .surgery import HIDDEN, rewritten
 
 Apply = Callable[[Oracle], AbstractContextManager[None]]
 Alter = Callable[[torch.Tensor], torch.Tensor]
@@ -132,12 +130,6 @@ def altered(tensor: torch.Tensor, alter: Alter) -> Apply:
     return apply
 
 
-def retold(module: Any, *changes: tuple[str, str]) -> Apply:
-    """While open, this one module's ``forward`` has another text."""
-    new = rewritten(type(module).forward, changes)
-    return wrapped(module, lambda plain, *args, **kw: MethodType(new, module)(*args, **kw))
-
-
 # ---- kinds: each returns (what is wrong, intermediates, how)
 
 Kind = Callable[[Draw], tuple[str, tuple[str, ...], Apply]]
@@ -149,18 +141,6 @@ def _gate_up(d: Draw) -> Any:
         ROUTED,
         altered(d.at("mlp.experts.gate_up_proj"), lambda w: torch.roll(w, w.shape[1] // 2, 1)),
     )
-
-
-def _shared_gate_up(d: Draw) -> Any:
-    mlp = d.at("mlp.shared_experts")
-
-    @contextmanager
-    def apply(oracle: Oracle) -> Iterator[None]:
-        gate, up = mlp.gate_proj, mlp.up_proj
-        with patch.object(mlp, "gate_proj", up), patch.object(mlp, "up_proj", gate):
-            yield
-
-    return "shared gate and up exchanged", ("ffn_shexp_mid", "ffn_shexp_gate", "ffn_shexp_up"), apply
 
 
 def _bias(d: Draw) -> Any:
@@ -245,15 +225,6 @@ def _expert_lost(d: Draw) -> Any:
     )
 
 
-def _experts_rolled(d: Draw) -> Any:
-    name = d.one(("gate_up_proj", "down_proj"))
-    return (
-        f"experts' {name} rolled",
-        ("ffn_moe_out", *ROUTED, "ffn_moe_topk"),
-        altered(d.at(f"mlp.experts.{name}"), lambda w: torch.roll(w, 1, 0)),
-    )
-
-
 def _transposed(d: Draw) -> Any:
     name = d.one(("gate_proj", "up_proj", "down_proj"))
     w = d.at(f"mlp.shared_experts.{name}").weight
@@ -283,116 +254,11 @@ def _norm_weight(d: Draw) -> Any:
     return f"{path} without its weight", ops, altered(d.at(path).weight, torch.ones_like)
 
 
-def _clamp(d: Draw) -> Any:
-    path, op = d.one((("mlp.experts", "ffn_moe_weighted_swiglu"), ("mlp.shared_experts", "ffn_shexp_mid")))
-    module, limit = d.at(path), d.one((1e9, 1.0, 2.0))
-
-    @contextmanager
-    def apply(oracle: Oracle) -> Iterator[None]:
-        with patch.object(module, "limit", limit):
-            yield
-
-    return f"clamp of {path} at {limit:g}", (op, f"{op.split('_weighted')[0].split('_mid')[0]}_up"), apply
-
-
-def _router(d: Draw) -> Any:
-    gate, kind = d.at("mlp.gate"), d.one(("normalized", "fewer", "scale", "noise", "exchanged", "beside"))
-    noise = d.noise(gate.weight.shape)
-    E = gate.num_experts
-
-    def change(plain: Any, *args: Any, **kw: Any) -> Any:
-        logits, weights, ids = plain(*args, **kw)
-        scores = gate.score_fn(logits)
-        if kind == "normalized":
-            weights = scores.gather(1, ids) * gate.routed_scaling_factor
-        elif kind == "fewer":
-            order = scores.gather(1, ids).argsort(1, descending=True)
-            keep = torch.ones_like(weights).scatter(1, order[:, -1:], 0)
-            weights = weights * keep
-            weights = weights / weights.sum(1, keepdim=True) * gate.routed_scaling_factor
-        elif kind == "scale":
-            weights = weights / gate.routed_scaling_factor
-        elif kind == "exchanged":
-            weights = weights.flip(1)
-        elif kind == "beside":
-            ids = (ids + 1) % E
-        return logits, weights, ids
-
-    if kind == "noise":
-        return (
-            "noise in the router",
-            ("ffn_moe_logits", *TOPK),
-            altered(gate.weight, lambda w: w + 0.3 * w.std() * noise),
-        )
-    ops = {"beside": (*TOPK, "ffn_moe_out"), "fewer": TOPK}.get(kind, WEIGHTS)
-    return f"router: {kind}", ops, wrapped(gate, change)
-
-
-def _mixing(d: Draw) -> Any:
-    half = d.one(("attn", "ffn"))
-    module, part = (
-        d.at(f"{half}_hc"),
-        d.one(("post", "comb rows", "comb columns", "transposed", "collapsed", "uniform")),
-    )
-    i, j = d.rng.permutation(module.hc_mult)[:2].tolist()
-    order = list(range(module.hc_mult))
-    order[i], order[j] = j, i
-
-    def change(plain: Any, streams: torch.Tensor) -> Any:
-        post, comb, collapsed = plain(streams)
-        if part == "post":
-            post = post[..., order]
-        elif part == "comb rows":
-            comb = comb[..., order, :]
-        elif part == "comb columns":
-            comb = comb[..., order]
-        elif part == "transposed":
-            comb = comb.transpose(-1, -2)
-        elif part == "uniform":
-            comb = torch.full_like(comb, 1 / module.hc_mult)
-        else:
-            collapsed = plain(streams[..., order, :])[2]
-        return post, comb, collapsed
-
-    op = {"post": f"hc_{half}_pre_post_weights", "collapsed": f"hc_{half}_pre"}.get(part, f"hc_{half}_pre_comb")
-    ops = (
-        (op, f"hc_{half}_pre_weights", f"hc_{half}_pre_mixes", f"hc_{half}_in")
-        if part == "collapsed"
-        else (op, f"hc_{half}_post")
-    )
-    return f"{half} hyper-connection: {part} {i} {j}", ops, wrapped(module, change)
-
-
 def _mixing_tensor(d: Draw) -> Any:
     half, name = d.one(("attn", "ffn")), d.one(("fn", "base", "scale"))
     own, other = d.at(f"{half}_hc.{name}"), d.at(f"{'ffn' if half == 'attn' else 'attn'}_hc.{name}")
     ops = tuple(f"hc_{half}_pre_{part}" for part in ("mixes", "weights", "post_weights", "comb"))
     return f"{half}_hc.{name} of the other half", ops, altered(own, lambda v: other.clone())
-
-
-def _attention(d: Draw) -> Any:
-    module = d.at("self_attn")
-    text, ops = d.one((
-        (("scaling=self.scaling", "scaling=self.scaling * 1.2"), ("kqv_out",)),
-        (("scaling=self.scaling", "scaling=self.scaling * 0.5"), ("kqv_out",)),
-        (("attn_output.transpose(1, 2), cos, -sin", "attn_output.transpose(1, 2), cos, sin"), ("kqv_back",)),
-        (("attn_output.transpose(1, 2), cos, -sin", "attn_output.transpose(1, 2), cos, 0 * sin"), ("kqv_back",)),
-        (("kv = apply_rotary_pos_emb(kv, cos, sin)", "kv = kv"), ("KVrope", "KVcur")),
-        (("kv = apply_rotary_pos_emb(kv, cos, sin)",
-          "w = self.sliding_window; i = torch.arange(kv.shape[2]); i = torch.where(i < w, i, i - w); "
-          "kv = apply_rotary_pos_emb(kv, cos[:, i], sin[:, i])"), ("KVrope", "KVcur", "rope_tables")),
-        (("kv = apply_rotary_pos_emb(kv, cos, sin)",
-          "i = torch.arange(kv.shape[2]); i = torch.where(i < 48, i + 24, i).clamp(max=len(i) - 1); "
-          "kv = apply_rotary_pos_emb(kv, cos[:, i], sin[:, i])"), ("KVrope", "KVcur", "rope_tables")),
-        (("q = apply_rotary_pos_emb(q, cos, sin)", "q = apply_rotary_pos_emb(q, cos, -sin)"), ("Qcur", "rope_tables")),
-        (("q = self.q_b_norm(q)", "q = q"), ("Qnorm", "Qcur")),
-        (("grouped = self.o_a_proj(grouped)", "grouped = self.o_a_proj(grouped.flip(-2))"), HEADS),
-        (("attn_output.reshape(", "attn_output.flip(-2).reshape("), HEADS),
-        (("position_embeddings[self.rope_layer_type]",
-          "position_embeddings['main' if self.rope_layer_type == 'compress' else 'compress']"),
-         ("rope_tables", "Qcur", "KVrope", "kqv_back")),
-    ))  # fmt: skip
-    return text[1], ops, retold(module, text)
 
 
 def _heads(d: Draw) -> Any:
@@ -459,89 +325,6 @@ def _leak(d: Draw) -> Any:
     )
 
 
-def _window(d: Draw) -> Any:
-    kind, n = d.one(("short", "missing", "no self")), int(d.rng.integers(2, 24))
-
-    def change(plain: Any, *args: Any, attention_mask: torch.Tensor, **kw: Any) -> Any:
-        t = torch.arange(attention_mask.shape[-1])
-        back = t[:, None] - t
-        hide = {
-            "short": back >= d.oracle.config.sliding_window - n,
-            "missing": (back > 2) & (t[:, None] % n == 0),
-            "no self": (back == 0) & (t[:, None] > 0),
-        }[kind]
-        return plain(*args, attention_mask=attention_mask.masked_fill(hide, HIDDEN), **kw)
-
-    return f"window: {kind} {n}", ("raw_window", "kqv_out"), wrapped(d.at("self_attn"), change)
-
-
-def _compressor(d: Draw) -> Any:
-    d.need("self_attn.compressor")
-    module = d.at("self_attn.compressor")
-    csa = hasattr(module, "indexer")
-    bias, count = "self.position_bias", ("comp_count", "KVcompress", "kqv_out", "indexer_topk")
-    choices = [
-        ((bias, f"torch.roll({bias}, 1, 0)"), ("attn_comp_score_raw", "attn_comp_candidates")),
-        ((bias, f"0 * {bias}"), ("attn_comp_score_raw", "attn_comp_candidates")),
-        (("positions * self.compress_rate", "positions"), ("KVcompress", "attn_comp_rope_tables")),
-        (("positions * self.compress_rate", "(positions + 1) * self.compress_rate"),
-         ("KVcompress", "attn_comp_rope_tables")),
-        (("chunk_gate.softmax(" if not csa else "new_gate.softmax(",
-          "(0.5 * chunk_gate).softmax(" if not csa else "(0.5 * new_gate).softmax("),
-         ("attn_comp_candidates", "attn_comp_score_raw", "attn_comp_gate_raw")),
-        (("compressed_kv = compressed.unsqueeze(1)", "compressed_kv = torch.roll(compressed, 1, 1).unsqueeze(1)"),
-         count),
-    ]  # fmt: skip
-    if csa:
-        choices.append(
-            (
-                ("chunk_kv[:, :-1, :, : self.head_dim]", "chunk_kv[:, :-1, :, self.head_dim :]"),
-                ("attn_comp_candidates", "KVcompress"),
-            )
-        )
-    else:
-        choices += [
-            (("(position_ids + 1)", "position_ids"), count),
-            (("(position_ids + 1)", "(position_ids - 40)"), count),
-        ]
-    text, ops = d.one(choices)
-    return text[1], ops, retold(module, text)
-
-
-def _indexer(d: Draw) -> Any:
-    path = "self_attn.compressor.indexer"
-    d.need(path)
-    module = d.at(path)
-    kind = d.one(("topk", "relu", "rope", "weights", "late"))
-    ops = ("indexer_scores", "indexer_topk", "indexer_weights", "indexer_q")
-    if kind == "relu":
-        return "indexer without relu", ops[:3], retold(module.scorer, ("F.relu(scores)", "scores"))
-    if kind == "weights":
-        e = d.noise(module.scorer.weights_proj.weight.shape)
-        return "indexer weights by chance", ops[:3], altered(module.scorer.weights_proj.weight, lambda w: w.std() * e)
-    if kind == "rope":
-        return (
-            "indexer query not rotated",
-            (ops[3], *ops[:2]),
-            retold(module, ("q = apply_rotary_pos_emb(q, cos_q, sin_q).transpose(1, 2)", "q = q.transpose(1, 2)")),
-        )
-    if kind == "late":
-        return (
-            "indexer rows one late",
-            ops[:2] + ("comp_count",),
-            retold(module, ("(position_ids + 1)", "position_ids")),
-        )
-
-    fewer = module.index_topk - d.one((1, 8, 16))
-
-    @contextmanager
-    def apply(oracle: Oracle) -> Iterator[None]:
-        with patch.object(module, "index_topk", fewer):
-            yield
-
-    return "fewer rows", ops[:2], apply
-
-
 def _coarse(d: Draw) -> Any:
     path, ops = d.choose(LINEARS)
     kind = d.one(("output fp8", "weights fp8", "weights int4", "input fp8"))
@@ -572,41 +355,9 @@ def _scaled(d: Draw) -> Any:
     return f"{path} times {factor}", ops, output(d.at(path), lambda y: y * factor)
 
 
-def _head(d: Draw) -> Any:
-    model, d.layer = d.oracle.model, -1
-    kind = d.one(("norm", "hc", "vocabulary", "base"))
-    if kind == "norm":
-        return "output norm without weight", ("result_norm",), altered(model.model.norm.weight, torch.ones_like)
-    if kind == "base":
-        return (
-            "head's base zero",
-            ("result_hc_weights", "result_hc"),
-            altered(model.model.hc_head.hc_base, torch.zeros_like),
-        )
-    if kind == "hc":
-        return (
-            "head's streams moved",
-            ("result_hc_weights", "result_hc_pre", "result_hc"),
-            altered(model.model.hc_head.hc_fn, lambda w: torch.roll(w, 1, 0)),
-        )
-    part = d.block(model.lm_head.weight.shape[1])
-
-    def alter(w: torch.Tensor) -> torch.Tensor:
-        w[:, part] = 0
-        return w
-
-    return (
-        "a shard of the output matrix is zero",
-        ("result_output", "result_norm"),
-        altered(model.lm_head.weight, alter),
-    )
-
-
 KINDS: tuple[Kind, ...] = (
-    _gate_up, _shared_gate_up, _bias, _foreign, _noisy, _shard, _expert_shard, _expert_lost, _experts_rolled,
-    _transposed, _sink, _norm_skipped, _norm_weight, _clamp, _router, _router, _mixing, _mixing, _mixing_tensor,
-    _attention, _attention, _heads, _rows, _rows, _stale, _leak, _window, _compressor, _compressor, _indexer, _coarse,
-    _scaled, _head,
+    _gate_up, _bias, _foreign, _noisy, _shard, _expert_shard, _expert_lost, _transposed, _sink, _norm_skipped,
+    _norm_weight, _mixing_tensor, _heads, _rows, _rows, _stale, _leak, _coarse, _scaled,
 )  # fmt: skip
 
 

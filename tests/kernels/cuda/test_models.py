@@ -18,6 +18,7 @@ from ds4ref.drafts.mtp import Mtp
 from ds4ref.engine import Engine
 from ds4ref.kernels.cuda import backend
 from ds4ref.nano import dspark_path, embedded_path, mtp_path
+from tests import v41
 from tests.archs import dense
 from tests.archs.test_dense import BAR, apart, ids_of
 
@@ -95,3 +96,16 @@ def test_a_layer_of_a_dense_family_and_the_command(tmp_path: Path, capsys: pytes
         assert ds4.main(argv) == 0
         said.append(capsys.readouterr().out)
     assert said[0] == said[1] != "\n"
+
+
+def test_a_model_that_looks_up_n_grams(tmp_path: Path) -> None:
+    """DeepSeek V4.1: tables stay on the host; prefill, then recorded tokens, which select among candidate blocks."""
+    z = v41.golden()
+    ids = z["engram.ids"][:26].tolist()
+    with Engine.open(v41.model(tmp_path, "engram"), backend="cuda", numerics="exact") as engine:
+        assert isinstance(engine.model.weights.layers[1].engram_embd.data, np.ndarray)
+        session = engine.session(40)
+        got = np.array([*session.extend(ids[:22]), *(session.eval(token) for token in ids[22:])])
+    at = z["engram.positions"]
+    at = at[at < len(ids)]
+    assert at[-1] == 25 and np.abs(got[at] - z["engram.logits"][: len(at)]).max() < 1e-4

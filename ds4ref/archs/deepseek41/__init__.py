@@ -29,5 +29,10 @@ class DeepSeek41(Arch):
         Flash."""
         return ModelShape.from_metadata(source, strict)
 
+    def kernels(self, source: TensorSource, shape: ModelShape, act_quant: bool) -> set[str]:
+        """Return the groups of kernels that a model needs: also V4's, and those for candidate blocks, Engram and E2M1
+        rows, which no other family has."""
+        return super().kernels(source, shape, act_quant) | {"deepseek4", "extras"}
+
 
 ARCH = DeepSeek41()

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from ds4ref import Engine, Recorder
+from ds4ref.archs.deepseek41 import indexer
 from ds4ref.errors import Ds4Error, ModelFileError, UsageError
 from tests.kernels import cpu, reference
 from tests.v41 import config, golden, model
@@ -61,6 +62,14 @@ def test_logits_of_prefill_and_decode_in_any_chunks(engines: Any, name: str, bac
     at = z[f"{name}.positions"]
     at = at[at < len(ids)]
     assert worst(got[at], z[f"{name}.logits"][: len(at)]) <= BAR
+
+
+def test_scores_of_a_long_chunk_are_computed_in_parts(engines: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    z, engine = golden(), engines("a", "cpu")
+    ids = z["a.ids"].tolist()
+    whole = engine.session(201).extend(ids)
+    monkeypatch.setattr(indexer, "SCORES_AT_ONCE", 1000)
+    np.testing.assert_array_equal(engine.session(201).extend(ids), whole)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

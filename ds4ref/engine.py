@@ -386,11 +386,11 @@ class Engine:
         from .sampling import token_logprob
 
         ids = self._text_ids(text)
-        values = [
-            token_logprob(row, ids[start + at + 1])
-            for start, rows, _ in self._evaluated(ids[:-1], progress)
-            for at, row in enumerate(rows)
-        ]
+        values: list[float] = []
+        for start, rows in self.session(len(ids) + 1).passes(ids[:-1], rows=SCORE_ROWS):
+            values += [token_logprob(row, token) for row, token in zip(rows, ids[start + 1 :], strict=False)]
+            if progress is not None:
+                progress(len(values), len(ids) - 1)
         return np.array(values, np.float32)
 
     def perplexity(self, text: str | Sequence[int], progress: Progress | None = None) -> float:

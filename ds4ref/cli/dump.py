@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 PROG = "ds4"
 PERPLEXITY_CONTEXT = 32
 LOGIT_ROWS = 512
-DECODE_ROWS = 64
 
 
 # ------------------------------------------------------------------------------------------------- --dump-tokens
@@ -156,11 +155,8 @@ def dump_logits(args: Namespace) -> int:
 
 
 def walk(session: Session, ids: Sequence[int], args: Namespace) -> Iterator[tuple[int, np.ndarray]]:
-    """Evaluate ``ids`` in the empty ``session``; yield (first position, logits (n, vocab)) chunk by chunk."""
-    size = DECODE_ROWS if args.one_by_one else args.prefill_chunk or LOGIT_ROWS
-    for start in range(0, len(ids), size):
-        part = ids[start : start + size]
-        yield start, session.extend(part, chunk=size, one_by_one=args.one_by_one)
+    """Evaluate ``ids`` in the empty ``session``; yield (first position, logits (n, vocab)) a few tokens at a time."""
+    yield from session.passes(ids, 1 if args.one_by_one else args.prefill_chunk, rows=LOGIT_ROWS)
 
 
 def check_space(path: str, needed: int) -> None:
@@ -197,7 +193,7 @@ def perplexity(args: Namespace) -> int:
             say(PROG, f"warning: the text has {len(ids)} tokens; truncated to --ctx {args.ctx}")
         values: list[float] = []
         last, stopped = PERPLEXITY_CONTEXT + scored - 1, False
-        with Progress("perplexity scored") as progress:
+        with Progress("perplexity scored", "tok/s") as progress:
             try:
                 for start, logits in walk(engine.session(args.ctx), ids[:last], args):
                     rows = range(max(0, PERPLEXITY_CONTEXT - 1 - start), len(logits))

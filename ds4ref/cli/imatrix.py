@@ -77,7 +77,7 @@ def body(argv: Sequence[str]) -> int:
     with open_engine(PROG, args) as engine:
         pieces = prompts(engine, text, args.ctx, args.max_prompts, args.max_tokens)
         total = sum(map(len, pieces))
-        with Interrupt() as interrupt, Progress("tokens") as progress:
+        with Interrupt() as interrupt, Progress("tokens", "tok/s") as progress:
             importance = collect(engine, pieces, lambda done: progress(done, total), lambda: interrupt.requested)
             stopped = interrupt.requested
         if args.hot_list is not None and importance.chunks:

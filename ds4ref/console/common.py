@@ -172,10 +172,12 @@ class Progress:
     Call it with (done, total) any number of times: it redraws at most ten times a second, and never wraps. Work done
     before the first call is left out when the time left is estimated. Leaving the ``with`` block erases the line.
     Silent unless stderr is a terminal.
+
+    rate: unit of the speed to show, as "tok/s"; "" for none.
     """
 
-    def __init__(self, label: str):
-        self.label, self.live = label, is_tty(sys.stderr)
+    def __init__(self, label: str, rate: str = ""):
+        self.label, self.rate, self.live = label, rate, is_tty(sys.stderr)
         self._drawn = 0.0
         self._visible = False
         self._first: tuple[float, int] | None = None
@@ -190,7 +192,9 @@ class Progress:
         begun, before = self._first
         left = ""
         if before < done < total and now - begun >= 1:
-            left = f", {duration((total - done) * (now - begun) / (done - before))} left"
+            speed = (done - before) / (now - begun)
+            left = f", {speed:.0f} {self.rate}" if self.rate else ""
+            left += f", {duration((total - done) / speed)} left"
         line = f"{self.label}: {done}/{total} ({100 * done / max(total, 1):.1f}%){left}"
         line = line[: columns(sys.stderr) - 1]  # only a line that does not wrap can be redrawn
         sys.stderr.write("\r" + tint(line, CYAN, sys.stderr) + "\x1b[K")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, BinaryIO
@@ -23,6 +23,9 @@ from ..errors import Cancelled, ContextError, SessionError, TokenError, Transien
 
 Progress = Callable[[int, int], None]
 Cancel = Callable[[], bool]
+
+LOGIT_BYTES = 64 << 20
+"""Bytes of logits in memory at a time while a text is scored."""
 
 STREAMS_KEPT = 32
 """Chunks of at most so many tokens keep the residual streams (hyper-connections) of every token, so that ``rewind``
@@ -354,15 +357,36 @@ class Session:
         """
         self._check(tokens, self.pos)
         out = np.empty((len(tokens), self.model.shape.vocab), np.float32)
+        for start, logits in self.passes(tokens, 1 if one_by_one else chunk, cancel, streams):
+            out[start : start + len(logits)] = logits
+        return out
+
+    def passes(
+        self,
+        tokens: Sequence[int],
+        chunk: int | None = None,
+        cancel: Cancel | None = None,
+        streams: list[np.ndarray] | None = None,
+        rows: int | None = None,
+    ) -> Iterator[tuple[int, np.ndarray]]:
+        """Append tokens as ``extend`` does; yield the number of the first and their logits, a few tokens at a time.
+
+        rows: greatest number of tokens whose logits are computed at once, fewer if they take more than LOGIT_BYTES
+        (None: all those of a chunk).
+        """
+        self._check(tokens, self.pos)
         base = self.pos
-        size = 1 if one_by_one else chunk or self.chunk
-        for start, end in _chunks(base, base + len(tokens), size):
+        most = rows and min(rows, max(16, LOGIT_BYTES // (4 * self.model.shape.vocab)))
+        for start, end in _chunks(base, base + len(tokens), chunk or self.chunk):
             X = self._advance(tokens[start - base : end - base], cancel)
-            out[start - base : end - base] = self._head(X, start)
             if streams is not None:
                 streams.append(self.model.ops.host(X))
-            self._logits = out[end - base - 1].copy()
-        return out
+            step = most if most and isinstance(X, np.ndarray) else end - start
+            for first in range(start, end, step):
+                logits = self._head(X[first - start : first - start + step], first)
+                if first + step >= end:
+                    self._logits = logits[-1].copy()
+                yield first - base, logits
 
     def common_prefix(self, tokens: Sequence[int]) -> int:
         """Return the number of leading tokens shared with the evaluated ones; 0 if invalid."""

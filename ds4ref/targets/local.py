@@ -224,9 +224,8 @@ class LocalTarget(Target):
         if len(before) > 1:
             session.sync(before[:-1])
         fed = [before[-1], *forced[:-1]]
-        for start in range(0, len(fed), SCORE_ROWS):
-            rows = session.extend(fed[start : start + SCORE_ROWS])
-            wanted = forced[start : start + SCORE_ROWS]
+        for start, rows in session.passes(fed, rows=SCORE_ROWS):
+            wanted = forced[start : start + len(rows)]
             yield [step_of(self.tokenizer, row, token, top) for row, token in zip(rows, wanted, strict=True)]
 
     def _token_id(self, raw: bytes) -> int:

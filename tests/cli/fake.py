@@ -94,12 +94,14 @@ class FakeSession:
         self.tokens.append(int(token))
         self.evaluated += 1
 
-    def extend(self, tokens, chunk=None, one_by_one=False, cancel=None) -> np.ndarray:
-        rows = [row_logits(self.pos + i, t) for i, t in enumerate(tokens)]
-        self.tokens += list(tokens)
-        self.valid = True
-        self.calls = [*getattr(self, "calls", []), (len(tokens), chunk, one_by_one)]
-        return np.stack(rows)
+    def passes(self, tokens, chunk=None, rows=1):
+        self.calls = [*getattr(self, "calls", []), (len(tokens), chunk, rows)]
+        for start in range(0, len(tokens), rows):
+            part = tokens[start : start + rows]
+            logits = np.stack([row_logits(self.pos + i, t) for i, t in enumerate(part)])
+            self.tokens += list(part)
+            self.valid = True
+            yield start, logits
 
     def ranked(self, k: int) -> None:
         return None

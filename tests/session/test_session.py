@@ -127,6 +127,18 @@ def test_a_prompt_is_cut_as_the_backend_says(engine: Engine, ids: list[int], mon
     assert engine.costs().prefill(0, 8) == engine.costs().prefill(0, 8, 3)
 
 
+def test_logits_come_a_few_rows_at_a_time(engine: Engine, ids: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of as many tokens as asked for, fewer where their bytes exceed the limit, and the same values."""
+    whole = engine.session(CTX).extend(ids[:60], chunk=40)
+    for limit, rows, lengths in ((1 << 30, 25, [25, 15, 20]), (4 * 16 * engine.shape.vocab, 25, [16, 16, 8, 16, 4])):
+        monkeypatch.setattr("ds4ref.session.session.LOGIT_BYTES", limit)
+        session = engine.session(CTX)
+        starts, parts = zip(*session.passes(ids[:60], chunk=40, rows=rows), strict=True)
+        assert [len(part) for part in parts] == lengths and starts == tuple(np.cumsum([0, *lengths[:-1]]))
+        np.testing.assert_allclose(np.concatenate(parts), whole, atol=2e-3)
+        np.testing.assert_array_equal(session.logits, parts[-1][-1])
+
+
 def test_cancel_keeps_the_last_finished_chunk(engine: Engine, ids: list[int]) -> None:
     session = engine.session(CTX)
     layers = engine.shape.n_layers

@@ -11,6 +11,7 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from itertools import product
 
 import numpy as np
 
@@ -79,8 +80,8 @@ class Comparison:
                     self._update(posterior, shape, setting, *scored(self._ids, answer.steps))
                 continue
             top, before = 0, shape.messages if shape is BASE else shape.messages[:-1]
-            for text in STORIES:
-                story = Shape(text, (*before, Message("user", text)))
+            for text, turns in product(STORIES, (before, ()) if setting != settings[0] else (before,)):
+                story = Shape(text, (*turns, Message("user", text)))
                 if (answer := asker.answer(story, setting, GREEDY)) is not None:
                     self._update(posterior, story, setting, self._written(answer), ())
         if top or self.answers >= MATCHING * self._asked:

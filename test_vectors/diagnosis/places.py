@@ -253,7 +253,7 @@ def places(
         case.clean("exact").fit.rms < NEARER * case.clean(mode).fit.rms
     ):  # our rounding in a coarse set is noise of its own
         mode = "exact"
-    start, end = time.process_time(), time.monotonic() + PATIENCE * seconds
+    start, begun = time.process_time(), time.monotonic()
     ids = library.ids.tolist()
     replay = Replay(library.engine, ids, mode, beside=True)
     before = time.thread_time()
@@ -262,7 +262,8 @@ def places(
         return []
 
     def over() -> bool:
-        return time.monotonic() > end or (cancel is not None and cancel())
+        late = time.monotonic() - begun > PATIENCE * (bench.until - start)
+        return late or (cancel is not None and cancel())
 
     bench = _Bench(library.engine, ids, mode, start + SCREENING * seconds, over)
     of = _difference(case, mode, np.arange(len(seen.rows)))

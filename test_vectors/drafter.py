@@ -169,12 +169,12 @@ def run(argv: Sequence[str]) -> int:
         raise UsageError("give the text that was decoded: --token-ids FILE or --text FILE")
 
     from ds4ref.engine import Engine
-    from ds4ref.nano.trained import embedded_path
+    from ds4ref.nano.trained import dspark_path, embedded_path
     from ds4ref.variants.drafters import MISTAKES, accepted, observe, of_width, opened
 
-    if args.mtp is None:
+    if args.mtp is None and args.model is not None:
         raise UsageError("which drafter? --mtp FILE")
-    with Engine.open(args.model or embedded_path()) as engine, opened(args.mtp, engine) as drafter:
+    with Engine.open(args.model or embedded_path()) as engine, opened(args.mtp or dspark_path(), engine) as drafter:
         answers = _answers(args, engine)
         with Progress("evaluated") as progress:
             texts = []

@@ -142,10 +142,8 @@ def decoded(engine: Engine, count: int, seed: int) -> list[tuple[list[int], int]
 
 
 @pytest.mark.parametrize(("name", "wanted"), [("right", ("lossless", "undecided")), ("pairs_late", ("pairs_late",))])
-def test_the_command_ends_to_end(
-    engine: Engine, trained_path: str, tmp_path: Path, capsys: Any, name: str, wanted: Sequence[str]
-) -> None:
-    """The log of an engine that rounds otherwise, with a right drafter or a mistake."""
+def test_the_command_ends_to_end(engine: Engine, tmp_path: Path, capsys: Any, name: str, wanted: Sequence[str]) -> None:
+    """The log of an engine that rounds otherwise, with a right drafter or a mistake; the embedded model and its own."""
     answers, mistake = decoded(engine, 2, seed=5), MISTAKES.get(name)
     with opened(dspark_path(), engine) as drafter:
         seen = of([count for ids, start in answers
@@ -153,7 +151,7 @@ def test_the_command_ends_to_end(
     (tmp_path / "ids.json").write_text(json.dumps([{"ids": ids, "start": start} for ids, start in answers]))
     rates = ", ".join(f"{count / seen.drafts:.3f}" for count in seen.reached)
     (tmp_path / "log").write_text(f"Drafted: {5 * seen.drafts} tokens, Per-position acceptance rate: {rates}, Avg")
-    code = main(["drafter", "-m", trained_path, "--mtp", dspark_path(), "--token-ids", str(tmp_path / "ids.json"),
+    code = main(["drafter", "--token-ids", str(tmp_path / "ids.json"),
                  "--engine-log", str(tmp_path / "log"), "--json"])  # fmt: skip
     verdict = json.loads(capsys.readouterr().out)["verdict"]
     assert verdict in wanted and code == (verdict != "lossless")

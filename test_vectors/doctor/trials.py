@@ -1,8 +1,8 @@
 """Compare log probabilities of answers with our engine's, right or with one known bug.
 
-    scores = scored(case.ids_by_bytes, answer.steps)      tokens, and log probabilities by position
-    rms(log_softmax(logits), scores.rows)                 how far they are from ours, in nats
-    trial = explained(case, prompts)                      Trial("rope", "yarn_factor=4", ...), None if no bug explains
+    tokens, rows = scored(case.ids_by_bytes, answer.steps)
+    rms(log_softmax(logits), rows)       how far the log probabilities are from ours, in nats
+    explained(case, prompts)             Trial("rope", "yarn_factor=4", ...), None if no bug explains
 
 A bug explains a difference if it is gone with the bug in our engine. So the answer does not depend on how the target
 rounds: rounding is not made equal by another window, or another RoPE.
@@ -23,7 +23,6 @@ from ds4ref.variants.families import FAMILIES
 from ..observation import log_softmax
 from .case import ExamContext
 
-Rows = Sequence[Mapping[int, float]]
 GONE, ALONE = 0.4, 0.6
 """A bug explains a difference if less than this part of it remains, and less than this part of what remains with any
 bug of another family."""
@@ -42,13 +41,6 @@ FEWER = (1 / 16, 1 / 8, 1 / 4, 3 / 8, 1 / 2, 3 / 4, 2.0)
 """Parts of its rows that a wrong indexer may select."""
 
 
-class Scores(NamedTuple):
-    """The tokens of an answer up to the last whose id is known, and the listed log probabilities by position and id."""
-
-    tokens: list[int]
-    rows: list[dict[int, float]]
-
-
 class Trial(NamedTuple):
     """A bug that explains a difference.
 
@@ -62,8 +54,11 @@ class Trial(NamedTuple):
     after: float
 
 
-def scored(ids: Mapping[bytes, int], steps: Sequence[Step]) -> Scores:
-    """Return an answer's scores; ``ids``: token ids by bytes."""
+def scored(ids: Mapping[bytes, int], steps: Sequence[Step]) -> tuple[list[int], list[dict[int, float]]]:
+    """Return an answer's tokens up to the last whose id is known, and the listed log probabilities by position and id.
+
+    ``ids``: token ids by bytes.
+    """
     tokens: list[int] = []
     for step in steps[:-1]:
         if step.token.raw not in ids:
@@ -71,10 +66,10 @@ def scored(ids: Mapping[bytes, int], steps: Sequence[Step]) -> Scores:
         tokens.append(ids[step.token.raw])
     rows = [{ids[t.raw]: t.logprob for t in step.top if t.raw in ids and t.logprob is not None}
             for step in steps[: len(tokens) + 1]]  # fmt: skip
-    return Scores(tokens, rows)
+    return tokens, rows
 
 
-def rms(ours: np.ndarray, rows: Rows, none: float = np.inf) -> float:
+def rms(ours: np.ndarray, rows: Sequence[Mapping[int, float]], none: float = np.inf) -> float:
     """Return the rms distance of log probabilities from ours (positions, vocabulary); ``none``: without any."""
     gaps = [ours[i, token] - value for i, row in enumerate(rows) for token, value in row.items()]
     return float(np.sqrt(np.mean(np.square(np.clip(gaps, -5, 5))))) if gaps else none
@@ -102,9 +97,9 @@ def explained(case: ExamContext, prompts: Sequence[tuple[list[int], Sequence[Ste
 
     def distance(at: int, mode: str, bug: Fault | None) -> float:
         case.limit.check()
-        ids, scores = answers[at]
-        logits = runner.run([*ids, *scores.tokens], mode, [] if bug is None else [bug])[0]
-        return rms(log_softmax(np.asarray(logits[len(ids) - 1 :], np.float64)), scores.rows)
+        ids, (tokens, rows) = answers[at]
+        logits = runner.run([*ids, *tokens], mode, [] if bug is None else [bug])[0]
+        return rms(log_softmax(np.asarray(logits[len(ids) - 1 :], np.float64)), rows)
 
     modes = [case.rounding] if case.rounding in MODE_NAMES else MODE_NAMES
     before, mode = min((distance(0, str(each), None), str(each)) for each in modes)

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from .diagnosis import Diagnosis, Signatures
 
-NOT_DEEPSEEK = ("only DeepSeek V4 has a library of known mistakes; this model was compared with rounding sets, wrong "
-                "keys of its file, and mistakes of prompt, template and output")  # fmt: skip
+NOT_DEEPSEEK = ("only DeepSeek V4 and V4.1 have a library of known mistakes; this model was compared with rounding "
+                "sets, wrong keys of its file, and mistakes of prompt, template and output")  # fmt: skip
 TYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
 USUAL = 250
 """Number of candidates in a search that does not end early, for the progress display."""
@@ -44,8 +44,8 @@ Verdicts: a rounding set (exact, qat, ds4, llama.cpp, bfloat16, ...): no mistake
 mistake; "unknown": nothing known explains the numbers; "broken": some numbers are missing or not finite.
 Exit code 0 only for a rounding set (--allow-undecided: also for "undecided").
 
-DeepSeek V4 is compared with all known mistakes; dense models with rounding sets, wrong keys of their file, and
-mistakes of prompt and output."""
+DeepSeek V4 and V4.1 are compared with all known mistakes; dense models with rounding sets, wrong keys of their
+file, and mistakes of prompt and output."""
 
 
 def run(argv: Sequence[str]) -> int:
@@ -175,7 +175,7 @@ def run_diagnosis(
         result = theirs or explained(seen)
         result.notes += [note] if note and not result.clean else []
     result.notes += [finding.says for finding in findings if finding.name != "storage"]
-    if not library.runner.own:
+    if not (library.runner.own or library.runner.later):
         result.notes.append(NOT_DEEPSEEK)
     _show_tokens(engine, library, whole, result)
     if result.verdict == "fault" and their_model is None:

@@ -173,7 +173,7 @@ def metadata(shape: ModelShape) -> list[tuple[str, str, Any]]:
     ]
 
 
-def contents(spec: TensorSpec, shape: ModelShape, seed: int, spreads: Spreads) -> Iterator[np.ndarray]:
+def contents(spec: TensorSpec, shape: Any, seed: int, spreads: Spreads) -> Iterator[np.ndarray]:
     """Return the bytes of one tensor of random values, in pieces."""
     noise, name = Noise(seed, spec.name), spec.name.removesuffix(".weight")
     if name.endswith("ffn_gate_tid2eid"):

@@ -250,7 +250,7 @@ def _recent(value: np.ndarray | None, layer: int, chunk: Chunk, taps: dict) -> n
     if value is None:
         return None
     k = value.shape[1]
-    visible = chunk.visible(4)[:, None]
+    visible = chunk.visible(chunk.ratio)[:, None]
     rows = np.maximum(visible - k, 0) + np.arange(k)
     return np.where(rows < visible, rows, -1).astype(np.int32)
 

@@ -19,6 +19,7 @@ import numpy as np
 from ds4ref.kernels.formats import FORMATS
 
 from ..archs.deepseek4.forward import Model
+from ..archs.deepseek41.forward import Model as Model41
 from ..archs.dense.forward import Model as DenseModel
 from ..backends import private_backend
 from ..engine import Engine
@@ -27,7 +28,7 @@ from .dense import dense_families
 from .families import FAMILIES, Family
 from .faults import Fault
 from .forced import resumed
-from .library import applicable
+from .library import LIBRARY, V41, applicable
 from .rounding import ROUNDING, SETS, RoundingSet, products
 from .scoped import ScopedFault, first_half
 
@@ -102,9 +103,17 @@ class _Hooks:
         return self.rounding.dithered(value, self.noise) if floats and self.noise is not None else value
 
     def _indexer(self, scores: np.ndarray, chunk: Any) -> None:
-        visible, k = chunk.visible(4), chunk.shape.index_topk
+        visible, k, known = chunk.visible(chunk.ratio), chunk.shape.index_topk, scores
+        if self.narrowed(chunk):
+            visible, known = chunk.listed(), scores[np.isfinite(scores)]
         hidden = np.arange(scores.shape[1]) >= visible[:, None]
-        self._closest(np.where(hidden, -np.inf, scores), k, scores.std() + 1e-30)
+        self._closest(np.where(hidden, -np.inf, scores), k, known.std() + 1e-30)
+
+    @staticmethod
+    def narrowed(chunk: Any) -> bool:
+        """Return whether index scores are those of candidate blocks of rows (V4.1)."""
+        source = getattr(chunk.shape, "candidate_source", None)
+        return source is not None and chunk.plan.candidates and chunk.layer > source
 
     def _closest(self, scores: np.ndarray, k: int, unit: float = 1.0) -> None:
         """Record each token's gap between the k-th and the next best score, divided by ``unit``, if it is the smallest
@@ -134,7 +143,10 @@ class Runner:
         self.many = engine.backend == "cpu" and engine.threads > 1 and self.small
         self.own = isinstance(engine.model, Model)
         """Whether the model is DeepSeek V4, the architecture whose faults are in ``LIBRARY``."""
-        self.usual = () if self.own else ("llama.cpp",)
+        self.later = isinstance(engine.model, Model41)
+        """Whether the model is DeepSeek V4.1."""
+        self.library = V41 if self.later else LIBRARY
+        self.usual = () if self.own or self.later else ("llama.cpp",)
         """Rounding sets beside our modes that engines of this model usually have."""
         self._models: dict[tuple[str, int], Any] = {}
         self._own, self._lock = threading.local(), threading.Lock()
@@ -143,10 +155,13 @@ class Runner:
 
     def faults(self, mode: str, tokens: int) -> list[Fault]:
         """Return the faults that can have an effect with rounding set ``mode`` on a prompt of ``tokens`` tokens."""
-        return applicable(SETS[mode].numerics, self.formats, tokens) if self.own else []
+        known = self.own or self.later
+        return applicable(SETS[mode].numerics, self.formats, tokens, self.library) if known else []
 
     def families(self) -> dict[str, Family]:
         """Return the families of faults that apply to this model's architecture, by name."""
+        if self.later:
+            return {}
         return dict(FAMILIES) if self.own else dense_families(self.engine.model)
 
     def sets(self) -> list[str]:
@@ -155,6 +170,8 @@ class Runner:
         if self.own:
             rounds = any(FORMATS[name].activation != "float" for name in self.formats)
             return [name for name, each in ROUNDING.items() if rounds or not each.numerics.act_quant]
+        if self.later:  # whose values are never stored in 16 bits, and whose inputs are not known to be rounded
+            return ["exact", "qat", "kv_fp8", "indexer_fp4", "f16", "bf16", "bf16_qat"]
         kept: dict[Any, str] = {}
         # llama.cpp rounds as our mode ds4 does, except inputs of 16-bit matrices: then ds4 is no set of its own
         same = () if self.formats & {"F16", "BF16"} else ("ds4", "int8", "int8_kv_f16")
@@ -262,8 +279,9 @@ class Runner:
         if key not in self._models:
             ops = self._own.ops if beside else model.ops
             numerics = SETS[mode].numerics
-            self._models[key] = made = (Model if self.own else DenseModel)(model.shape, model.weights, ops, numerics)
-            if not self.own:
+            kind = Model if self.own else Model41 if self.later else DenseModel
+            self._models[key] = made = kind(model.shape, model.weights, ops, numerics)
+            if isinstance(made, DenseModel):
                 made.numerics = made.numerics._replace(kv_f16=self._kv_f16(mode))
             made.steering = model.steering
         return self._models[key]

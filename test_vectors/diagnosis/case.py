@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ds4ref.variants import LIBRARY, MODE_NAMES, SETS, Fault
+from ds4ref.variants import EVERY, MODE_NAMES, SETS, Fault
 from ds4ref.variants.families import Family
 from ds4ref.variants.runner import AnyFault
 from ds4ref.variants.scoped import ScopedFault, Where
@@ -395,7 +395,7 @@ class Case:
 
     def fault(self, mode: str, name: str) -> Idea:
         """Return the explanation (Idea) that the engine has the known bug ``name`` in rounding set ``mode``."""
-        return Idea(kind="fault", mode=mode, name=name, says=LIBRARY[name].says, faults=(LIBRARY[name],))
+        return Idea(kind="fault", mode=mode, name=name, says=EVERY[name].says, faults=(EVERY[name],))
 
     def member(self, mode: str, family: Family, value: float, parameter: dict[str, Any] | None = None) -> Idea:
         """Return the explanation (Idea) that a constant of the model (``family``) has the wrong value ``value``.
@@ -410,16 +410,16 @@ class Case:
 
         ``part``: name of the part; ``where``: function that selects its layers, and attention or FFN halves of layers.
         """
-        fault = ScopedFault(LIBRARY[name], part, where)
+        fault = ScopedFault(EVERY[name], part, where)
         return Idea(
-            kind="part", mode=mode, name=fault.name, says=f"{LIBRARY[name].says}, in {part} only", faults=(fault,)
+            kind="part", mode=mode, name=fault.name, says=f"{EVERY[name].says}, in {part} only", faults=(fault,)
         )
 
     def late(self, mode: str, name: str, since: int) -> Idea:
         """Return the explanation (Idea) that the known bug ``name`` begins at position ``since``, such as in decode."""
-        says = f"{LIBRARY[name].says}, from position {since} on (a path of its own, such as decode?)"
+        says = f"{EVERY[name].says}, from position {since} on (a path of its own, such as decode?)"
         return Idea(
-            kind="late", mode=mode, name=f"{name} [from {since}]", says=says, faults=(LIBRARY[name],), since=since
+            kind="late", mode=mode, name=f"{name} [from {since}]", says=says, faults=(EVERY[name],), since=since
         )
 
     def outside(self, mode: str, only: Sequence[str] | None = None) -> Iterator[Candidate]:
@@ -479,7 +479,7 @@ class Case:
             return c
         tried = [c]
         if closest == 0:
-            ties = Pass(c.mode, (*c.faults, LIBRARY["indexer_ties_high"]), f"{c.run.name} ties high", c.since)
+            ties = Pass(c.mode, (*c.faults, EVERY["indexer_ties_high"]), f"{c.run.name} ties high", c.since)
             tried.append(self._flipped(c, ties, first))
         if tried[-1].fit.misfit >= LIMIT:
             runs = [replace(c.run, noise=i, louder=True) for i in range(REPLICAS)]

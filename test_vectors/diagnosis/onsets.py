@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ds4ref.archs.deepseek4.shape import CSA, ModelShape
+from ds4ref.archs.deepseek4.shape import CSA
 
 LATE = 2
 """The effect of a part may exceed the noise only this many positions after the part's onset."""
@@ -25,7 +25,7 @@ def onsets(shape: Any) -> list[tuple[int, str]]:
 
     ``shape``: the model's dimensions.
     """
-    dense = not isinstance(shape, ModelShape)
+    dense = not hasattr(shape, "ratios")
     single = "head" if dense else "experts, hyper-connections, sinks, head"
     windows = {shape.window_of(layer) for layer in range(shape.n_layers)} - {0} if dense else {shape.window}
     ratios = set() if dense else set(shape.ratios) - {0}
@@ -37,14 +37,14 @@ def onsets(shape: Any) -> list[tuple[int, str]]:
     ])  # fmt: skip
 
 
-def compressed(shape: ModelShape, ratio: int) -> list[tuple[int, str]]:
+def compressed(shape: Any, ratio: int) -> list[tuple[int, str]]:
     """Return the same as ``onsets``, only for layers that compress the KV cache by ``ratio``."""
     begins = [
         (ratio - 1, "the first compressed row is attended from here on"),
         (2 * ratio - 1, "the second compressed row, and what a compressor keeps of the window before"),
     ]
-    if ratio == CSA:
-        begins.append((CSA * (shape.index_topk + 1) - 1, "the indexer selects from here on"))
+    if ratio == CSA or hasattr(shape, "index_sources"):
+        begins.append((ratio * (shape.index_topk + 1) - 1, "the indexer selects from here on"))
     return begins
 
 

@@ -20,7 +20,7 @@ from functools import cache
 
 import numpy as np
 
-from ds4ref.variants import LIBRARY, MODE_NAMES, ROUNDING
+from ds4ref.variants import MODE_NAMES, ROUNDING
 from ds4ref.variants.scoped import scopes
 
 from .calibration import log_prior
@@ -50,8 +50,9 @@ class Posterior:
         self.case = case
         self.candidates: list[Candidate] = []
         shape = case.library.engine.shape
-        faults, around = len(LIBRARY), len(outside_bugs(case.library, case.bos))
-        parts = sum(len(parts_of(fault, scopes(shape))) for fault in LIBRARY.values())
+        known = case.library.runner.library
+        faults, around = len(known), len(outside_bugs(case.library, case.bos))
+        parts = sum(len(parts_of(fault, scopes(shape))) for fault in known.values())
         members = sum(len(family.grid(shape)) for family in case.library.families.values())
         self._counts = {
             "clean": 1, "fault": faults, "outside": around, "family": members, "part": parts,

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
-from ds4ref.variants import LIBRARY, ROUNDING
+from ds4ref.variants import EVERY, ROUNDING
 from ds4ref.variants.families import FAMILIES
 from ds4ref.variants.scoped import scopes
 
@@ -354,7 +354,7 @@ class Search:
             self._untie(nearest[:1], own=True)
         if self.posterior.clean(here[0].mode).flipped is not None:
             # then faults with tiny effects need the same tie decided the other way
-            self._untie([c for c in here if c.name in LIBRARY and LIBRARY[c.name].quiet and c not in nearest])
+            self._untie([c for c in here if c.name in EVERY and EVERY[c.name].quiet and c not in nearest])
 
     def _untie(self, candidates: Sequence[Candidate], own: bool = False) -> bool:
         """Replace candidates by versions with a top-k tie decided the other way where that explains more.
@@ -478,7 +478,7 @@ class Search:
             ideas = [
                 self.case.part(mode, name, part, where)
                 for name in self._names(mode)
-                for part, where in parts_of(LIBRARY[name], everywhere).items()
+                for part, where in parts_of(EVERY[name], everywhere).items()
                 if part.startswith("layer ") is single and not (single and self.case.too_small(mode, name))
             ]
             self._untie_nearest(sorted(self._computed(ideas), key=lambda c: -self.posterior.score(c)))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ds4ref.errors import DataError, Ds4Error
 from ds4ref.targets import Ability
-from ds4ref.variants import LIBRARY, ROUNDING, SETS
+from ds4ref.variants import EVERY, ROUNDING, SETS
 
 from ..diagnose import run_diagnosis
 from ..diagnosis.prompts import MISTAKES
@@ -62,7 +62,7 @@ def numbers(case: ExamContext, stage: Stage) -> None:
 
 def cause_of(diagnosis: Diagnosis) -> str:
     """Return the one of ``finding.CAUSES`` that a diagnosis points at; the engine unless its verdict says otherwise."""
-    fault = LIBRARY.get(diagnosis.fault or "")
+    fault = EVERY.get(diagnosis.fault or "")
     if diagnosis.verdict == "file":
         return "checkpoint"
     if diagnosis.fault in OF_TEMPLATE or str(diagnosis.fault).startswith("tokenizer."):

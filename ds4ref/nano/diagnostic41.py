@@ -1,0 +1,111 @@
+"""The diagnostic model of DeepSeek V4.1: a small random model whose logits change visibly with every bug in an engine
+(``diagnostic`` has V4's).
+
+It has every mechanism: Engram in two layers, pairs and single rows, four index sources, candidate blocks that leave
+rows out, a router temperature, and clamps that take effect.
+
+    path = diagnostic41_path()          a GGUF file of ds4's kind, built once per machine
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ..archs.deepseek41.hashing import multipliers, primes
+from ..archs.deepseek41.shape import ENCODING, FLASH, PREFIX
+from ..archs.deepseek41.tensors import expected_tensors, table_names
+from ..text.keys import CONTROL
+from ..text.protocol import SYSTEM
+from ..weights.container import TensorSpec
+from ..weights.writer import write_gguf
+from .cache import reproduced
+from .fill import Noise
+from .recipe import Spread, contents, matrix
+from .vocab import build_vocabulary
+
+_VOCABULARY = build_vocabulary(511)
+_TOKENS = [*_VOCABULARY.tokens, SYSTEM]
+_FOLDED = list({token.lower(): None for token in _TOKENS})
+_PRIMES = primes(300, 2, 3, 2)
+
+DIAGNOSTIC41 = replace(
+    FLASH, n_layers=9, dim=64, vocab=512, n_heads=4, head_dim=64, rope_dim=16, q_rank=32, o_rank=16, o_groups=2,
+    n_experts=8, n_used=2, expert_ff=32, window=16, index_heads=8, index_dim=32, index_topk=12,
+    ratios=(0, 0, 2, 2, 2, 1, 1, 1, 1), kv_sources=(2, 5), index_sources=(2, 4, 5, 7), candidate_source=5,
+    candidate_blocks=5, candidate_size=4, swiglu_limit=(2.0,) * 9, gate_temp=1.25, yarn_orig_ctx=256,
+    engram_layers=(1, 4), engram_rows=tuple(_PRIMES.reshape(2, -1).sum(1).tolist()), engram_heads=2,
+    engram_vocab=len(_FOLDED), name="ds4ref diagnostic V4.1",
+)  # fmt: skip
+
+DIAGNOSTIC41_SHA256 = "71e604e3bed30751dc516e39689d24bd8233eedc5030e1b4b069dea8e9d5a7c8"
+
+_SEED = 20261130
+
+# Spreads by pattern of tensor names, first match.
+_SPREADS = {
+    "token_embd": Spread(1.0),
+    "output": matrix(2.5),
+    "*.attn_output_[ab]": matrix(1.5),
+    "*_compressor_gate": matrix(1.5),
+    "*.ffn_gate_inp": matrix(1.5),
+    "*.ffn_gate_*": matrix(2.0),
+    "*.ffn_up_*": matrix(2.0),
+    "*.attn_kv_a_norm": Spread(0.4, 1.5),
+    "*.attn_compressor_norm": Spread(0.4, 1.5),
+    "*.attn_sinks": Spread(0.8),
+    "*.exp_probs_b.bias": Spread(0.3),
+    "*_norm": Spread(0.3, 1.0),
+    "*_scale": Spread(0.3, 1.0),
+    "*_base": Spread(1.0),
+}
+
+
+def diagnostic41_path() -> str:
+    """Return the path of the model in the cache, built first if it is absent or damaged; raise DataError if that
+    fails."""
+    return reproduced("diagnostic41", DIAGNOSTIC41_SHA256, write_diagnostic41)
+
+
+def write_diagnostic41(path: str | os.PathLike[str]) -> None:
+    """Write the model's file atomically; the bytes are the same on every machine."""
+    specs = [_stored(spec) for spec in expected_tensors(DIAGNOSTIC41)]
+    with write_gguf(path, _metadata(), specs) as out:
+        for spec in specs:
+            table = spec.name in table_names(DIAGNOSTIC41)
+            out.write(spec.name, _table(spec) if table else contents(spec, DIAGNOSTIC41, _SEED, _SPREADS))
+
+
+def _stored(spec: TensorSpec) -> TensorSpec:
+    """Return the spec in a float format: rows are too short for blocks of 256."""
+    return spec if spec.fmt in ("F32", "I8") else replace(spec, fmt="F16")
+
+
+def _table(spec: TensorSpec) -> Iterator[np.ndarray]:
+    """Yield rows of an Engram table: codes from 0.5 to 2 of either sign, scales of a half, one and two."""
+    raw = Noise(_SEED, spec.name).bytes(spec.nbytes).reshape(-1, spec.dims[0]).copy()
+    raw[:, :256] = raw[:, :256] & 0x80 | 0x30 + (raw[:, :256] & 0x0F)
+    raw[:, 256:] = 126 + raw[:, 256:] % 3
+    yield raw.reshape(-1)
+
+
+def _metadata() -> list[tuple[str, str, Any]]:
+    numbers = {text: number for number, text in enumerate(_FOLDED)}
+    factors = multipliers(DIAGNOSTIC41.engram_layers, DIAGNOSTIC41.engram_grams, DIAGNOSTIC41.engram_vocab)
+    at = "tokenizer.ggml."
+    return [
+        *DIAGNOSTIC41.metadata(),
+        (f"{PREFIX}engram.encoding", "string", ENCODING),
+        (f"{PREFIX}engram.token_map", "u32[]", [numbers[token.lower()] for token in _TOKENS]),
+        (f"{PREFIX}engram.primes", "u64[]", _PRIMES.reshape(-1).tolist()),
+        (f"{PREFIX}engram.multipliers", "u64[]", factors.reshape(-1).tolist()),
+        (f"{at}model", "string", "gpt2"),
+        (f"{at}tokens", "string[]", _TOKENS),
+        (f"{at}token_type", "i32[]", [*_VOCABULARY.types, CONTROL]),
+        (f"{at}merges", "string[]", _VOCABULARY.merges),
+        *((f"{at}{name}_token_id", "u32", number) for number, name in enumerate(("bos", "eos", "padding"))),
+    ]

@@ -386,9 +386,9 @@ def ours(path: str, streams: int, disk: bool = False, drafts: Drafting | None = 
 
 
 @contextmanager
-def theirs(path: str, server: Callable[..., Any], *options: Any) -> Iterator[tuple[Engine, str]]:
+def theirs(path: str, server: Callable[..., Any], **options: Any) -> Iterator[tuple[Engine, str]]:
     """Run another server; yield our engine with its model, and its address."""
-    with Engine.open(path, threads=1) as engine, server(path, *options) as url:
+    with Engine.open(path, threads=1) as engine, server(path, **options) as url:
         yield engine, url
 
 

@@ -29,7 +29,8 @@ from ..observation import log_softmax
 from .altered import MOST_NOISE, Change, Judge, Reply, odds
 from .case import ExamContext
 from .examination import Stage
-from .registers import LINES, PLACES, Register, Registers
+from .preflight import alternatives_row, new_best
+from .registers import HEAD, LINES, MORE, PLACES, REPEAT, Register, Registers
 from .repeat import THINKING, ids_of, step_ids
 from .yardstick import FLOAT, UNKNOWN, measure
 
@@ -43,16 +44,19 @@ RECALLED = 0.9
 TIGHT = 0.02
 """Nats rms at the median position that pass for noise even if the server's own prefill and decode agree with our engine
 within a tenth of that."""
+SIZES = (440, 60, 1300)
+"""Characters of prose in prompts that are asked at once: the answers of one pass differ in length."""
 COPIES = 2
 """Prompts that are asked twice at once, to measure what a batch does to answers whatever is in it."""
 FLIPPED = 0.43
 """Least chance of the runner-up, at temperature 1, where noise may make it the best token (0.3 nats)."""
-REQUESTS = 140
+REQUESTS = 160
 """Requests of the quick form; if there is no time for them, conditions have fewer."""
 BUSY = ("HTTP 429", "HTTP 503", "HTTP 529")
 ALTERED, DEPENDS = "answers altered under load", "batch dependence"
 NEIGHBOURS, ROWS, REUSE = "leaking neighbours", "cache rows of another prompt", "wrong reuse of a prefix"
 SAMPLING = "sampling state shared between streams"
+UNSEEN = "tokens accepted that are not the best"
 NEXT = {
     NEIGHBOURS: "Look at what streams share: rows of a batched pass, output queues, slots, sampler state",
     ROWS: "Look at how a cached prefix is found and checked: hash of the tokens, block tables, slots freed too early",
@@ -60,6 +64,7 @@ NEXT = {
     ALTERED: "Repeat with the batch-invariant mode, with one slot, without CUDA graphs: which one makes it vanish?",
     DEPENDS: "Nothing to mend: llama.cpp, SGLang, and vLLM unless it is batch-invariant, choose kernels by the size of "
              "a batch and of what is not cached. Compare such an engine with one request at a time",
+    UNSEEN: "Look at what accepts drafted tokens; without drafts it must vanish",
     SAMPLING: "Give each stream its own random generator if seeds are to be kept",
 }  # fmt: skip
 
@@ -196,8 +201,8 @@ class Loader:
         for register in registers:
             reply, known = self.alone(register), self.judge.alone.get(register, [])
             change = self.judge.changes([reply], [known])
-            if not known and register is not registers[0]:
-                change = [self._first_hit(each, registers) for each in change]
+            if not known and any(other.family == register.family for other in self.judge.alone):
+                change = [self._first_hit(each) for each in change]
             elif not known and register.longer not in self.trusted:
                 self.trusted |= {register.longer} if self._agrees(reply) else set()
             changes += [each for each in change if known or each.altered or each.source or each.lost]
@@ -206,7 +211,8 @@ class Loader:
 
     def near_hits(self, one: Register) -> list[Change]:
         """Ask a register after each of two others that differ from it in one code, at the same place. If its answers
-        are altered, and not alike, they depend on the other prompt's content; else the reuse itself is wrong."""
+        are altered, and not alike, they depend on the other prompt's content; else the reuse itself is wrong. Then ask
+        two prompts that differ from it in one token, at neighbouring places."""
         others = self.made.near(one), self.made.near(one)
         changes = self.chain([one, others[0], one, others[1], one])
         own = [change for change in changes if change.reply.register == one]
@@ -217,13 +223,13 @@ class Loader:
                 for change, other in zip(own, others, strict=True):
                     if change.altered and change.source is None:
                         changes[changes.index(change)] = replace(change, source=other, evidence=evidence)
-        return changes
+        return changes + self.chain([self.made.numbered(one, digit) for digit in (0, 3)])
 
-    def _first_hit(self, change: Change, registers: Sequence[Register]) -> Change:
+    def _first_hit(self, change: Change) -> Change:
         """Judge the first answer to a prompt that may have hit another one's rows: by our engine's log probabilities,
-        and by those of the answers to the prompts that share the prefix."""
+        and by those of the answers to other prompts."""
         reply, others = change.reply, self.judge.alone
-        twin = next((r for r in registers if r != reply.register and self.judge.twin(reply, others.get(r, ()))), None)
+        twin = next((r for r in others if r != reply.register and self.judge.twin(reply, others[r])), None)
         if twin is not None:
             evidence = "all log probabilities are, to the last digit, those of the answer to another prompt"
             return replace(change, altered=True, gross=True, source=twin, same=False, evidence=evidence)
@@ -337,10 +343,25 @@ def _alone(loader: Loader, stage: Stage, probes: Sequence[Register]) -> bool:
     else:
         says = f"{counted(len(again), 'repeated answer')} the same"
         stage.add("alone", Outcome.OK, says, figures=figures, notes=notes)
+    _greedy(stage, [*first, *later[0]])
     exact = Condition("exact cache hit", False, lambda: judge.changes(
         [loader.alone(probe) for probe in probes], [_answers(reply) for reply in first]), hits)  # fmt: skip
     _examine(loader, stage, exact, probes)
     return True
+
+
+def _greedy(stage: Stage, replies: Sequence[Reply]) -> None:
+    """Report tokens of answers given alone, at temperature 0, that are not the best by the answer's own list."""
+    places = [(reply, at) for reply in replies for answer in _answers(reply)
+              for at in new_best(f"{reply.register.listed} {HEAD} {REPEAT} {MORE}", answer.steps)]  # fmt: skip
+    if not places:
+        return
+    several = len({reply.register for reply, _ in places}) > 1
+    reply, at = places[0]
+    says = f"{UNSEEN}: {counted(len(places), 'token')} of {counted(len(replies), 'answer')} at temperature 0, alone"
+    stage.add("greedy answers", Outcome.WRONG if several else Outcome.UNSURE, says, figures={"family": UNSEEN},
+              where=[("alternatives there", alternatives_row(_answers(reply)[0].steps[at]))],
+              next=[NEXT[UNSEEN]])  # fmt: skip
 
 
 def _answers(reply: Reply) -> list[Completion]:
@@ -376,7 +397,8 @@ def _conditions(loader: Loader, probes: Sequence[Register]) -> Iterator[Conditio
 
     def at_once(count: int) -> list[Change]:
         replies = loader.together([*itertools.islice(itertools.cycle(probes), count * (2 if case.quick else 4))], count)
-        cold = loader.together([made.fresh(i % len(PLACES)) for i in range(count)], count)
+        sizes = itertools.islice(itertools.cycle(SIZES), count)
+        cold = loader.together([made.fresh(i % len(PLACES), size) for i, size in enumerate(sizes)], count)
         for reply in cold:
             loader.alone(reply.register, learn=True)
         return judge.changes([*replies, *cold])
@@ -392,7 +414,7 @@ def _conditions(loader: Loader, probes: Sequence[Register]) -> Iterator[Conditio
     if streams:
         yield Condition("after a cut stream", False, after_cut)
     old = [one for one in judge.alone if one not in probes][: 8 if case.quick else None]
-    for count in (4,) if brief else (2, 4) if case.quick else (2, 4, 8):
+    for count in (8,) if brief else (2, 8) if case.quick else (2, 4, 8):
         if count <= loader.most:
             yield Condition(f"{count} at once", True, lambda count=count: at_once(count))  # type: ignore[misc]
     if streams and loader.most > 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from ds4ref.archs.deepseek4.shape import ModelShape, nearest, unlike_published
 from ds4ref.errors import DataError, Ds4Error
@@ -31,6 +32,11 @@ NO_LOGPROBS = ("Start the server so that it returns log probabilities, dump logi
                "(ds4-vectors diagnose --logits FILE), or, of ds4, examine 'command:./ds4 -m MODEL.gguf'")  # fmt: skip
 SHARED = (": tokens that share a text, such as '' for bytes that are no text, are one entry, and which of them its "
           "value belongs to cannot be told")  # fmt: skip
+NOT_BEST = "the token taken is not the best, at temperature 0"
+PENALTY = ("Switch its penalty of repetitions off (llama-cpp-python: repeat_penalty is 1.1 unless a request says 1): "
+           "answers are not greedy")  # fmt: skip
+ASKED = {"chat": "Name three rivers.", "text": "The old mill by the"}
+"""The small requests by kind."""
 BY_TEXT = "Dump logits instead (docs/reference/doctor.md, llama.cpp): ds4-vectors diagnose --logits FILE"
 
 
@@ -64,7 +70,7 @@ def _file(case: ExamContext, stage: Stage) -> None:
 def _reach(case: ExamContext, stage: Stage) -> dict[str, Completion]:
     """Send a small request for each kind of prompt, first with log probabilities; return the answers by kind."""
     target = case.target
-    prompts = {"chat": Prompt.chat("Name three rivers."), "text": Prompt.plain("The old mill by the"),
+    prompts = {"chat": Prompt.chat(ASKED["chat"]), "text": Prompt.plain(ASKED["text"]),
                "ids": Prompt.tokens(PROMPTS["short"]())}  # fmt: skip
     answers: dict[str, Completion] = {}
     refused: dict[str, str] = {}
@@ -131,7 +137,12 @@ def _logprobs(case: ExamContext, stage: Stage, answers: dict[str, Completion]) -
         for fault in faults(step, requested - len(step.top)):
             places.setdefault(fault, []).append((place, step))
     figures |= {fault: f"at {len(at)} of {len(steps)} steps, first {at[0][0]}" for fault, at in places.items()}
-    if places:
+    if [*places] == [NOT_BEST] and not any(
+        new_best(ASKED.get(kind, ""), answer.steps) for kind, answer in answers.items()
+    ):
+        says = "where the best token occurs before, another one is taken: the server penalizes repetitions"
+        stage.add("log probabilities", Outcome.UNSURE, says, figures=figures, next=[PENALTY])
+    elif places:
         where = [(f"{at[0][0]}: {fault}", alternatives_row(at[0][1])) for fault, at in places.items()]
         says = f"{'; '.join(places)}: these are no log probabilities to rely on"
         stage.add("log probabilities", Outcome.WRONG, says, figures=figures, where=where[:4],
@@ -174,7 +185,19 @@ def faults(step: Step, missing: int = 0) -> list[str]:
         out.append("alternatives not sorted")
     own = step.token.logprob
     if own is not None and finite and math.isfinite(own) and own < max(finite) - SLACK:
-        out.append("the token taken is not the best, at temperature 0")
+        out.append(NOT_BEST)
+    return out
+
+
+def new_best(prompt: str, steps: Sequence[Step]) -> list[int]:
+    """Return the indices of steps whose best token was not taken although it does not occur before, in the prompt or
+    the answer; a penalty of repetitions explains the others."""
+    before, out = prompt.encode(), []
+    for at, step in enumerate(steps):
+        best = max(step.top, key=lambda t: -math.inf if t.logprob is None else t.logprob, default=None)
+        if best is not None and NOT_BEST in faults(step) and best.raw.strip() not in before:
+            out.append(at)
+        before += step.token.raw
     return out
 
 

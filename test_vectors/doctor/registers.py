@@ -32,6 +32,8 @@ class Register:
     number  number at its very beginning, so that no two families of prompts begin alike
     lines   (name, code) of each line
     where   index into PLACES
+    family  seed of the prose
+    size    characters of prose around the list
     longer  whether the list was repeated before, as in a conversation that goes on
     """
 
@@ -39,7 +41,9 @@ class Register:
     number: int
     lines: tuple[tuple[str, str], ...]
     where: int = 1
+    family: int = 0
     longer: bool = False
+    size: int = 440
 
     @property
     def codes(self) -> tuple[str, ...]:
@@ -57,7 +61,7 @@ class Register:
 
     def prompt(self, case: ExamContext) -> Prompt:
         """Return the prompt to send."""
-        words = prose(500, seed=self.number)[:440].split()
+        words = prose(self.size + 60, seed=self.family)[: self.size].split()
         cut = (0, len(words) // 2, len(words))[self.where]
         parts = " ".join(words[:cut]), HEAD + self.listed, " ".join(words[cut:])
         text = "\n\n".join([f"Note {self.number}.", *filter(None, parts)])
@@ -79,10 +83,17 @@ class Registers:
         self._numbers = iter(self._random.sample(range(1000, 10000), 9000))
         self.owners: dict[str, Register] = {}
 
-    def fresh(self, where: int = 1) -> Register:
+    def fresh(self, where: int = 1, size: int = 440) -> Register:
         """Return a prompt that shares neither its beginning nor a code with any other."""
-        names = self._random.sample(NAMES, LINES)
-        return self._known(Register(self.kind, next(self._numbers), tuple((n, self._code()) for n in names), where))
+        names, number = self._random.sample(NAMES, LINES), next(self._numbers)
+        lines = tuple((name, self._code()) for name in names)
+        return self._known(Register(self.kind, number, lines, where, number, size=size))
+
+    def numbered(self, one: Register, digit: int) -> Register:
+        """Return the same prompt with another digit (from 0) in the number at its beginning: one token differs."""
+        digits = [*str(one.number)]
+        digits[digit] = str(int(digits[digit]) % 9 + 1)
+        return replace(one, number=int("".join(digits)))
 
     def near(self, one: Register) -> Register:
         """Return the same prompt with another code in the second line, from its first letter on, so that all variants

@@ -158,8 +158,8 @@ def slot_before(right: Method) -> Method:
 
 
 def angle_of_neighbour(right: Method) -> Method:
-    def move(self: Any, tokens: Any, starts: Any) -> None:
-        right(self, tokens, starts)
+    def move(self: Any, tokens: Any, starts: Any, *rest: Any) -> None:
+        right(self, tokens, starts, *rest)
         for key, (arrays, _) in self._inputs.items():
             if len(starts) > 2 and key == ("rope", True):
                 for table in arrays:
@@ -169,8 +169,8 @@ def angle_of_neighbour(right: Method) -> Method:
 
 
 def padded_rows(right: Method) -> Method:
-    def move(self: Any, tokens: Any, starts: Any) -> None:
-        right(self, tokens, starts)
+    def move(self: Any, tokens: Any, starts: Any, *rest: Any) -> None:
+        right(self, tokens, starts, *rest)
         counts = [member._inputs[key][0][0] for member in self.members for key in member._inputs if key == SEEN]
         for count in counts:
             count[:] = max(int(other.max()) for other in counts)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -294,7 +294,11 @@ def load(case: ExamContext, stage: Stage) -> None:
     probes = [loader.made.fresh(i % len(PLACES)) for i in range(4 if case.quick else 8)]
     if not _alone(loader, stage, probes):
         return
+    greedy = False
     for condition in _conditions(loader, probes):
+        if condition.load and not greedy:
+            greedy = True
+            add_greedy(stage, loader.judge.alone)
         case.progress(condition.name)
         _examine(loader, stage, condition, probes)
     _errors(loader, stage)
@@ -343,25 +347,22 @@ def _alone(loader: Loader, stage: Stage, probes: Sequence[Register]) -> bool:
     else:
         says = f"{counted(len(again), 'repeated answer')} the same"
         stage.add("alone", Outcome.OK, says, figures=figures, notes=notes)
-    _greedy(stage, [*first, *later[0]])
     exact = Condition("exact cache hit", False, lambda: judge.changes(
         [loader.alone(probe) for probe in probes], [_answers(reply) for reply in first]), hits)  # fmt: skip
     _examine(loader, stage, exact, probes)
     return True
 
 
-def _greedy(stage: Stage, replies: Sequence[Reply]) -> None:
+def add_greedy(stage: Stage, alone: Mapping[Register, Sequence[Completion]]) -> None:
     """Report tokens of answers given alone, at temperature 0, that are not the best by the answer's own list."""
-    places = [(reply, at) for reply in replies for answer in _answers(reply)
-              for at in new_best(f"{reply.register.listed} {HEAD} {REPEAT} {MORE}", answer.steps)]  # fmt: skip
-    if not places:
-        return
-    several = len({reply.register for reply, _ in places}) > 1
-    reply, at = places[0]
-    says = f"{UNSEEN}: {counted(len(places), 'token')} of {counted(len(replies), 'answer')} at temperature 0, alone"
-    stage.add("greedy answers", Outcome.WRONG if several else Outcome.UNSURE, says, figures={"family": UNSEEN},
-              where=[("alternatives there", alternatives_row(_answers(reply)[0].steps[at]))],
-              next=[NEXT[UNSEEN]])  # fmt: skip
+    places = [(one, answer.steps[at]) for one, answers in alone.items() for answer in answers[:1]
+              for at in new_best(f"{one.listed} {HEAD} {REPEAT} {MORE}", answer.steps)]  # fmt: skip
+    if places:
+        prompts = len({one for one, _ in places})
+        says = f"{UNSEEN}: in answers to {prompts} of {counted(len(alone), 'prompt')}, alone, at temperature 0"
+        outcome, where = Outcome.WRONG if prompts > 1 else Outcome.UNSURE, alternatives_row(places[0][1])
+        stage.add("greedy answers", outcome, says, next=[NEXT[UNSEEN]], figures={"family": UNSEEN},
+                  where=[("alternatives there", where)])  # fmt: skip
 
 
 def _answers(reply: Reply) -> list[Completion]:

@@ -17,7 +17,7 @@ import pytest
 from ds4ref.errors import TargetError
 from ds4ref.targets import Ability, Completion, Delta, Request, Step, Target, Token, Usage
 from ds4ref.test_vectors.doctor import load
-from ds4ref.test_vectors.doctor.altered import Reply, odds
+from ds4ref.test_vectors.doctor.altered import odds
 from ds4ref.test_vectors.doctor.case import ExamContext
 from ds4ref.test_vectors.doctor.examination import Stage
 from ds4ref.test_vectors.doctor.limits import Limit
@@ -119,7 +119,7 @@ def test_tokens_that_are_not_the_best(best: bytes, outcome: Outcome | None) -> N
     """Unless the best one occurs before, where a penalty of repetitions may have excluded it."""
     stage, made = Stage("load", "Load", "?"), Registers("chat", 1)
     steps = (scripted_step(b"bb"), scripted_step(b"cc", (best, -0.01), logprob=-3.0))
-    load._greedy(stage, [Reply(made.fresh(), Completion("bbcc", steps)) for _ in range(2)])
+    load.add_greedy(stage, {made.fresh(): [Completion("bbcc", steps)] for _ in range(2)})
     assert [check.outcome for check in stage.checks] == ([outcome] if outcome else [])
 
 

@@ -40,6 +40,7 @@ from ds4ref.nano.diagnostic import diagnostic_path
 from ds4ref.server import sequences as sequences_module
 from ds4ref.server import worker as worker_module
 from ds4ref.server.app import apis
+from ds4ref.server.constrain import guide_of
 from ds4ref.server.job import Job
 from ds4ref.server.listen import Background
 from ds4ref.server.sequences import Kept, Sequences, Start
@@ -320,7 +321,8 @@ def our_server(engine: Engine, streams: int = 4, disk: bool = False) -> Iterator
     """Run our server in this process and yield its address."""
     with tempfile.TemporaryDirectory() as folder:
         store = Store.open(engine, folder) if disk else None
-        worker = Worker(engine, ctx=4096, streams=streams, sequences=Sequences(engine.tokenizer, 64 << 20, store))
+        sequences = Sequences(engine.tokenizer, 64 << 20, store)
+        worker = Worker(engine, ctx=4096, streams=streams, sequences=sequences, constrain=guide_of)
         with Background(Service(worker, apis())) as url:
             yield url + "/v1"
 

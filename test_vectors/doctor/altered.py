@@ -148,7 +148,7 @@ class Judge:
             moves = [nats for nats in excused if nats is not None]
             return Change(reply, 0.0 if same else min(moves, default=None), same, lost=lost)
         best = int(np.argmin([_largest(each) for each in compared]))
-        closest, reference = compared[best], references[best]
+        closest, reference, answer = compared[best], _shown(references[best]), _shown(answer)
         at = _first(closest, self.limit)
         nats = _largest(closest)
         gross = nats > GROSS * self.limit or (
@@ -193,19 +193,25 @@ class Judge:
 
     def twin(self, reply: Reply, other: Sequence[Completion]) -> bool:
         """Return whether an answer is, to the last bit of its log probabilities, one of those to ``other``."""
-        answer = reply.answer
+        answer = None if reply.answer is None else _shown(reply.answer)
         return answer is not None and len(answer.steps) >= SHARED and any(
             len(one.steps) == len(answer.steps) and all(len(s.top) >= SHARED for s in one.steps)
-            and compare_answers(one, answer).same for one in other
+            and compare_answers(one, answer).same for one in map(_shown, other)
         )  # fmt: skip
 
 
 def _compare(one: Completion, other: Completion) -> AnswerComparison:
     """Compare two answers; of equal texts only the steps that both have, as streams may leave some out."""
+    one, other = _shown(one), _shown(other)
     if one.text == other.text:
         count = min(len(one.steps), len(other.steps))
         one, other = replace(one, steps=one.steps[:count]), replace(other, steps=other.steps[:count])
     return compare_answers(one, other)
+
+
+def _shown(answer: Completion) -> Completion:
+    """Return an answer without the steps whose token has no text, which llama.cpp leaves out of streams alone."""
+    return replace(answer, steps=[step for step in answer.steps if step.token.raw])
 
 
 def _largest(answer: AnswerComparison) -> float:

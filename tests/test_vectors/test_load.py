@@ -16,6 +16,7 @@ import pytest
 
 from ds4ref.errors import TargetError
 from ds4ref.targets import Ability, Completion, Delta, Request, Step, Target, Token, Usage
+from ds4ref.targets.answer import collect
 from ds4ref.test_vectors.doctor import load
 from ds4ref.test_vectors.doctor.altered import odds
 from ds4ref.test_vectors.doctor.case import ExamContext
@@ -72,14 +73,19 @@ class Server(Target):
         ordered = sorted((Token(raw, value) for raw, value in top.items()), key=lambda token: -token.logprob)
         return Step(ordered[0], tuple(ordered[: request.top_logprobs]))
 
-    def stream(self, request: Request) -> Iterator[Delta]:
+    def complete(self, request: Request) -> Completion:
+        return collect(self.stream(request, True))
+
+    def stream(self, request: Request, whole: bool = False) -> Iterator[Delta]:
         text = "\n".join(message.content for message in request.prompt.messages)
         if request.temperature > 0 and not self.running:
             self.shared.seed(request.seed)
         with self.lock:
             self.running.append(text)
         try:
-            yield from self.answer(text, request)
+            for delta in self.answer(text, request):
+                if whole or not delta.steps or delta.steps[0].token.raw:
+                    yield delta
         finally:
             with self.lock:
                 self.running.remove(text)
@@ -102,6 +108,8 @@ class Server(Target):
             if step is None or (request.cancel is not None and request.cancel()):
                 break
             steps = (step,) if request.top_logprobs else ()
+            if steps and self.wrong == "silent" and at % 9 == 4:
+                yield Delta("", (Step(Token(b"", -0.1), step.top),), 0.1)
             yield Delta(step.token.raw.decode(), steps, 0.1)
         yield Delta("", (), 0.1, "stop", Usage(3, at), "simulated")
 
@@ -131,7 +139,7 @@ def named(stage: Stage) -> dict[str, str]:
     ("wrong", "logprobs", "recalls"),
     [
         ("", True, True), ("noise", True, True), ("ties", True, False), ("ties", False, True), ("hot", True, True),
-        ("hot", False, True), ("busy", True, False),
+        ("hot", False, True), ("busy", True, False), ("silent", True, True),
     ],
 )  # fmt: skip
 def test_a_right_server_is_not_accused(wrong, logprobs, recalls) -> None:

@@ -33,6 +33,9 @@ LOOSE, MOST_NOISE = 1.0, 1.5
 """Nats rms that noise may move a position where none was seen; and in any case at most."""
 TYPICAL = 0.1
 """Nats rms at the median position of an answer that pass for noise in engines whose rounding is not known."""
+LIKELY = -7.0
+"""Least log probability of alternatives that are compared: where another expert or row wins by rounding alone, unlikely
+ones move by nats in right engines."""
 PRIORS = {"text": 0.5, "noise": 50.0, "gross": 2000.0}
 """Answers of right engines assumed unaltered before any were seen, by the evidence that an answer is altered."""
 SHARED = 8
@@ -206,7 +209,7 @@ def _compare(one: Completion, other: Completion) -> AnswerComparison:
     if one.text == other.text:
         count = min(len(one.steps), len(other.steps))
         one, other = replace(one, steps=one.steps[:count]), replace(other, steps=other.steps[:count])
-    return compare_answers(one, other)
+    return compare_answers(one, other, LIKELY)
 
 
 def _shown(answer: Completion) -> Completion:

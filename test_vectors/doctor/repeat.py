@@ -77,13 +77,14 @@ def step_ids(case: ExamContext, steps: Sequence[Step]) -> list[int]:
     return ids
 
 
-def gap(a: Step, b: Step) -> float:
+def gap(a: Step, b: Step, least: float = -np.inf) -> float:
     """Return the rms difference of log probabilities (nats) over the alternatives that both steps list; NaN if none.
 
-    Alternatives without bytes of their own (``finding.distinct``) are ignored.
+    Alternatives without bytes of their own (``finding.distinct``) are ignored, and those with a log probability below
+    ``least`` in both steps.
     """
     first, second = ({t.raw: t.logprob for t in s.top if t.logprob is not None and distinct(t.raw)} for s in (a, b))
-    shared = [raw for raw in first if raw in second]
+    shared = [raw for raw in first if raw in second and max(first[raw], second[raw]) >= least]
     if not shared:
         return np.nan
     return float(distance(np.array([[first[r] for r in shared]]), np.array([[second[r] for r in shared]]))[0])
@@ -120,8 +121,8 @@ class AnswerComparison:
     same: bool
 
 
-def compare_answers(a: Completion, b: Completion) -> AnswerComparison:
-    """Compare two answers step by step, up to the first different token."""
+def compare_answers(a: Completion, b: Completion, least: float = -np.inf) -> AnswerComparison:
+    """Compare two answers step by step, up to the first different token; ``least`` as for ``gap``."""
     pairs = list(zip(a.steps, b.steps, strict=False))
     fork = next((at for at, (x, y) in enumerate(pairs) if x.token.raw != y.token.raw), None)
     margin = None
@@ -131,7 +132,7 @@ def compare_answers(a: Completion, b: Completion) -> AnswerComparison:
         margin = None if own is None or other is None else abs(own - other)
     elif len(a.steps) != len(b.steps):
         fork = len(pairs)
-    rms = np.array([gap(x, y) for x, y in pairs[: None if fork is None else fork + 1]], np.float64)
+    rms = np.array([gap(x, y, least) for x, y in pairs[: None if fork is None else fork + 1]], np.float64)
     return AnswerComparison(rms, fork, margin, a.text == b.text and _values(a) == _values(b))
 
 

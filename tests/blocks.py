@@ -13,5 +13,5 @@ def set_scales(fmt: str, blocks: np.ndarray, rng: np.random.Generator, exponents
         blocks["scales"] = rng.integers(0x08, 0x20, blocks["scales"].shape)
     else:
         blocks["e"] = rng.integers(*exponents, blocks.shape)
-    if fmt == "F8_E4M3":
+    if fmt in ("F8_E4M3", "F8_E4M3_32"):
         blocks["codes"][blocks["codes"] % 128 == 127] = 5

@@ -214,7 +214,7 @@ def _compare(one: Completion, other: Completion) -> AnswerComparison:
 
 def _shown(answer: Completion) -> Completion:
     """Return an answer without the steps whose token has no text, which llama.cpp leaves out of streams alone."""
-    return replace(answer, steps=[step for step in answer.steps if step.token.raw])
+    return replace(answer, steps=tuple(step for step in answer.steps if step.token.raw))
 
 
 def _largest(answer: AnswerComparison) -> float:

@@ -183,7 +183,7 @@ def test_the_log_has_everything(setting, tmp_path) -> None:
     times = [line.pop("time") for line in lines]
     assert times == sorted(times) and lines[2].pop("seconds") >= 0 and path.stat().st_mode & 0o777 == 0o600
     call = {"name": "list", "arguments": "{}", "id": "id0"}
-    usage = {"prompt": 10, "completion": 5, "cached": None, "reasoning": None}
+    usage = {"prompt": 10, "completion": 5, "cached": None, "reasoning": None, "drafted": None}
     assert lines[:4] == [
         {"type": "session", "root": "r"}, {"type": "user", "text": "Hi"},
         {"type": "assistant", "text": "So", "reasoning": "hm", "calls": [call], "finish": "tool_calls", "usage": usage},

@@ -36,7 +36,7 @@ def shape_of(tmp_path: Path, **changes) -> ModelShape:
     values = {k: v for k, v in {**checkpoint.config(FLASH), **changes}.items() if v is not None}
     config = Config(tmp_path / "config.json", values)
     entries = Metadata(metadata(config, Checkpoint(str(tmp_path), tmp_path)))
-    _check_quantization(config)
+    _check_quantization(config, [128, 128])
     settle(dict(leaves(values)), config.read, (*CONFIG, *INERT)).check(config.path)
     return ModelShape.from_metadata(SimpleNamespace(path=tmp_path, metadata=entries))  # type: ignore[arg-type]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -23,7 +24,10 @@ class Process:
         paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
         self.log = Path(folder, "log")
         with self.log.open("w") as log:
-            self.process = subprocess.Popen(line, stderr=log, env={**os.environ, "PYTHONPATH": paths})
+            self.process = subprocess.Popen(
+                line, stderr=log, env={**os.environ, "PYTHONPATH": paths},
+                preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # nohup has the tests ignore it
+            )  # fmt: skip
         end = time.monotonic() + 120
         while not (found := re.search(r"listening on (http://\S+?)(?=[\"\s]|$)", self.log.read_text())):
             assert self.process.poll() is None and time.monotonic() < end, self.lines

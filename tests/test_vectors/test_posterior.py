@@ -40,8 +40,9 @@ def posterior(monkeypatch) -> Posterior:
     """The posterior of a case in which a Bayes factor is the difference of two scores."""
     monkeypatch.setattr(module, "outside_bugs", lambda library, bos: [None] * 15)
     library = SimpleNamespace(
-        engine=SimpleNamespace(shape=shape()), ids=range(200), more={}, families=FAMILIES, family=FAMILIES.__getitem__
-    )
+        engine=SimpleNamespace(shape=shape()), ids=range(200), more={}, families=FAMILIES, family=FAMILIES.__getitem__,
+        runner=SimpleNamespace(library=LIBRARY),
+    )  # fmt: skip
     case: Any = SimpleNamespace(library=library, bos=0, values=np.zeros((4, 2)))
     case.bayes_factor = lambda a, b: a.fit.score - b.fit.score
     return Posterior(case)

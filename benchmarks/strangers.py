@@ -125,6 +125,7 @@ def other_replica(right: Method) -> Method:
 
 
 def detokenizer_race(right: Method) -> Method:
+    """Make every 40th piece of text that of another running answer's newest token."""
     latest: dict[int, str] = {}
     shown = itertools.count()
 
@@ -511,6 +512,7 @@ def examine_all(names: Sequence[str], output: Path | None, quick: bool, budget: 
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    """List, check or examine the bugs; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="BUG", help="bugs to examine (all)")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="keep results here, and resume from it")

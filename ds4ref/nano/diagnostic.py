@@ -38,8 +38,7 @@ DIAGNOSTIC_SHA256 = "ff1861cd8c9ca7a59e44ca0396e7b68bd01b545458f8a3b28de2a618d2a
 
 _SEED = 20261121
 
-# Spreads by pattern of tensor names, first match. Routed experts of odd layers often reach the clamp.
-_SPREADS = {
+SPREADS = {
     "token_embd": Spread(1.0),
     "output": matrix(2.5),
     "*.attn_output_[ab]": matrix(1.5),
@@ -61,6 +60,7 @@ _SPREADS = {
     "*_scale": Spread(0.3, 1.0),
     "*_base": Spread(1.0),
 }
+"""Spreads by pattern of tensor names, first match. Routed experts of odd layers often reach the clamp."""
 
 
 def diagnostic_path() -> str:
@@ -72,7 +72,7 @@ def diagnostic_path() -> str:
 def write_diagnostic(path: str | os.PathLike[str]) -> None:
     """Write the diagnostic model's file atomically; the bytes are the same on every machine."""
     recipe = Recipe("diagnostic", "IQ2_XXS", "Q2_K", upgraded=2)
-    write_model(path, DIAGNOSTIC, recipe, seed=_SEED, spreads=_SPREADS)
+    write_model(path, DIAGNOSTIC, recipe, seed=_SEED, spreads=SPREADS)
 
 
 def _random(seed: int, count: int) -> list[int]:

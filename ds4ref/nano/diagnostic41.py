@@ -24,8 +24,9 @@ from ..text.protocol import SYSTEM
 from ..weights.container import TensorSpec
 from ..weights.writer import write_gguf
 from .cache import reproduced
+from .diagnostic import SPREADS
 from .fill import Noise
-from .recipe import Spread, contents, matrix
+from .recipe import contents, matrix
 from .vocab import build_vocabulary
 
 _VOCABULARY = build_vocabulary(511)
@@ -42,27 +43,13 @@ DIAGNOSTIC41 = replace(
     engram_vocab=len(_FOLDED), name="ds4ref diagnostic V4.1",
 )  # fmt: skip
 
-DIAGNOSTIC41_SHA256 = "71e604e3bed30751dc516e39689d24bd8233eedc5030e1b4b069dea8e9d5a7c8"
+DIAGNOSTIC41_SHA256 = "e4d011dd3c353db35e884c85ca89b065d3a16df38006fe263c9c1a2c8ff21092"
 
 _SEED = 20261130
 
-# Spreads by pattern of tensor names, first match.
 _SPREADS = {
-    "token_embd": Spread(1.0),
-    "output": matrix(2.5),
-    "*.attn_output_[ab]": matrix(1.5),
-    "*_compressor_gate": matrix(1.5),
-    "*.ffn_gate_inp": matrix(1.5),
-    "*.ffn_gate_*": matrix(2.0),
-    "*.ffn_up_*": matrix(2.0),
-    "*.attn_kv_a_norm": Spread(0.4, 1.5),
-    "*.attn_compressor_norm": Spread(0.4, 1.5),
-    "*.attn_sinks": Spread(0.8),
-    "*.exp_probs_b.bias": Spread(0.3),
-    "*_norm": Spread(0.3, 1.0),
-    "*_scale": Spread(0.3, 1.0),
-    "*_base": Spread(1.0),
-}
+    "*.ffn_gate_inp": matrix(1.5), "*.ffn_gate_*": matrix(2.0), "*.ffn_up_*": matrix(2.0), "*.ffn_down_*": matrix(1.0),
+} | SPREADS  # fmt: skip
 
 
 def diagnostic41_path() -> str:

@@ -10,7 +10,7 @@ from ...errors import ShapeError
 from ..binding import Slot
 from ..report import Accounts, accounts_of, line
 from .checkpoint import checkpoint_of
-from .shape import CSA, ModelShape, check_published, metadata_account, nearest, unlike_published
+from .shape import CSA, ModelShape, check_published, nearest, unlike_published
 from .tensors import PARTS as PARTS
 from .weights import account
 from .weights import check_tensors as check_tensors
@@ -26,7 +26,7 @@ DRAFTERS = {
 
 def accounts(source: TensorSource) -> Accounts:
     """Return which keys and tensors are used, have no effect or are refused (``archs.report.accounts``)."""
-    shape, metadata = metadata_account(source)
+    shape, metadata = ModelShape.account(source)
     return accounts_of(source, metadata, account(source, shape))
 
 

@@ -8,7 +8,7 @@ each.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ from ..binding import Slot
 from .shape import CSA, PLAIN
 
 if TYPE_CHECKING:
+    from .dimensions import Dimensions
     from .shape import ModelShape
 
 
@@ -123,16 +124,47 @@ def _model_slots(s: ModelShape) -> Iterator[Slot]:
     yield Slot("output.weight", "output", (s.dim, s.vocab), Q8_0, "lm_head")
 
 
-def _layer_slots(s: ModelShape, layer: int) -> Iterator[Slot]:
+def maker(layer: int) -> Callable[..., Slot]:
+    """Return a function that makes a slot of ``layer`` from the part of its name after the layer's, and the fields of
+    ``Slot`` from ``dims`` on."""
+
     def slot(suffix: str, dims: tuple[int, ...], fmts: tuple[str, ...], part: str, optional: bool = False) -> Slot:
         attr = suffix.rpartition(".")[0].replace(".", "_")
         return Slot(f"blk.{layer}.{suffix}", attr, dims, fmts, part, layer, optional)
 
-    streams, heads, groups = s.hc * s.dim, s.n_heads * s.head_dim, s.o_groups * s.o_rank
-    yield slot("hc_attn_fn.weight", (streams, s.mix), MIX, "hc")
-    yield slot("hc_attn_scale.weight", (3,), F32, "hc")
-    yield slot("hc_attn_base.weight", (s.mix,), F32, "hc")
-    yield slot("attn_norm.weight", (s.dim,), F32, "rest")
+    return slot
+
+
+def _layer_slots(s: ModelShape, layer: int) -> Iterator[Slot]:
+    slot, ratio, width = maker(layer), s.ratios[layer], s.comp_width(layer)
+    yield from attention_slots(s, layer)
+    if ratio:
+        yield slot("attn_compressor_kv.weight", (s.dim, width), F16, "compressor")
+        yield slot("attn_compressor_gate.weight", (s.dim, width), F16, "compressor")
+        yield slot("attn_compressor_ape.weight", (width, ratio), MIX, "compressor")
+        yield slot("attn_compressor_norm.weight", (s.head_dim,), F32, "compressor")
+    if ratio == CSA:
+        index = 2 * s.index_dim
+        yield from indexer_slots(s, layer)
+        yield slot("indexer_compressor_kv.weight", (s.dim, index), F16, "compressor")
+        yield slot("indexer_compressor_gate.weight", (s.dim, index), F16, "compressor")
+        yield slot("indexer_compressor_ape.weight", (index, ratio), MIX, "compressor")
+        yield slot("indexer_compressor_norm.weight", (s.index_dim,), F32, "compressor")
+    yield from ffn_slots(s, layer)
+
+
+def _mixing_slots(s: Dimensions, layer: int, half: str) -> Iterator[Slot]:
+    slot = maker(layer)
+    yield slot(f"hc_{half}_fn.weight", (s.hc * s.dim, s.mix), MIX, "hc")
+    yield slot(f"hc_{half}_scale.weight", (3,), F32, "hc")
+    yield slot(f"hc_{half}_base.weight", (s.mix,), F32, "hc")
+    yield slot(f"{half}_norm.weight", (s.dim,), F32, "rest")
+
+
+def attention_slots(s: Dimensions, layer: int) -> Iterator[Slot]:
+    """Yield the slots of a layer's attention without compressor and indexer, in file order."""
+    slot, heads, groups = maker(layer), s.n_heads * s.head_dim, s.o_groups * s.o_rank
+    yield from _mixing_slots(s, layer, "attn")
     yield slot("attn_q_a.weight", (s.dim, s.q_rank), Q8_0, "attn_in")
     yield slot("attn_q_a_norm.weight", (s.q_rank,), F32, "attn_in")
     yield slot("attn_q_b.weight", (s.q_rank, heads), Q8_0, "attn_in")
@@ -142,30 +174,25 @@ def _layer_slots(s: ModelShape, layer: int) -> Iterator[Slot]:
     yield slot("attn_output_a.weight", (heads // s.o_groups, groups), Q8_0, "attn_out")
     yield slot("attn_output_b.weight", (groups, s.dim), Q8_0, "attn_out")
 
-    ratio, width = s.ratios[layer], s.comp_width(layer)
-    if ratio:
-        yield slot("attn_compressor_kv.weight", (s.dim, width), F16, "compressor")
-        yield slot("attn_compressor_gate.weight", (s.dim, width), F16, "compressor")
-        yield slot("attn_compressor_ape.weight", (width, ratio), MIX, "compressor")
-        yield slot("attn_compressor_norm.weight", (s.head_dim,), F32, "compressor")
-    if ratio == CSA:
-        index = 2 * s.index_dim
-        yield slot("indexer.attn_q_b.weight", (s.q_rank, s.index_heads * s.index_dim), F16, "indexer")
-        yield slot("indexer.proj.weight", (s.dim, s.index_heads), F16, "indexer")
-        yield slot("indexer_compressor_kv.weight", (s.dim, index), F16, "compressor")
-        yield slot("indexer_compressor_gate.weight", (s.dim, index), F16, "compressor")
-        yield slot("indexer_compressor_ape.weight", (index, ratio), MIX, "compressor")
-        yield slot("indexer_compressor_norm.weight", (s.index_dim,), F32, "compressor")
 
-    yield slot("hc_ffn_fn.weight", (streams, s.mix), MIX, "hc")
-    yield slot("hc_ffn_scale.weight", (3,), F32, "hc")
-    yield slot("hc_ffn_base.weight", (s.mix,), F32, "hc")
-    yield slot("ffn_norm.weight", (s.dim,), F32, "rest")
-    yield slot("ffn_gate_inp.weight", (s.dim, s.n_experts), F16, "router")
-    yield slot("exp_probs_b.bias", (s.n_experts,), F32, "router", optional=True)
+def indexer_slots(s: Dimensions, layer: int) -> Iterator[Slot]:
+    """Yield the slots of an indexer's queries."""
+    slot = maker(layer)
+    yield slot("indexer.attn_q_b.weight", (s.q_rank, s.index_heads * s.index_dim), F16, "indexer")
+    yield slot("indexer.proj.weight", (s.dim, s.index_heads), F16, "indexer")
+
+
+def ffn_slots(s: Dimensions, layer: int, router: tuple[str, ...] = F16, biased: bool = False) -> Iterator[Slot]:
+    """Yield the slots of a layer's experts, in file order.
+
+    router: storage formats of its matrix; biased: whether a file must have the bias
+    """
+    slot, ff, shared = maker(layer), s.expert_ff, s.expert_ff * s.n_shared
+    yield from _mixing_slots(s, layer, "ffn")
+    yield slot("ffn_gate_inp.weight", (s.dim, s.n_experts), router, "router")
+    yield slot("exp_probs_b.bias", (s.n_experts,), F32, "router", optional=not biased)
     if layer < s.n_hash_layers:
         yield slot("ffn_gate_tid2eid.weight", (s.n_used, s.vocab), I32, "hash")
-    ff, shared = s.expert_ff, s.expert_ff * s.n_shared
     yield slot("ffn_gate_exps.weight", (s.dim, ff, s.n_experts), EXPERTS, "experts")
     yield slot("ffn_up_exps.weight", (s.dim, ff, s.n_experts), EXPERTS, "experts")
     yield slot("ffn_down_exps.weight", (ff, s.dim, s.n_experts), EXPERTS, "experts")

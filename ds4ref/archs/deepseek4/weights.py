@@ -61,9 +61,9 @@ class CompressorWeights(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LayerWeights:
-    """Weights of one layer, named as in the file. Vectors are float32 arrays; a tensor that the layer does not have is
-    None."""
+class CommonWeights:
+    """Weights that layers of all families have, named as in the file. Vectors are float32 arrays; a tensor that the
+    layer does not have is None."""
 
     hc_attn_fn: Matrix
     hc_attn_scale: np.ndarray  # (3,)
@@ -90,6 +90,16 @@ class LayerWeights:
     ffn_gate_shexp: Matrix
     ffn_up_shexp: Matrix
     ffn_down_shexp: Matrix
+
+    def mixing(self, half: str) -> MixingWeights:
+        """Return the weights of the hyper-connection around attention or FFN (``half``: "attn" or "ffn")."""
+        return MixingWeights(*(getattr(self, f"hc_{half}_{name}") for name in MixingWeights._fields))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerWeights(CommonWeights):
+    """Weights of one layer."""
+
     # ratio 4 and 128
     attn_compressor_kv: Matrix | None
     attn_compressor_gate: Matrix | None
@@ -102,10 +112,6 @@ class LayerWeights:
     indexer_compressor_gate: Matrix | None
     indexer_compressor_ape: np.ndarray | None  # (4, 2 index_dim)
     indexer_compressor_norm: np.ndarray | None  # (index_dim,)
-
-    def mixing(self, half: str) -> MixingWeights:
-        """Return the weights of the hyper-connection around attention or FFN (``half``: "attn" or "ffn")."""
-        return MixingWeights(*(getattr(self, f"hc_{half}_{name}") for name in MixingWeights._fields))
 
     def compressor(self, prefix: str) -> CompressorWeights:
         """Return the weights of the layer's compressor ``prefix``, "attn" or "indexer"; the layer must have it."""

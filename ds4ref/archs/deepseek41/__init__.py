@@ -13,7 +13,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .. import Arch
-from .shape import ModelShape
+from ..keys import check
+from .shape import ModelShape, unlike_published
 
 if TYPE_CHECKING:
     from ...weights.source import TensorSource
@@ -27,7 +28,10 @@ class DeepSeek41(Arch):
     def read_shape(self, source: TensorSource, strict: bool = False) -> ModelShape:
         """Return the dimensions of a model file; with ``strict``, raise ShapeError unless they are those of V4.1
         Flash."""
-        return ModelShape.from_metadata(source, strict)
+        shape = ModelShape.from_metadata(source)
+        different = unlike_published(shape) if strict else {}
+        check(source, [f"{key} is {got}, wanted {want}" for key, (got, want) in different.items()])
+        return shape
 
     def kernels(self, source: TensorSource, shape: ModelShape, act_quant: bool) -> set[str]:
         """Return the groups of kernels that a model needs: also V4's, and those for candidate blocks, Engram and E2M1

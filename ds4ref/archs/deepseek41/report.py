@@ -9,7 +9,7 @@ from ..deepseek4.checkpoint import checkpoint_of
 from ..deepseek4.report import about as about
 from ..deepseek4.report import decode_read, expert_formats
 from ..report import Accounts, accounts_of
-from .shape import CONSTANTS, FLASH, ModelShape, metadata_account, unlike_published
+from .shape import CONSTANTS, FLASH, ModelShape, unlike_published
 from .tensors import PARTS as PARTS
 from .weights import account
 from .weights import check_tensors as check_tensors
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def accounts(source: TensorSource) -> Accounts:
     """Return which keys and tensors are used, have no effect or are refused (``archs.report.accounts``)."""
-    shape, metadata = metadata_account(source)
+    shape, metadata = ModelShape.account(source)
     return accounts_of(source, metadata, account(source, shape))
 
 

@@ -13,7 +13,7 @@ from ds4ref.kernels.formats import FORMATS
 
 from ...weights.container import TensorSpec
 from ..binding import Slot
-from ..deepseek4.tensors import EXPERTS, F16, F32, MIX, Q8_0, Recipe, specs
+from ..deepseek4.tensors import F16, F32, Q8_0, Recipe, attention_slots, ffn_slots, indexer_slots, maker, specs
 from ..deepseek4.tensors import PARTS as V4_PARTS
 from ..deepseek4.tensors import READERS as V4_READERS
 
@@ -71,30 +71,14 @@ def expected_tensors(shape: ModelShape, recipe: Recipe | str = "q2") -> list[Ten
 
 
 def _layer_slots(s: ModelShape, layer: int) -> Iterator[Slot]:
-    def slot(suffix: str, dims: tuple[int, ...], fmts: tuple[str, ...], part: str) -> Slot:
-        attr = suffix.rpartition(".")[0].replace(".", "_")
-        return Slot(f"blk.{layer}.{suffix}", attr, dims, fmts, part, layer)
-
-    streams, heads, low = s.hc * s.dim, s.n_heads * s.head_dim, s.o_groups * s.o_rank
+    slot = maker(layer)
     if layer in s.engram_layers:
         rows = s.engram_rows[s.engram_layers.index(layer)]
         yield slot("engram_embd.weight", (s.engram_dim, rows), TABLE, "lookup")
         yield slot("engram_kv.weight", (s.engram_columns * s.engram_dim, (s.hc + 1) * s.dim), F16, "engram")
         yield slot("engram_q_norm.weight", (s.dim, s.hc), F32, "engram")
         yield slot("engram_k_norm.weight", (s.dim, s.hc), F32, "engram")
-    for half in ("attn", "ffn"):
-        yield slot(f"hc_{half}_fn.weight", (streams, s.mix), MIX, "hc")
-        yield slot(f"hc_{half}_scale.weight", (3,), F32, "hc")
-        yield slot(f"hc_{half}_base.weight", (s.mix,), F32, "hc")
-        yield slot(f"{half}_norm.weight", (s.dim,), F32, "rest")
-    yield slot("attn_q_a.weight", (s.dim, s.q_rank), Q8_0, "attn_in")
-    yield slot("attn_q_a_norm.weight", (s.q_rank,), F32, "attn_in")
-    yield slot("attn_q_b.weight", (s.q_rank, heads), Q8_0, "attn_in")
-    yield slot("attn_kv.weight", (s.dim, s.head_dim), Q8_0, "attn_in")
-    yield slot("attn_kv_a_norm.weight", (s.head_dim,), F32, "attn_in")
-    yield slot("attn_sinks.weight", (s.n_heads,), F32, "rest")
-    yield slot("attn_output_a.weight", (heads // s.o_groups, low), Q8_0, "attn_out")
-    yield slot("attn_output_b.weight", (low, s.dim), Q8_0, "attn_out")
+    yield from attention_slots(s, layer)
     if layer in s.kv_sources:
         yield slot("attn_compressor_kv.weight", (s.dim, s.head_dim), F16, "compressor")
         if s.ratios[layer] > 1:
@@ -103,14 +87,5 @@ def _layer_slots(s: ModelShape, layer: int) -> Iterator[Slot]:
         yield slot("indexer.attn_k.weight", (s.head_dim, s.index_dim), F16, "compressor")
         yield slot("indexer.k_norm.weight", (s.index_dim,), F32, "compressor")
     if layer in s.index_sources:
-        yield slot("indexer.attn_q_b.weight", (s.q_rank, s.index_heads * s.index_dim), F16, "indexer")
-        yield slot("indexer.proj.weight", (s.dim, s.index_heads), F16, "indexer")
-    yield slot("ffn_gate_inp.weight", (s.dim, s.n_experts), ROUTER, "router")
-    yield slot("exp_probs_b.bias", (s.n_experts,), F32, "router")
-    ff, shared = s.expert_ff, s.expert_ff * s.n_shared
-    yield slot("ffn_gate_exps.weight", (s.dim, ff, s.n_experts), EXPERTS, "experts")
-    yield slot("ffn_up_exps.weight", (s.dim, ff, s.n_experts), EXPERTS, "experts")
-    yield slot("ffn_down_exps.weight", (ff, s.dim, s.n_experts), EXPERTS, "experts")
-    yield slot("ffn_gate_shexp.weight", (s.dim, shared), Q8_0, "shared")
-    yield slot("ffn_up_shexp.weight", (s.dim, shared), Q8_0, "shared")
-    yield slot("ffn_down_shexp.weight", (shared, s.dim), Q8_0, "shared")
+        yield from indexer_slots(s, layer)
+    yield from ffn_slots(s, layer, ROUTER, biased=True)

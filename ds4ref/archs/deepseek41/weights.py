@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ds4ref.kernels.formats import Matrix
 
-from ...weights.accounting import Account, inert, settle_tensors
+from ...weights.accounting import Account, settle_tensors
 from ...weights.published import PublishedSource
 from ..binding import Slot, fields_of, read_slots
-from ..deepseek4.weights import MixingWeights, fill_checked
+from ..deepseek4.weights import INERT_TENSORS, CommonWeights, fill_checked
 from ..keys import check
 from .hashing import Hashing
 from .shape import ARCHITECTURE
@@ -31,45 +31,11 @@ __all__ = ["READERS", "LayerWeights", "Weights", "bind", "check_tensors", "slots
 ON_HOST = ("engram_embd",)
 """Weights that are never moved to a backend's memory."""
 
-INERT_TENSORS = (
-    inert("the drafter is a model of its own", "mtp.*"),
-    inert("images are not read", "blk.*.exp_probs_b_vl.bias"),
-)
-"""Tensors that a GGUF file may contain but the model does not use, with the reasons."""
-
 
 @dataclass(frozen=True, kw_only=True)
-class LayerWeights:
-    """Weights of one layer, named as in the file. Vectors are float32 arrays; a tensor that the layer does not have is
-    None."""
+class LayerWeights(CommonWeights):
+    """Weights of one layer. No layer of this family chooses experts by token id."""
 
-    ffn_gate_tid2eid: ClassVar[None] = None
-    """No layer of this family chooses experts by token id (``archs.deepseek4.moe``)."""
-
-    hc_attn_fn: Matrix
-    hc_attn_scale: np.ndarray  # (3,)
-    hc_attn_base: np.ndarray  # (mix,)
-    attn_norm: np.ndarray  # (dim,)
-    attn_q_a: Matrix
-    attn_q_a_norm: np.ndarray  # (q_rank,)
-    attn_q_b: Matrix
-    attn_kv: Matrix
-    attn_kv_a_norm: np.ndarray  # (head_dim,)
-    attn_sinks: np.ndarray  # (heads,)
-    attn_output_a: Matrix
-    attn_output_b: Matrix
-    hc_ffn_fn: Matrix
-    hc_ffn_scale: np.ndarray  # (3,)
-    hc_ffn_base: np.ndarray  # (mix,)
-    ffn_norm: np.ndarray  # (dim,)
-    ffn_gate_inp: Matrix
-    exp_probs_b: np.ndarray  # (experts,)
-    ffn_gate_exps: Matrix
-    ffn_up_exps: Matrix
-    ffn_down_exps: Matrix
-    ffn_gate_shexp: Matrix
-    ffn_up_shexp: Matrix
-    ffn_down_shexp: Matrix
     # kv sources
     attn_compressor_kv: Matrix | None
     attn_compressor_gate: Matrix | None  # ratio 2
@@ -83,10 +49,6 @@ class LayerWeights:
     engram_embd: Matrix | None
     engram_kv: Matrix | None
     engram_gate: np.ndarray | None  # (hc, dim): the product of q and k weights
-
-    def mixing(self, half: str) -> MixingWeights:
-        """Return the weights of the hyper-connection around attention or FFN (``half``: "attn" or "ffn")."""
-        return MixingWeights(*(getattr(self, f"hc_{half}_{name}") for name in MixingWeights._fields))
 
 
 @dataclass(frozen=True, kw_only=True)

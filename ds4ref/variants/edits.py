@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from ..archs.deepseek4.chunk import HEAD
-from ..archs.deepseek4.forward import Model
+from ..archs.deepseek4.forward import Base
+from ..archs.deepseek4.hooks import LATER
 from .edits_formulas import FEW, Alter, at_head, each, formulas, permuted, swaps, without
 from .faults import Edit
 from .replay import Change
@@ -30,6 +31,8 @@ AXES = {
     "ffn_moe_gate": "TSF", "ffn_moe_up": "TSF", "ffn_moe_weighted_swiglu": "TSF", "ffn_moe_out": "TF",
     "ffn_shexp_gate": "TF", "ffn_shexp_up": "TF", "ffn_shexp_mid": "TF", "ffn_shexp": "TF", "ffn_out": "TF",
     "result_hc_pre": "TC", "result_hc_weights": "TC", "result_norm": "TF", "result_output": "TF",
+    "hc_attn_read": "TC", "hc_ffn_read": "TC", "result_hc_read": "TC", "attn_comp_norm": "NF", "engram_rows": "TF",
+    "engram_kv": "TF", "engram_in": "TCF", "engram_out": "TCF",
 }  # fmt: skip
 """Intermediates whose values are changed as they are: T token, N cache row, H head, S chosen expert, E expert, C
 residual stream, F channel."""
@@ -43,20 +46,20 @@ MOVED: dict[str, Alter] = {
 }
 
 
-def changes(model: Model) -> Iterator[Change]:
+def changes(model: Base) -> Iterator[Change]:
     """Yield every change, in each layer alone."""
     for layer in range(model.shape.n_layers):
         for name, axes in AXES.items():
-            if _reached(model, layer, name) and not name.startswith("result"):
+            if reached(model, layer, name) and not name.startswith("result"):
                 yield from (replace(change, layer=layer) for change in _values(model, name, axes))
         yield from _tensors(model, layer)
         for op, says, edits in formulas(model, layer):
-            if all(_reached(model, layer, name) for name in edits):
+            if all(reached(model, layer, name) for name in (op, *edits)):
                 yield Change(op, layer, says, edits)
     for name, axes in AXES.items():
-        if name.startswith("result"):
+        if name.startswith("result") and reached(model, HEAD, name):
             yield from _values(model, name, axes)
-    yield from (Change(op, HEAD, says, edits) for op, says, edits in at_head(model))
+    yield from (Change(op, HEAD, says, edits) for op, says, edits in at_head(model) if reached(model, HEAD, op))
 
 
 def everywhere(change: Change) -> Change:
@@ -75,24 +78,39 @@ def finer(change: Change) -> Iterator[Change]:
         yield replace(change, says=says, share=1.0, part=(axis, j, of), **where)
 
 
-def _reached(model: Model, layer: int, name: str) -> bool:
-    """Return whether a layer has the intermediate, which depends on its compression ratio."""
-    ratio = model.shape.ratios[layer]
-    if name.startswith("indexer"):
-        return ratio == 4
-    return bool(ratio) or not name.startswith(("attn_comp", "KVcomp", "comp_count"))
+COMPRESSED = ("attn_comp", "KVcomp", "indexer_KV", "indexer_comp")
+"""Beginnings of the names of what compressors make."""
+
+
+def reached(model: Any, layer: int, name: str) -> bool:
+    """Return whether a layer (``HEAD``: the output head) has the intermediate."""
+    s = model.shape
+    ratio = s.ratios[layer] if layer != HEAD else 0
+    if not hasattr(s, "kv_sources"):
+        if name in LATER:
+            return False
+        return ratio == 4 if name.startswith("indexer") else bool(ratio) or not name.startswith((*COMPRESSED, "comp_c"))
+    if name in ("Qnorm", "result_hc_pre", "result_hc_weights") or name.endswith("score_raw"):
+        return False
+    if name in ("attn_comp_gate_raw", "attn_comp_candidates"):
+        return layer in s.kv_sources and ratio > 1
+    if name.startswith(COMPRESSED):
+        return layer in s.kv_sources and not name.startswith("indexer_comp")
+    if name.startswith(("indexer", "candidates")):
+        return layer in s.index_sources
+    return layer in s.engram_layers if name.startswith("engram") else bool(ratio) or name != "comp_count"
 
 
 # ---- values: parts zero, exchanged, of another token, stored coarsely
 
 
-def _sizes(model: Model, name: str) -> dict[str, int]:
+def _sizes(model: Base, name: str) -> dict[str, int]:
     s = model.shape
     heads = s.index_heads if name.startswith("indexer") else s.n_heads
     return {"H": heads, "S": s.n_used, "E": s.n_experts, "C": s.hc}
 
 
-def _values(model: Model, name: str, axes: str) -> Iterator[Change]:
+def _values(model: Base, name: str, axes: str) -> Iterator[Change]:
     """Yield changes of an intermediate with these axes, as ones of the output head."""
     for axis, unit in enumerate(axes):
         if unit == "F":
@@ -164,7 +182,8 @@ TENSORS = {
     "indexer_proj": "indexer_weights", "ffn_norm": "ffn_norm", "ffn_gate_inp": "ffn_moe_logits",
     "exp_probs_b": "ffn_moe_topk", "ffn_gate_tid2eid": "ffn_moe_topk", "ffn_gate_exps": "ffn_moe_gate",
     "ffn_up_exps": "ffn_moe_up", "ffn_down_exps": "ffn_moe_out", "ffn_gate_shexp": "ffn_shexp_gate",
-    "ffn_up_shexp": "ffn_shexp_up", "ffn_down_shexp": "ffn_shexp",
+    "ffn_up_shexp": "ffn_shexp_up", "ffn_down_shexp": "ffn_shexp", "indexer_attn_k": "indexer_KVcompress",
+    "indexer_k_norm": "indexer_KVcompress", "engram_kv": "engram_kv", "engram_gate": "engram_out",
 }  # fmt: skip
 """The intermediate that a tensor of a layer makes."""
 SIBLINGS = {"attn_norm": "ffn_norm", "hc_attn_fn": "hc_ffn_fn", "hc_attn_scale": "hc_ffn_scale",
@@ -172,7 +191,7 @@ SIBLINGS = {"attn_norm": "ffn_norm", "hc_attn_fn": "hc_ffn_fn", "hc_attn_scale":
             "ffn_gate_exps": "ffn_up_exps", "ffn_gate_shexp": "ffn_up_shexp"}  # fmt: skip
 _ONES: dict[str, Alter] = {"left out": np.ones_like, "one higher": lambda v: v + 1}
 _ZERO: dict[str, Alter] = {"left out": np.zeros_like, "moved by one": lambda v: np.ascontiguousarray(np.roll(v, 1, 0))}
-VECTORS = {"norm": _ONES, "scale": _ONES, "base": _ZERO, "ape": _ZERO, "sinks": _ZERO, "b": _ZERO}
+VECTORS = {"norm": _ONES, "gate": _ONES, "scale": _ONES, "base": _ZERO, "ape": _ZERO, "sinks": _ZERO, "b": _ZERO}
 """What is changed in a vector of weights, by the last word of its name."""
 
 
@@ -180,12 +199,12 @@ def _shape_of(tensor: Any) -> Any:
     return (tensor.rows, tensor.cols, tensor.experts) if hasattr(tensor, "rows") else np.shape(tensor)
 
 
-def _tensors(model: Model, layer: int) -> Iterator[Change]:
+def _tensors(model: Base, layer: int) -> Iterator[Change]:
     """Yield changes of every tensor of a layer: that of another layer or of a sibling, left out, parts of its input
     missing."""
     own, both = model.weights.layers[layer], {**SIBLINGS, **{b: a for a, b in SIBLINGS.items()}}
     for name, op in TENSORS.items():
-        tensor = getattr(own, name)
+        tensor = getattr(own, name, None)
         if tensor is None:
             continue
         others = {f"{name} of layer {j}": getattr(other, name) for j, other in enumerate(model.weights.layers)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..archs.deepseek4.forward import Model
+from ..archs.deepseek4.forward import Base
 from .faults import Edit
 from .faults_parts import _gelu
 
@@ -63,7 +63,7 @@ def _edited(make: Callable[..., Any], *more: Any) -> Edit:
     return lambda value, layer, chunk, taps: make(value, chunk, taps, *more)
 
 
-def formulas(model: Model, layer: int) -> Made:
+def formulas(model: Base, layer: int) -> Made:
     """Yield the variants of all formulas of a layer."""
     yield from _norms()
     yield from _embeddings(model) if layer == 0 else ()
@@ -92,7 +92,7 @@ def _norms() -> Made:
             c.ops.pool(*t[f"{p}_comp_candidates"])[:, None], *t[f"{p}_comp_rope_tables"])[:, 0], prefix)}  # fmt: skip
 
 
-def _embeddings(model: Model) -> Made:
+def _embeddings(model: Base) -> Made:
     vocab = model.shape.vocab
     for by in (1, -1):
         for part, least in (("", 0), (" in the upper half of the vocabulary", vocab // 2)):
@@ -119,7 +119,7 @@ POSITIONS: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {
 }  # fmt: skip
 
 
-def _rotations(model: Model, layer: int) -> Made:
+def _rotations(model: Base, layer: int) -> Made:
     ratio, window = model.shape.ratios[layer], model.shape.window
     for says, move in POSITIONS.items():
 
@@ -131,8 +131,8 @@ def _rotations(model: Model, layer: int) -> Made:
     pairs = model.shape.rope_dim // 2
     for i in range(pairs - 1 if pairs <= 2 * FEW else 0):
         yield "rope_tables", f"pair {i} by the angles of pair {i + 1}", {"rope_tables": _computed(_exchanged, i)}
-    for op, source in (("Qcur", "Qnorm"), ("KVrope", "KVnorm")):
-        yield op, "pairs in halves", {op: _computed(lambda c, t, s: _halves(c, t[s], t["rope_tables"]), source)}
+    yield "Qcur", "pairs in halves", {"Qcur": _computed(lambda c, t: _halves(c, _heads(t), t["rope_tables"]))}
+    yield "KVrope", "pairs in halves", {"KVrope": _computed(lambda c, t: _halves(c, t["KVnorm"], t["rope_tables"]))}
 
 
 def _exchanged(c: Any, _taps: Taps, i: int) -> Any:
@@ -143,8 +143,14 @@ def _exchanged(c: Any, _taps: Taps, i: int) -> Any:
     return tuple(tables)
 
 
+def _heads(t: Taps) -> np.ndarray:
+    """Return the query heads before rope (T, H, hd); V4.1 has no norm of theirs."""
+    heads: np.ndarray = t["Qnorm"] if "Qnorm" in t else t["Qraw"]
+    return heads
+
+
 def _rotated(says: str, tables: Callable[[Any], Any]) -> Made:
-    yield "Qcur", says, {"Qcur": _computed(lambda c, t: c.ops.rope(t["Qnorm"], *tables(c)))}
+    yield "Qcur", says, {"Qcur": _computed(lambda c, t: c.ops.rope(_heads(t), *tables(c)))}
     yield "KVrope", says, {"KVrope": _computed(lambda c, t: c.ops.rope(t["KVnorm"][:, None], *tables(c))[:, 0])}
     yield "kqv_back", says, {"kqv_back": _computed(lambda c, t: c.ops.rope(t["kqv_out"], *tables(c), inverse=True))}
     yield "rope_tables", says, {"rope_tables": _computed(lambda c, t: tables(c))}
@@ -159,7 +165,7 @@ def _halves(c: Any, x: np.ndarray, tables: Any) -> np.ndarray:
     return flat.reshape(x.shape)
 
 
-def _attending(model: Model, layer: int) -> Made:
+def _attending(model: Base, layer: int) -> Made:
     heads = model.shape.n_heads
     for h in range(heads if heads <= FEW else 0):
         yield (
@@ -193,11 +199,12 @@ def _hidden(c: Any, t: Taps, back: int) -> np.ndarray:
     """
     first, count = t["raw_window"]
     own, visible = t["KVcur"], t.get("comp_count", np.zeros(len(count), np.int32))
-    chosen = t.get("indexer_topk")
+    chosen = c.selected if hasattr(c, "selected") else t.get("indexer_topk")
     if chosen is None:
         chosen = np.arange(visible.max(initial=0))
         chosen = np.where(chosen < visible[:, None], chosen, -1)
-    rows = own if c.cache.comp is None else np.concatenate((c.cache.comp[: visible.max(initial=0)], own))
+    comp = c.cache.comp if c.ratio else None
+    rows = own if comp is None else np.concatenate((comp[: visible.max(initial=0)], own))
     newer = np.arange(len(own))[:, None] - np.arange(back)
     newer = np.where((newer >= 0) & (np.arange(back) < count[:, None]), newer + len(rows) - len(own), -1)
     selected = np.concatenate((chosen, newer), 1).astype(np.int32)
@@ -208,7 +215,7 @@ def _hidden(c: Any, t: Taps, back: int) -> np.ndarray:
     )
 
 
-def _compressing(model: Model, layer: int) -> Made:
+def _compressing(model: Base, layer: int) -> Made:
     ratio = model.shape.ratios[layer]
     for says, count in {
         "one row late": lambda n, c: np.maximum(n - 1, 0),
@@ -240,21 +247,23 @@ def _compressing(model: Model, layer: int) -> Made:
                     np.ascontiguousarray(each, np.float32) for each in g(*v)), pair)}  # fmt: skip
     k = model.shape.index_topk
     for says, choose in {
-        "one row fewer": lambda c, t: c.ops.select_rows(t["indexer_scores"], c.visible(4), k - 1),
-        "half the rows": lambda c, t: c.ops.select_rows(t["indexer_scores"], c.visible(4), k // 2),
-        "the rows of least score": lambda c, t: c.ops.select_rows(-t["indexer_scores"], c.visible(4), k),
-        "the first rows": lambda c, t: c.ops.select_rows(0 * t["indexer_scores"], c.visible(4), k),
+        "one row fewer": lambda c, t: c.ops.select_rows(t["indexer_scores"], c.visible(c.ratio), k - 1),
+        "half the rows": lambda c, t: c.ops.select_rows(t["indexer_scores"], c.visible(c.ratio), k // 2),
+        "the rows of least score": lambda c, t: c.ops.select_rows(-t["indexer_scores"], c.visible(c.ratio), k),
+        "the first rows": lambda c, t: c.ops.select_rows(0 * t["indexer_scores"], c.visible(c.ratio), k),
         "the newest rows": lambda c, t: c.ops.select_rows(
-            0 * t["indexer_scores"] + np.arange(t["indexer_scores"].shape[1], dtype=np.float32), c.visible(4), k
+            0 * t["indexer_scores"] + np.arange(t["indexer_scores"].shape[1], dtype=np.float32), c.visible(c.ratio), k
         ),
-        "all rows": lambda c, t: c.ops.select_rows(t["indexer_scores"], c.visible(4), t["indexer_scores"].shape[1]),
+        "all rows": lambda c, t: c.ops.select_rows(
+            t["indexer_scores"], c.visible(c.ratio), t["indexer_scores"].shape[1]
+        ),
         "chosen for the token before": lambda c, t: np.concatenate((t["indexer_topk"][:1], t["indexer_topk"][:-1])),
     }.items():
         yield "indexer_topk", says, {"indexer_topk": _edited(lambda v, c, t, g: _selected(v, c, t, g), choose)}
 
 
 def _selected(value: Any, c: Any, t: Taps, choose: Callable[[Any, Taps], np.ndarray]) -> Any:
-    return None if value is None else choose(c, {**t, "indexer_topk": value}).astype(np.int32)
+    return value if value is None or c.narrowed else choose(c, {**t, "indexer_topk": value}).astype(np.int32)
 
 
 _POOLS: dict[str, Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]] = {
@@ -270,7 +279,7 @@ _POOLS: dict[str, Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarra
 }
 
 
-def _routing(model: Model, layer: int) -> Made:
+def _routing(model: Base, layer: int) -> Made:
     s, hashed = model.shape, model.weights.layers[layer].ffn_gate_tid2eid is not None
     k, E = s.n_used, s.n_experts
 
@@ -341,7 +350,7 @@ def _routing(model: Model, layer: int) -> Made:
         )
 
 
-def _activations(model: Model) -> Made:
+def _activations(model: Base) -> Made:
     for p, name in (("ffn_moe", "ffn_moe_weighted_swiglu"), ("ffn_shexp", "ffn_shexp_mid")):
 
         def again(make: Callable[[np.ndarray, np.ndarray, float], np.ndarray], p: str = p) -> Edit:
@@ -375,7 +384,7 @@ _ACTIVATIONS: dict[str, Callable[[np.ndarray, np.ndarray, float], np.ndarray]] =
 }
 
 
-def _mixing(model: Model) -> Made:
+def _mixing(model: Base) -> Made:
     C = model.shape.hc
     for half in ("attn", "ffn"):
         name, mixes = f"hc_{half}_pre_comb", f"hc_{half}_pre_mixes"
@@ -400,7 +409,7 @@ def _mixing(model: Model) -> Made:
                 mixes, lambda c, h=half: c.w.mixing(h), iters)}  # fmt: skip
 
 
-def at_head(model: Model) -> Made:
+def at_head(model: Base) -> Made:
     """Yield the variants of the output head."""
     w = model.weights
     yield "result_norm", "by the size of the row before", {"result_norm": _edited(_neighbour, "result_hc")}

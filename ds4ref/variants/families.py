@@ -189,6 +189,14 @@ def _ape_phase(shift: float) -> Made:
     return _op("position_bias", change), {}
 
 
+def _engram(factor: float) -> Made:
+    def edit(value: Any, layer: int, chunk: Chunk, taps: dict) -> Any:
+        before = taps["engram_in"]
+        return before + (value - before) * np.float32(factor)
+
+    return None, {"engram_out": edit}
+
+
 def _bias(route: Callable, factor: float) -> Callable:
     def wrong(logits, bias, *rest):
         return route(logits, None if bias is None else bias * np.float32(factor), *rest)
@@ -327,3 +335,18 @@ _LIST = [
 ]  # fmt: skip
 FAMILIES = {family.name: family for family in _LIST}
 """All families by name."""
+LATER = {name: family for name, family in FAMILIES.items() if not name.startswith("ape_")} | {
+    family.name: family
+    for family in (
+        Family("indexer_topk", "indexer selects {value} rows, not {right}", _field("index_topk", True),
+               _of("index_topk"), _around("index_topk"), whole=True),
+        Family("candidate_blocks", "{value} candidate blocks, not {right}", _field("candidate_blocks", True),
+               _of("candidate_blocks"), _around("candidate_blocks"), whole=True),
+        Family("query_position", "queries rotated {value} positions off", _position("Qcur", "Qraw"), lambda shape: 0.0,
+               _steps(-2, -1, 1, 2), whole=True, log=False),
+        Family("router_temperature", "router's logits divided by {value}, not {right}", _field("gate_temp"),
+               _of("gate_temp"), _times("gate_temp")),
+        Family("engram_scale", "value of Engram times {value}", _engram),
+    )
+}  # fmt: skip
+"""The same of V4.1, which has no position bias."""

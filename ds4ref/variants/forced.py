@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from ..archs.deepseek4 import attention, head, moe
 from ..archs.deepseek4.chunk import HEAD
-from ..archs.deepseek4.forward import Model
-from ..archs.deepseek4.hooks import NAMES, Recorder
+from ..archs.deepseek4.forward import HALVES, Base
+from ..archs.deepseek4.forward import Model as Model
+from ..archs.deepseek4.hooks import LATER, NAMES, Recorder
 from ..archs.deepseek4.weights import LayerWeights, Weights
+from ..archs.deepseek41.forward import Model as Model41
 from ..archs.dense import blocks
 from ..archs.dense.chunk import TENSORS
 from ..archs.dense.chunk import Chunk as DenseChunk
@@ -25,95 +26,89 @@ from ..archs.dense.forward import Model as DenseModel
 from ..engine import Engine
 from ..errors import DataError
 from ..numerics import Numerics
-from .library import applicable
 
 __all__ = [
-    "HEAD", "NAMES", "LayerWeights", "Model", "Pass", "Recorder", "Weights", "applicable", "model_in", "model_of",
-    "pass_of", "run_layers",
+    "HEAD", "LATER", "NAMES", "Base", "LayerWeights", "Model", "Model41", "Pass", "Recorder", "Weights", "model_in",
+    "model_of", "pass_of", "run_layers",
 ]  # fmt: skip
 
 
-def model_of(engine: Engine) -> Model:
-    """Return the engine's DeepSeek V4 model; raise DataError for another architecture, whose intermediates differ."""
-    if not isinstance(engine.model, Model):
-        raise DataError(f"{engine.path}: trace works on DeepSeek V4 (deepseek4) only, and this is {engine.shape.name}; "
+def model_of(engine: Engine) -> Any:
+    """Return the engine's DeepSeek V4 or V4.1 model; raise DataError for another architecture, whose intermediates
+    differ."""
+    if not isinstance(engine.model, Base):
+        raise DataError(f"{engine.path}: trace works on DeepSeek V4 and V4.1 only, and this is {engine.shape.name}; "
                         "diagnose, doctor, diff and damage work on it")  # fmt: skip
     return engine.model
 
 
-def model_in(engine: Engine, numerics: Numerics) -> Model:
+def model_in(engine: Engine, numerics: Numerics) -> Any:
     """Return the engine's model in another numerics mode, sharing its weights."""
     model = model_of(engine)
-    other = Model(model.shape, model.weights, model.ops, numerics)
+    other = type(model)(model.shape, model.weights, model.ops, numerics)
     other.steering = model.steering
     return other
 
 
 def run_layers(
-    model: Model,
+    model: Any,
     ids: Sequence[int],
     hooks: Any,
     layers: Collection[int] | None = None,
-    weights: Mapping[int, LayerWeights | Weights] | None = None,
+    weights: Mapping[int, Any] | None = None,
     cancel: Callable[[int], None] | None = None,
 ) -> None:
     """Run all tokens in one chunk through some layers of the model, whose values only the hooks see.
 
     layers   numbers of the layers, ``HEAD`` for the output head; None: all. If the layer before one is not run, the
-             hooks must set its residual streams at ``hc_attn_in``
+             hooks must set what enters it (``ENTERING``)
     weights  weights to use instead of the model's own, by layer number
     cancel   called with each layer's number before the layer is run; may raise to stop
     """
     cache = model.cache(len(ids) + 1, exact=True)
     c = model.chunk(np.asarray(ids, np.int32), cache, hooks)
     replaced = weights or {}
-    for layer, w in enumerate(model.weights.layers):
-        if layers is None or layer in layers:
-            moe.hashed_experts(c, layer, _layer(replaced.get(layer), w))
-    whole = replaced.get(HEAD)
-    whole = whole if isinstance(whole, Weights) else model.weights
-    X = c.ops.streams(c.ops.embed(whole.token_embd, c.ids), model.shape.hc)
+    whole = replaced.get(HEAD) or model.weights
+    state = model.enter(c, whole)
     for layer, (w, rows) in enumerate(zip(model.weights.layers, cache.layers, strict=True)):
         if layers is not None and layer not in layers:
             continue
         if cancel is not None:
             cancel(layer)
-        c.at_layer(layer, _layer(replaced.get(layer), w), rows)
-        X = moe.half_layer(c, attention.half_layer(c, X))
+        c.at_layer(layer, replaced.get(layer) or w, rows)
+        for half in HALVES:
+            state = model.half_layer(c, half, *state)
     if layers is None or HEAD in layers:
-        head.logits(c, whole, X)
+        model.head(c, model.collapse(c, *state), whole)
+
+
+State = tuple[np.ndarray, ...]
 
 
 def resumed(
-    model: Model, ids: Sequence[int], hooks: Any, half: int = 0, X: np.ndarray | None = None
-) -> tuple[np.ndarray, list[np.ndarray]]:  # fmt: skip
-    """Run all tokens in one chunk from a half layer on; return logits (T, V) and the residual streams (T, C, D) that
-    enter each half layer from there on and the output head.
+    model: Any, ids: Sequence[int], hooks: Any, half: int = 0, state: State | None = None
+) -> tuple[np.ndarray, list[State]]:
+    """Run all tokens in one chunk from a half layer on; return logits (T, V) and the states (``Base``) that enter each
+    half layer from there on and the output head.
 
-    half  as ``scoped.first_half`` counts
-    X     residual streams that enter it; None: from the embedding, with ``half`` 0
+    half   as ``scoped.first_half`` counts
+    state  state that enters it; None: from the embedding, with ``half`` 0
     """
     cache = model.cache(len(ids) + 1, exact=True)
     c = model.chunk(np.asarray(ids, np.int32), cache, hooks)
-    for layer, w in enumerate(model.weights.layers):
-        moe.hashed_experts(c, layer, w)
-    if X is None:
-        X = c.ops.streams(c.ops.embed(model.weights.token_embd, c.ids), model.shape.hc)
+    state = model.enter(c) if state is None else tuple(map(np.copy, state))
     if half:  # hooks of a region enter it when the half layer before it ends
         c.layer = (half - 1) // 2
-        X = c.tap(("hc_attn_post", "hc_ffn_post")[(half - 1) % 2], X)
-    streams = []
+        state = (c.tap(("hc_attn_post", "hc_ffn_post")[(half - 1) % 2], state[0]), *state[1:])
+    states = []
     for layer, (w, rows) in enumerate(zip(model.weights.layers, cache.layers, strict=True)):
         c.at_layer(layer, w, rows)
-        for n, run in ((2 * layer, attention.half_layer), (2 * layer + 1, moe.half_layer)):
+        for n, name in enumerate(HALVES, 2 * layer):
             if n >= half:
-                streams.append(np.array(X))
-                X = run(c, X)
-    return model.logits(X, 0, hooks), [*streams, np.array(X)]
-
-
-def _layer(replacement: LayerWeights | Weights | None, own: LayerWeights) -> LayerWeights:
-    return replacement if isinstance(replacement, LayerWeights) else own
+                states.append(tuple(map(np.array, state)))
+                state = model.half_layer(c, name, *state)
+    states.append(tuple(map(np.array, state)))
+    return model.logits(model.collapse(c, *state), 0, hooks), states
 
 
 def _dense_layers(model: Any, ids: Sequence[int], hooks: Any, layers: Collection[int]) -> None:
@@ -147,7 +142,7 @@ class Pass:
 
 
 _PASSES: dict[Any, Pass] = {
-    Model: Pass(run_layers, "hc_attn_in", "hc_ffn_post"),
+    Base: Pass(run_layers, "hc_attn_in", "hc_ffn_post"),
     DenseModel: Pass(_dense_layers, "l_in", "l_out", TENSORS),
 }
 

@@ -17,9 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from ..archs.deepseek4 import attention, head, moe
 from ..archs.deepseek4.chunk import HEAD
-from ..archs.deepseek4.forward import Model
+from ..archs.deepseek4.forward import HALVES, Base
 from ..backends import private_backend
 from ..engine import Engine
 from .faults import Changed, Edit
@@ -121,14 +120,14 @@ class Replay:
 
     def __init__(self, engine: Engine, ids: Sequence[int], mode: str, beside: bool = False):
         own = engine.model
-        assert isinstance(own, Model)
+        assert isinstance(own, Base)
         ops = private_backend(engine.backend) if beside else own.ops
         self.rounding = SETS[mode]
-        self.model = Model(own.shape, own.weights, ops, self.rounding.numerics)
+        self.model = type(own)(own.shape, own.weights, ops, self.rounding.numerics)
         self.model.steering = own.steering
         self.ids = np.asarray(ids, np.int32)
         self.cache = self.model.cache(len(self.ids) + 1, exact=True)
-        self._streams: dict[tuple[int, str], np.ndarray] = {}
+        self._states: dict[tuple[int, str], tuple[np.ndarray, ...]] = {}
         self._before: dict[int, Any] = {0: self.cache.snapshot()}
         self.logits = self._pass(None, 0, len(self.ids), (0, "attn"))
 
@@ -148,7 +147,7 @@ class Replay:
             return self._pass(change, since, len(self.ids) if until is None else until, start)
 
     def _pass(self, change: Change | None, since: int, until: int, start: tuple[int, str]) -> np.ndarray:
-        """Return logits (n, V), beginning at a half layer; without a change, keep the streams that enter each."""
+        """Return logits (n, V), beginning at a half layer; without a change, keep the state that enters each."""
         model, first = self.model, start[0]
         self.cache.reset(self._before[since])
         hooks = _Changing(self.rounding.begin, change)
@@ -156,27 +155,24 @@ class Replay:
         weights = list(model.weights.layers)
         if change is not None and change.weights:
             weights[first] = replace(weights[first], **change.weights)
-        for layer, w in enumerate(weights):
-            if layer >= first >= 0:
-                moe.hashed_experts(c, layer, w)
         if change is None:
-            X = c.ops.streams(c.ops.embed(model.weights.token_embd, c.ids), model.shape.hc)
+            state = model.enter(c)
         else:
-            X = self._streams[start if first != HEAD else (HEAD, "attn")][since:until]
+            kept = self._states[start if first != HEAD else (HEAD, "attn")]
+            state = tuple(np.ascontiguousarray(part[since:until]) for part in kept)
         for layer, (w, rows) in enumerate(zip(weights, self.cache.layers, strict=True)):
             if not 0 <= first <= layer:
                 continue
             c.at_layer(layer, w, rows)
-            if (layer, "attn") >= start:
-                self._keep(change, layer, "attn", X)
-                X = attention.half_layer(c, X)
-            self._keep(change, layer, "ffn", X)
-            X = moe.half_layer(c, X)
-        self._keep(change, HEAD, "attn", X)
-        logits = np.array(head.logits(c, model.weights, X))
+            for half in HALVES:
+                if (layer, half) >= start:
+                    self._keep(change, layer, half, state)
+                    state = model.half_layer(c, half, *state)
+        self._keep(change, HEAD, "attn", state)
+        logits = np.array(model.head(c, model.collapse(c, *state)))
         hooks.done(c)
         return logits
 
-    def _keep(self, change: Change | None, layer: int, half: str, X: np.ndarray) -> None:
+    def _keep(self, change: Change | None, layer: int, half: str, state: tuple[np.ndarray, ...]) -> None:
         if change is None:
-            self._streams[layer, half] = X.copy()
+            self._states[layer, half] = tuple(map(np.copy, state))

@@ -25,7 +25,7 @@ from ..backends import private_backend
 from ..engine import Engine
 from ..session.session import Session
 from .dense import dense_families
-from .families import FAMILIES, Family
+from .families import FAMILIES, LATER, Family
 from .faults import Fault
 from .forced import resumed
 from .library import LIBRARY, V41, applicable
@@ -104,16 +104,10 @@ class _Hooks:
 
     def _indexer(self, scores: np.ndarray, chunk: Any) -> None:
         visible, k, known = chunk.visible(chunk.ratio), chunk.shape.index_topk, scores
-        if self.narrowed(chunk):
+        if chunk.narrowed:
             visible, known = chunk.listed(), scores[np.isfinite(scores)]
         hidden = np.arange(scores.shape[1]) >= visible[:, None]
         self._closest(np.where(hidden, -np.inf, scores), k, known.std() + 1e-30)
-
-    @staticmethod
-    def narrowed(chunk: Any) -> bool:
-        """Return whether index scores are those of candidate blocks of rows (V4.1)."""
-        source = getattr(chunk.shape, "candidate_source", None)
-        return source is not None and chunk.plan.candidates and chunk.layer > source
 
     def _closest(self, scores: np.ndarray, k: int, unit: float = 1.0) -> None:
         """Record each token's gap between the k-th and the next best score, divided by ``unit``, if it is the smallest
@@ -145,8 +139,10 @@ class Runner:
         """Whether the model is DeepSeek V4, the architecture whose faults are in ``LIBRARY``."""
         self.later = isinstance(engine.model, Model41)
         """Whether the model is DeepSeek V4.1."""
+        self.has_points = self.own or self.later
+        """Whether it is one of both, whose intermediates have names."""
         self.library = V41 if self.later else LIBRARY
-        self.usual = () if self.own or self.later else ("llama.cpp",)
+        self.usual = () if self.has_points else ("llama.cpp",)
         """Rounding sets beside our modes that engines of this model usually have."""
         self._models: dict[tuple[str, int], Any] = {}
         self._own, self._lock = threading.local(), threading.Lock()
@@ -155,14 +151,13 @@ class Runner:
 
     def faults(self, mode: str, tokens: int) -> list[Fault]:
         """Return the faults that can have an effect with rounding set ``mode`` on a prompt of ``tokens`` tokens."""
-        known = self.own or self.later
-        return applicable(SETS[mode].numerics, self.formats, tokens, self.library) if known else []
+        return applicable(SETS[mode].numerics, self.formats, tokens, self.library) if self.has_points else []
 
     def families(self) -> dict[str, Family]:
         """Return the families of faults that apply to this model's architecture, by name."""
-        if self.later:
-            return {}
-        return dict(FAMILIES) if self.own else dense_families(self.engine.model)
+        if self.has_points:
+            return dict(LATER if self.later else FAMILIES)
+        return dense_families(self.engine.model)
 
     def sets(self) -> list[str]:
         """Return the names of the rounding sets that differ for this model: inputs of matrices in a float type are not
@@ -211,7 +206,7 @@ class Runner:
         """
         model = self._model(mode, beside)
         hooks = _Hooks(SETS[mode], faults, noise, model, since, louder)
-        if faults and noise is None and self.own and self.small:
+        if faults and noise is None and self.has_points and self.small:
             if since and len(ids) - since <= BRIEF:
                 return self._continued(model, ids, hooks, since)
             half = 0 if since else min(first_half(fault, model.shape) for fault in faults)
@@ -244,7 +239,7 @@ class Runner:
                 del self._shared[next(iter(self._shared))]
         hooks.margins[0] = shared[1][half].copy()
         with np.errstate(all="ignore"):
-            logits, _ = resumed(model, ids, hooks, half, shared[0][half].copy())
+            logits, _ = resumed(model, ids, hooks, half, shared[0][half])
         return np.asarray(logits), np.concatenate(list(hooks.margins.values()))
 
     def _continued(

@@ -12,13 +12,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..archs.deepseek4.chunk import Chunk
-from ..archs.deepseek4.shape import ModelShape
+from ..archs.deepseek4.dimensions import Dimensions
 from .faults import Fault
 
 Where = Callable[[int, str], bool]
 """Function (layer, half) -> whether this half of the layer is in the region; halves are "attn" and "ffn"."""
 
-_OWN = ("ops", "shape", "rope", "visible", "kv_rounding", "index_rounding")
+_OWN = (
+    "ops", "shape", "rope", "visible", "kv_rounding", "row_rounding", "index_rounding", "visible_blocks", "listed",
+    "plan",
+)  # fmt: skip
 """Fields of a chunk that a fault's ``begin`` may replace."""
 
 
@@ -34,7 +37,7 @@ class Scoped:
     def begin(self, chunk: Chunk) -> None:
         """Apply the fault to a copy of the chunk; the chunk itself gets the changes only while inside the region."""
         shadow = copy.copy(chunk)
-        before = {name: getattr(shadow, name) for name in _OWN}
+        before = {name: getattr(shadow, name, None) for name in _OWN}
         self.inner.begin(shadow)
         self._wrong = {n: vars(shadow)[n] for n in _OWN if n in vars(shadow) and vars(shadow)[n] is not before[n]}
         self._right = {name: before[name] for name in self._wrong}
@@ -99,7 +102,7 @@ HEAD = ("result_",)
 """Beginnings of the names of what only FFN halves, only layers with compression, and only the output head compute."""
 
 
-def first_half(fault: Fault | ScopedFault, shape: ModelShape) -> int:
+def first_half(fault: Fault | ScopedFault, shape: Dimensions) -> int:
     """Return the first half layer that a fault may change: 2 n is the attention half of layer n, 2 n + 1 its FFN half;
     the output head counts as the last."""
     end = 2 * len(shape.ratios)
@@ -118,7 +121,7 @@ def first_half(fault: Fault | ScopedFault, shape: ModelShape) -> int:
 def scopes(shape: Any) -> dict[str, Where]:
     """Return the regions of a model that faults are limited to, by the names used in verdicts; {} for a dense
     decoder."""
-    if not isinstance(shape, ModelShape):
+    if not isinstance(shape, Dimensions):
         return {}
     parts: dict[str, Where] = {
         "layers without compression": lambda layer, half: shape.ratios[layer] == 0,

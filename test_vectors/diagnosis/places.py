@@ -236,8 +236,8 @@ def places(
 ) -> list[Place]:  # fmt: skip
     """Return places where the mistake behind an observation may be, the likeliest first; [] if nothing can be told.
 
-    Nothing can be told of a model other than DeepSeek V4, one on a GPU, one of more than ``SMALL`` bytes, and one whose
-    pass takes too long for hundreds of changes.
+    Nothing can be told of a model other than DeepSeek V4 and V4.1, one on a GPU, one of more than ``SMALL`` bytes, and
+    one whose pass takes too long for hundreds of changes.
 
     mode     rounding set that the numbers are compared with
     seconds  most CPU time that is spent (None: ``SECONDS``)
@@ -247,7 +247,9 @@ def places(
     library, seen = case.library, case.seen
     seconds = SECONDS if seconds is None else seconds
     size = sum(tensor.nbytes for tensor in library.engine.source.tensors.values())
-    if not (seconds and library.runner.own and library.engine.backend == "cpu" and size < SMALL and len(seen.rows)):
+    if not (
+        seconds and library.runner.has_points and library.engine.backend == "cpu" and size < SMALL and len(seen.rows)
+    ):
         return []
     if (
         case.clean("exact").fit.rms < NEARER * case.clean(mode).fit.rms

@@ -19,12 +19,12 @@ import numpy as np
 
 from ds4ref.engine import Engine
 from ds4ref.errors import DataError
-from ds4ref.variants import ROUNDING, Fault
-from ds4ref.variants.forced import HEAD, LayerWeights, Model, Weights, model_in
+from ds4ref.variants import ROUNDING, Fault, Runner
+from ds4ref.variants.forced import HEAD, model_in
 
 from .budget import Judgement, judge, limits
 from .forcing import Forcing, Reading, difference, rms, run
-from .ops import CHOICES, OPS, STORED, Key, ordered, span
+from .ops import CHOICES, OPS, STORED, Graph, Key, Op
 from .theirs import Theirs
 
 RECIPES = ("f32", "iterated", "f64")
@@ -41,6 +41,7 @@ class WrongOp:
     bridged    points between ``inputs`` and ``key`` that were not dumped and that we computed
     rounding   rounding set in which our op was run
     rows       token positions of the point's rows
+    op         how the point is computed
     where      sentences on where the error is
     causes     sentences on what would cause it
     """
@@ -51,6 +52,7 @@ class WrongOp:
     bridged: list[Key]
     rounding: str
     rows: np.ndarray
+    op: Op
     where: list[str] = field(default_factory=list)
     causes: list[str] = field(default_factory=list)
 
@@ -94,6 +96,7 @@ class Blaming:
         cancel: Callable[[int], None] | None = None,
     ):  # fmt: skip
         self.engine, self.theirs, self.ids, self.cancel = engine, theirs, list(ids), cancel
+        self.graph, self.runner = Graph(engine.shape), Runner(engine)
         self.n_layers: int = engine.shape.n_layers
         dumped = {layer for _, layer in theirs.matches}
         self.wanted = dumped if layers is None else dumped & set(layers)
@@ -101,7 +104,7 @@ class Blaming:
             raise DataError("the dump has nothing of these layers")
         self._alias()
         self.layers = self.leading(self.wanted)
-        self._rounded: dict[int, LayerWeights | Weights] = {}
+        self._rounded: dict[int, Any] = {}
         # each is computed once
         self.model, self.clean_pass, self.noise = cache(self._model), cache(self._clean_pass), cache(self._noise)
         self.float_limits = cache(self._float_limits)
@@ -109,8 +112,9 @@ class Blaming:
     def _alias(self) -> None:
         """Use a layer's dumped output as the next layer's input where that was not dumped, so that it can run alone."""
         self.aliases: set[Key] = set()
-        for layer in range(1, self.n_layers):
-            source, target = ("hc_ffn_post", layer - 1), ("hc_attn_in", layer)
+        pairs = [(pair, layer) for layer in range(1, self.n_layers) for pair in self.graph.entering(layer).items()]
+        for (name, before), layer in pairs:
+            source, target = (before, layer - 1), (name, layer)
             if source in self.theirs.matches and target not in self.theirs.matches:
                 self.theirs.matches[target] = self.theirs.matches[source]
                 self.aliases.add(target)
@@ -118,21 +122,24 @@ class Blaming:
     def leading(self, wanted: Collection[int]) -> list[int]:
         """Return the layers that a pass must run to judge the layers ``wanted``.
 
-        These are ``wanted`` and the layers before them, back to the last one whose input was dumped in full.
+        These are ``wanted``, the layers whose rows and choices they read, and the layers before all these, back to the
+        last one whose input was dumped in full.
         """
-        needed: set[int] = set()
-        for layer in wanted:
-            needed.add(layer)
-            at = self.n_layers if layer == HEAD else layer
-            if layer == HEAD:
-                at -= 1
-                needed.add(at)
-                if self._is_complete(("hc_ffn_post", at)):
-                    continue
-            while at > 0 and not self._is_complete(("hc_attn_in", at)):
-                at -= 1
-                needed.add(at)
-        return sorted(needed)
+        needed, waiting, last = set(wanted), [layer for layer in wanted if layer != HEAD], self.n_layers - 1
+        if HEAD in needed:
+            needed.add(last)
+            if not all(self._is_complete((name, last)) for name in self.graph.entering(0).values()):
+                waiting.append(last)
+        done: set[int] = set()
+        while waiting:
+            layer = waiting.pop()
+            if layer in done:
+                continue
+            done.add(layer)
+            if layer > 0 and not all(self._is_complete((name, layer)) for name in self.graph.entering(layer)):
+                waiting.append(layer - 1)
+            waiting += self.graph.shared(layer).values()
+        return sorted(needed | done)
 
     def _is_complete(self, key: Key) -> bool:
         """Whether the dump seems to have a point at all tokens; its values may not have been read yet."""
@@ -143,7 +150,7 @@ class Blaming:
 
     # --- passes
 
-    def _model(self, name: str, recipe: str = "") -> Model:
+    def _model(self, name: str, recipe: str = "") -> Any:
         """Return our model in rounding set ``name``, with the set's recipe for rope angles or the given ``recipe``."""
         numerics = ROUNDING[name].numerics
         return model_in(self.engine, numerics._replace(rope=recipe or numerics.rope))
@@ -188,7 +195,7 @@ class Blaming:
                 distances.setdefault(key, []).append(apart)
         return {key: values for key, values in distances.items() if len(values) == len(recipes)}
 
-    def rounded(self, weights: Weights) -> dict[int, LayerWeights | Weights] | None:
+    def rounded(self, weights: Any) -> dict[int, Any] | None:
         """Return our weights by layer, rounded to the 16-bit type in which the other engine computes; None if none."""
         if self.theirs.computed is None:
             return None
@@ -247,9 +254,9 @@ class Blaming:
 
     def why_unjudged(self, key: Key, reached: Collection[Key]) -> str:
         """Return why a dumped point cannot be judged, "" if it can; ``reached``: all points that the pass computes."""
-        inputs, bridged = span(key, self.theirs.keys(), self.n_layers, reached)
+        inputs, bridged = self.graph.span(key, self.theirs.keys(), reached)
         incomplete = [k for k in (*inputs, key) if k in self.theirs.matches and self._has_gaps(k)]
-        if incomplete and any(OPS[name].carried for name, _ in bridged):
+        if incomplete and any(self.graph.ops[name].carried for name, _ in bridged):
             return f"it reads earlier tokens, and {incomplete[0][0]} was not dumped at all of them"
         return ""
 
@@ -277,17 +284,17 @@ def choose(case: Blaming, numerics: str | None) -> tuple[str, dict[str, str]]:
     some = _sample_layers(open_points, case)
     alone = case.reading("exact", layers=some).apart
     points = [key for key in points if key in alone]
-    for name in ROUNDING:
+    for name in case.runner.sets():
         if name != "exact":
             apart = case.reading(name, layers=some).apart
             shares[name] = {key: case.share_within(key, apart[key]) if key in apart else 0.0 for key in points}
-    best = max(ROUNDING, key=lambda name: _merit(name, shares, points))
+    best = max(shares, key=lambda name: _merit(name, shares, points))
     exceptions = {}
     for kind in dict.fromkeys(name for name, _ in points):
         same_kind = [key for key in points if key[0] == kind]
         if all(shares[best][key] >= 0.5 for key in same_kind):
             continue
-        fits = [name for name in ROUNDING if all(shares[name][key] >= 0.5 for key in same_kind)]
+        fits = [name for name in shares if all(shares[name][key] >= 0.5 for key in same_kind)]
         if fits:
             name = max(fits, key=lambda name: sum(shares[name][key] for key in same_kind))
             full = case.clean_pass(name).apart
@@ -339,7 +346,7 @@ def blame(case: Blaming, numerics: str | None = None) -> BlameResult:
     result = BlameResult(rounding, exceptions=exceptions)
     keys = [key for key in case.clean_pass(rounding).apart if key[1] in case.wanted and key not in case.aliases]
     passed = set(case.clean_pass(rounding).order)
-    for key in ordered(keys, case.n_layers):
+    for key in case.graph.ordered(keys):
         name = exceptions.get(key[0], rounding)
         reading = case.clean_pass(name)
         reason = case.why_unjudged(key, passed)
@@ -348,8 +355,9 @@ def blame(case: Blaming, numerics: str | None = None) -> BlameResult:
             continue
         judgement = case.judge(name, key, reading.apart[key])
         if judgement.wrong:
-            inputs, bridged = span(key, case.theirs.keys(), case.n_layers, passed)
-            result.wrong.append(WrongOp(key, judgement, inputs, bridged, name, case.rows_of(key)))
+            inputs, bridged = case.graph.span(key, case.theirs.keys(), passed)
+            op = case.graph.ops[key[0]]
+            result.wrong.append(WrongOp(key, judgement, inputs, bridged, name, case.rows_of(key), op))
         else:
             result.clean.append(key)
     for key, reason in case.theirs.unfit.items():
@@ -358,7 +366,7 @@ def blame(case: Blaming, numerics: str | None = None) -> BlameResult:
     reached = {key for key in passed if key[1] in case.wanted}
     judged = {*result.clean, *(wrong.key for wrong in result.wrong)}
     for name in OPS:
-        layers = [key[1] for key in ordered([k for k in reached - judged if k[0] == name], case.n_layers)]
+        layers = [key[1] for key in case.graph.ordered([k for k in reached - judged if k[0] == name])]
         if layers:
             everywhere = not any(key[0] == name for key in judged)
             where = "" if everywhere else f" ({', '.join('head' if n < 0 else str(n) for n in layers)})"

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ds4ref.variants import ROUNDING, Fault
-from ds4ref.variants.forced import applicable
+from ds4ref.variants import Fault
 
 from .blame import BlameResult, Blaming, WrongOp
 from .constants import fitted
@@ -172,8 +171,7 @@ def _find_fault(case: Blaming, result: BlameResult, unexplained: list[WrongOp]) 
     Constants are fitted if no known fault explains all of them without making right ops wrong.
     """
     first = unexplained[0]
-    formats = {tensor.fmt.name for tensor in case.engine.source.tensors.values()}
-    library = applicable(ROUNDING[first.rounding].numerics, formats, len(case.ids))
+    library = case.runner.faults(first.rounding, len(case.ids))
     best = _best(case, result, unexplained, list(_acting(first, library)))
     if best is not None and best.full:
         return best.cause
@@ -251,7 +249,7 @@ def _stored(case: Blaming, fault: Fault, rest: list[WrongOp]) -> tuple[Key, ...]
     explained: dict[Key, None] = {}
     if rest and all(wrong.key[0] in STORED for wrong in rest):
         layers = case.leading({wrong.key[1] for wrong in rest})
-        for name in ROUNDING:
+        for name in case.runner.sets():
             missing = [wrong for wrong in rest if wrong.key not in explained]
             if missing:
                 reading = case.reading(name, [fault], layers)

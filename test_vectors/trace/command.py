@@ -23,8 +23,8 @@ USAGE = """usage: ds4-vectors trace record --token-ids IDS.json -o OUT.safetenso
   record  write every named intermediate of our forward pass
   blame   find the wrong op of another engine from its dump of intermediates
 
-Both work on DeepSeek V4. ds4-vectors trace COMMAND --help lists the options; docs/reference/trace.md shows how to
-dump intermediates from other engines.
+Both work on DeepSeek V4 and V4.1. ds4-vectors trace COMMAND --help lists the options; docs/reference/trace.md shows
+how to dump intermediates from other engines.
 
 examples:
   ds4-vectors trace record --token-ids ids.json -o ours.safetensors --numerics exact

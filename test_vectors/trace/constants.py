@@ -12,13 +12,14 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
+from typing import Any
 
 import numpy as np
 
-from ds4ref.archs.deepseek4.shape import KEYS, ModelShape
+from ds4ref.archs.deepseek4.dimensions import keys_of
 from ds4ref.errors import DataError
 from ds4ref.variants import Fault
-from ds4ref.variants.families import FAMILIES, Family
+from ds4ref.variants.families import Family
 
 from .blame import Blaming, WrongOp
 
@@ -27,7 +28,7 @@ FIELDS = {
     "yarn_factor": "yarn_factor", "yarn_original_context": "yarn_orig_ctx", "yarn_beta_fast": "yarn_beta_fast",
     "yarn_beta_slow": "yarn_beta_slow", "routed_scale": "route_scale", "window_rows": "window",
     "indexer_topk": "index_topk", "experts_used": "n_used", "sinkhorn_rounds": "sinkhorn_iters",
-    "swiglu_limit": "swiglu_limit",
+    "swiglu_limit": "swiglu_limit", "candidate_blocks": "candidate_blocks", "router_temperature": "gate_temp",
 }  # fmt: skip
 """Name of a family -> field of the model's shape that model files store."""
 FAR = 1e3
@@ -37,22 +38,19 @@ Candidate = tuple[Fault, bool]
 """A fault, and whether it acts on the op's inputs after they were dumped."""
 
 
-def worded(name: str, value: float, shape: ModelShape) -> str:
-    """Describe a wrong constant in words, by its metadata key if it has one.
-
-    name   of the constant's family
-    value  the wrong value, in the family's units
-    """
+def worded(family: Family, value: float, shape: Any) -> str:
+    """Describe a wrong constant in words, by its metadata key if it has one; ``value``: in the family's units."""
+    name = family.name
     if name not in FIELDS:
-        return FAMILIES[name].describe(value, shape)
+        return family.describe(value, shape)
     field = FIELDS[name]
     right = getattr(shape, field)
     right = right[0] if isinstance(right, tuple) else right
     in_file = shape.window + value if name == "window_rows" else value * _unit(name, shape)
-    return f"{KEYS[field]} is {in_file:.7g}, not {right:.7g}"
+    return f"{keys_of(shape.prefix, shape.ints, shape.floats)[field]} is {in_file:.7g}, not {right:.7g}"
 
 
-def _unit(name: str, shape: ModelShape) -> float:
+def _unit(name: str, shape: Any) -> float:
     """Return the value of the metadata key that corresponds to the value 1 of the family ``name``."""
     return shape.route_scale if name == "routed_scale" else 1.0
 
@@ -64,14 +62,13 @@ def fitted(
 
     candidates  returns those of the given faults that can change the op, each with ``late`` as in ``Forcing``
     """
-    for name in sorted(FAMILIES, key=lambda name: name not in FIELDS):
-        family = FAMILIES[name]
+    for family in sorted(case.runner.families().values(), key=lambda family: family.name not in FIELDS):
         grid = family.grid(case.engine.shape)
         for _, late in candidates([family.fault(grid[0])] if grid else []):
             fit = _fit(case, wrong, family, late)
             if fit is not None:
                 value, stepped = fit
-                says = worded(name, value, case.engine.shape) + (", or a value near it" if stepped else "")
+                says = worded(family, value, case.engine.shape) + (", or a value near it" if stepped else "")
                 yield dataclasses.replace(family.fault(value), says=says), late
 
 
@@ -110,7 +107,7 @@ def _fit(case: Blaming, wrong: WrongOp, family: Family, late: bool) -> tuple[flo
     return _plain(best, stepped, _unit(family.name, shape), cost), stepped
 
 
-def _wide(family: Family, shape: ModelShape) -> list[float]:
+def _wide(family: Family, shape: Any) -> list[float]:
     """Return values to try that are far from the right one, and for some families the right one itself."""
     right = family.neutral(shape)
     if family.whole:
@@ -121,7 +118,7 @@ def _wide(family: Family, shape: ModelShape) -> list[float]:
     return [right * 10.0**n for n in range(-4, 5)]
 
 
-def _nearby(best: float, family: Family, shape: ModelShape, cost: Callable[[float], float]) -> float:
+def _nearby(best: float, family: Family, shape: Any, cost: Callable[[float], float]) -> float:
     """Return the best whole number near ``best``, found by steps of 8, 4, 2 and 1."""
     low, high = family.limits(shape)
     step = 8

@@ -17,9 +17,9 @@ import numpy as np
 
 from ds4ref.errors import DataError
 from ds4ref.variants import Fault, RoundingSet
-from ds4ref.variants.forced import LayerWeights, Model, Weights, run_layers
+from ds4ref.variants.forced import run_layers
 
-from .ops import CHOICES, STORED, Key, describe_point
+from .ops import CHOICES, STORED, Graph, Key, describe_point
 from .theirs import Theirs, float_type
 
 EMPTY = -5e29
@@ -85,7 +85,7 @@ class Forcing:
     def __post_init__(self) -> None:
         self.parts = [fault.hooks() for fault in self.faults]
         self.noise = None if self.jitter is None else self.jitter.standard_normal(1_000_003).astype(np.float32)
-        self.reading = Reading()
+        self.reading, self.graph = Reading(), Graph(self.theirs.shape)
         self._used: dict[str, Any] = {}
         self._turn = 0
 
@@ -151,7 +151,12 @@ class Forcing:
                 return False
         if self.against is not None and key not in self.against:
             return True
-        if key[0] == "hc_attn_in" and key[1] > 0 and self.layers is not None and key[1] - 1 not in self.layers:
+        if (
+            key[0] in self.graph.entering(key[1])
+            and key[1] > 0
+            and self.layers is not None
+            and key[1] - 1 not in self.layers
+        ):
             return True  # the previous layer was not run, so this input was not computed by us
         flat = _side_by_side([ours.reshape(len(ours), -1) for ours in mine])
         theirs = _side_by_side([fit.values.reshape(len(fit.values), -1) for fit in fits])
@@ -198,15 +203,22 @@ class Forcing:
             return None
         both = ours.copy()
         both[rows] = theirs
-        return _mask_ids(both, chunk.shape.index_topk)
+        s = chunk.shape
+        return _mask_ids(both, s.index_topk if key[0] == "indexer_topk" else s.candidate_blocks)
 
     def _scores(self, name: str, chunk: Any) -> tuple[np.ndarray | None, np.ndarray]:
         """Return (scores (T, n) by which the top-k ``name`` chose, None without any; number of candidates (T,))."""
-        if name == "indexer_topk":
-            visible = chunk.visible(4)
-            scores = self._used.get("indexer_scores") if chunk.plan.scored else None
-            if scores is not None:
+        if name in ("indexer_topk", "candidates"):
+            visible = chunk.visible(chunk.ratio)
+            scores = self._used.get("indexer_scores") if chunk.scored else None
+            if scores is not None and chunk.narrowed:
+                scores = _by_row(scores, chunk)
+            elif scores is not None:
                 scores = np.where(np.arange(scores.shape[1]) < visible[:, None], scores, -np.inf)
+            if name == "candidates" and scores is not None:
+                size = chunk.shape.candidate_size
+                scores = chunk.ops.block_maxima(scores, visible, size, -(-scores.shape[1] // size))
+                visible = chunk.visible_blocks()
             return scores, visible
         visible = np.full(len(chunk.ids), chunk.shape.n_experts)
         if chunk.w.ffn_gate_tid2eid is not None:
@@ -250,7 +262,7 @@ class Forcing:
         """Round cached rows to the rounding set's format; rows that were dumped after rounding do not change."""
         if name == "indexer_KVcompress":
             return chunk.store(chunk.ops.round_e2m1(rows) if chunk.numerics.indexer_qat else rows)
-        return chunk.store(chunk.kv_rounding(rows))
+        return chunk.store((chunk.row_rounding if name == "KVcompress" else chunk.kv_rounding)(rows))
 
     def _with_noise(self, values: np.ndarray, kind: str | None) -> np.ndarray:
         """Return ``values`` with float noise, and with the error of storing or computing them in the type ``kind``.
@@ -271,10 +283,20 @@ class Forcing:
 
 def _visible_scores(scores: np.ndarray, chunk: Any, rows: np.ndarray | None = None) -> np.ndarray:
     """Return the mask of the scores of cache rows that each token may see; the others are uninitialised memory."""
-    visible = chunk.visible(4)
+    visible = chunk.listed() if chunk.narrowed else chunk.visible(chunk.ratio)
     if rows is not None:
         visible = visible[rows]
     return np.arange(scores.shape[1]) < visible[:, None]
+
+
+def _by_row(scores: np.ndarray, chunk: Any) -> np.ndarray:
+    """Return scores of the rows of candidate blocks as scores of all rows (T, n), -inf for the others."""
+    size, blocks = chunk.shape.candidate_size, chunk.candidates
+    at = np.where(blocks < 0, chunk.scored, blocks * size)[:, :, None] + np.arange(size)
+    every = np.full((len(scores), chunk.scored + 2 * size), -np.inf, np.float32)
+    np.put_along_axis(every, at.reshape(len(scores), -1), scores, axis=1)
+    visible = np.arange(chunk.scored) < chunk.visible(chunk.ratio)[:, None]
+    return np.where(visible, every[:, : chunk.scored], -np.inf)
 
 
 def _id_mask(ids: np.ndarray, visible: np.ndarray, width: int = 0) -> np.ndarray:
@@ -365,7 +387,7 @@ def rms(values: np.ndarray) -> np.ndarray:
 
 
 def run(
-    model: Model, ids: Sequence[int], hooks: Forcing, weights: Mapping[int, LayerWeights | Weights] | None = None,
+    model: Any, ids: Sequence[int], hooks: Forcing, weights: Mapping[int, Any] | None = None,
     cancel: Callable[[int], None] | None = None,
 ) -> Reading:  # fmt: skip
     """Run one pass with ``hooks`` and return its reading; DataError if an op rejects the dumped values."""

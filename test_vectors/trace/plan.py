@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ds4ref.archs.deepseek4.shape import ModelShape
 from ds4ref.variants import ROUNDING
 
 from ..diagnosis.onsets import LATE, compressed
@@ -48,9 +47,10 @@ class DumpPlan:
 def planned(shape: Any, tokens: int, diagnosis: Diagnosis) -> DumpPlan | None:
     """Return the dump of ``tokens`` tokens that would show what is wrong if the diagnosis is "unknown" or has places.
 
-    None for any other verdict, and for any model but DeepSeek V4, as trace knows no other. ``shape``: the model's.
+    None for any other verdict, and for any model but DeepSeek V4 and V4.1, as trace knows no other. ``shape``: the
+    model's.
     """
-    if not (diagnosis.verdict == "unknown" or diagnosis.places) or not isinstance(shape, ModelShape):
+    if not (diagnosis.verdict == "unknown" or diagnosis.places) or not hasattr(shape, "ratio_kinds"):
         return None
     likely = [place for place in diagnosis.places if place["probability"] >= LIKELY]
     if likely and all(place["layer"] is not None for place in likely):
@@ -64,4 +64,6 @@ def planned(shape: Any, tokens: int, diagnosis: Diagnosis) -> DumpPlan | None:
     layers = tuple(sorted(shape.ratios.index(ratio) for ratio in kinds))
     if not near and max(layers) < shape.n_hash_layers < shape.n_layers:
         layers = (*layers, shape.n_hash_layers)
+    if not near and hasattr(shape, "engram_layers"):
+        layers = tuple(sorted({*layers, *shape.engram_layers[:1], *shape.index_sources[-1:]}))
     return DumpPlan(tokens, layers)

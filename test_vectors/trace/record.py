@@ -18,7 +18,7 @@ from ds4ref.console.common import atomic_output
 from ds4ref.engine import Engine
 from ds4ref.errors import DataError, UsageError
 from ds4ref.files import file_digest
-from ds4ref.variants.forced import HEAD, NAMES, Recorder, model_of, run_layers
+from ds4ref.variants.forced import HEAD, LATER, NAMES, Recorder, model_of, run_layers
 from ds4ref.version import __version__
 
 from .dumps import FORMAT
@@ -59,7 +59,8 @@ def record(
             if part is not None:
                 array = tensors[key] = np.array(part, order="C")
                 entries.append({"key": key, "name": name, "layer": layer, "shape": list(array.shape),
-                                "dtype": array.dtype.name, "axes": OPS[name].axes, "meaning": NAMES[name]})  # fmt: skip
+                                "dtype": array.dtype.name, "axes": OPS[name].axes,
+                                "meaning": (NAMES | LATER)[name]})  # fmt: skip
     manifest = {
         "format": FORMAT,
         "engine": f"ds4ref {__version__}",

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from .blame import BlameResult, WrongOp
-from .ops import OPS, anchor, describe_point
+from .ops import anchor, describe_point
 from .patterns import AXES
 
 
@@ -31,14 +31,14 @@ def to_json(result: BlameResult, total: int) -> dict[str, Any]:
 def entry(wrong: WrongOp) -> dict[str, Any]:
     """Return one wrong op in JSON types."""
     name, layer = wrong.key
-    op = OPS[name]
+    op = wrong.op
     return {
         "point": name,
         "layer": layer,
         "from": [list(key) for key in wrong.inputs],
         "through": [list(key) for key in wrong.bridged],
         "formula": op.formula,
-        "docs": anchor(op.section),
+        "docs": anchor(op),
         "relative": _number(wrong.judgement.relative),
         "largest": _number(wrong.judgement.largest),
         "times_limit": _number(wrong.judgement.ratio),
@@ -94,12 +94,12 @@ def page(result: BlameResult, total: int) -> str:
 
 def _first_op_lines(wrong: WrongOp) -> list[str]:
     """Return the lines of the report on the first wrong op: formula, inputs, size and place of the error, causes."""
-    op, judgement = OPS[wrong.key[0]], wrong.judgement
+    op, judgement = wrong.op, wrong.judgement
     through = [name for name, _ in wrong.bridged if name != wrong.key[0]]
     inputs = [key[0] if key[1] == wrong.key[1] else describe_point(key) for key in wrong.inputs]
     lines = [
         f"formula      {op.formula}",
-        f"see          {anchor(op.section)}",
+        f"see          {anchor(op)}",
         f"inputs       {', '.join(inputs) or 'token ids and weights'}, theirs",
     ]
     if through:

@@ -2,21 +2,23 @@
 
 from pathlib import Path
 
-from ds4ref.archs.deepseek4.hooks import NAMES
-from ds4ref.test_vectors.trace.ops import OPS, anchor, span
+from ds4ref.archs.deepseek4.hooks import LATER, NAMES
+from ds4ref.test_vectors.trace.ops import LATER as OPS41
+from ds4ref.test_vectors.trace.ops import OPS, Graph, anchor
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_every_point_of_the_pass_is_an_op():
-    assert set(OPS) == set(NAMES)
+    assert set(OPS) == set(OPS41) == {*NAMES, *LATER}
 
 
 def test_every_section_exists():
+    for op in (*OPS.values(), *OPS41.values()):
+        text = (ROOT / "docs" / "explanation" / op.page).read_text()
+        assert op.section in {line.lstrip("#").strip() for line in text.splitlines() if line.startswith("#")}
     text = (ROOT / "docs" / "explanation" / "model.md").read_text()
-    headings = {line.lstrip("#").strip() for line in text.splitlines() if line.startswith("#")}
-    assert {op.section for op in OPS.values()} <= headings
-    assert anchor("3. Hyper-connections") == "docs/explanation/model.md#3-hyper-connections"
+    assert anchor(OPS["hc_attn_pre"]) == "docs/explanation/model.md#3-hyper-connections"
     assert "(#3-hyper-connections)" in text, "the anchors are those the page itself uses"
 
 
@@ -26,12 +28,13 @@ def _point(name):
 
 
 def test_span_stops_at_what_was_dumped():
-    start, bridged = span(("Qcur", 2), {("attn_norm", 2), ("KVnorm", 2)}, 6)
+    span = Graph(6).span
+    start, bridged = span(("Qcur", 2), {("attn_norm", 2), ("KVnorm", 2)}, None)
     assert start == [("attn_norm", 2)]
     assert {name for name, _ in bridged} == {"q_lora", "q_lora_norm", "Qraw", "Qnorm", "rope_tables", "Qcur"}
-    start, bridged = span(("hc_attn_in", 3), {("hc_ffn_post", 2)}, 6)
+    start, bridged = span(("hc_attn_in", 3), {("hc_ffn_post", 2)})
     assert (start, bridged) == ([("hc_ffn_post", 2)], [("hc_attn_in", 3)])
-    start, _ = span(("result_hc", -1), {("hc_ffn_post", 5)}, 6)
+    start, _ = span(("result_hc", -1), {("hc_ffn_post", 5)})
     assert start == [("hc_ffn_post", 5)]
 
 

@@ -68,6 +68,8 @@ class Chunk(Inputs):
     several sequences has no plan and no cache of its own, but those of its ``members``, one chunk for each sequence.
     """
 
+    narrowed = False
+    """Whether the current layer scores only rows of candidate blocks (V4.1)."""
     layer: int
     ratio: int
     w: LayerWeights
@@ -107,6 +109,11 @@ class Chunk(Inputs):
         del self.w
         self.given = {}
         return super().leave()
+
+    @property
+    def scored(self) -> int:
+        """Return the number of indexer rows that the current layer scores; 0 while all are selected."""
+        return self.plan.scored
 
     def parts(self, width: int, most: int) -> list[slice]:
         """Split the tokens into slices of at most ``most // width`` tokens, so that a temporary array of ``width``
@@ -190,6 +197,10 @@ class Chunk(Inputs):
         """Return attention rows (n, hd), with the channels that RoPE does not rotate rounded to E4M3 (8-bit float) if
         the mode does so."""
         return self.ops.round_e4m3(rows, self.shape.plain_dim) if self.numerics.kv_fp8 else rows
+
+    def row_rounding(self, rows: np.ndarray) -> np.ndarray:
+        """Return compressed rows (n, hd), rounded as attention rows are."""
+        return self.kv_rounding(rows)
 
     def index_rounding(self, v: np.ndarray) -> np.ndarray:
         """Return indexer vectors (..., index_dim), Hadamard-transformed and rounded to E2M1 (4-bit float) if the mode

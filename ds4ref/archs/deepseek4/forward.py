@@ -30,10 +30,15 @@ if TYPE_CHECKING:
     from ...residency.resident import ResidentExperts
 
 
+HALVES = ("attn", "ffn")
+"""Halves of a layer, in order."""
+
+
 class Base(archs.Model):
     """What the models of DeepSeek's families share: a pass over chunks, recorded passes, saved sessions.
 
-    A family's ``Model`` has its own ``_layers`` and ``_head``, and the kinds of its chunks and caches.
+    A family's ``Model`` has its own half layers and output head, and the kinds of its chunks and caches. The *state*
+    between half layers is a tuple of arrays, the first one the streams (T, C, D).
     """
 
     chunk_kind: Any = Chunk
@@ -97,18 +102,37 @@ class Base(archs.Model):
         """Return the plan of a pass of ``count`` tokens at ``pos``; ``lasting``: one that holds for many positions."""
         raise NotImplementedError
 
-    def _layers(self, c: Any, *caches: Any, cancel: Callable[[], bool] | None = None) -> np.ndarray:
-        """Run a chunk through all layers and return the streams that ``_head`` takes."""
+    def enter(self, c: Any, weights: Any = None) -> tuple[Any, ...]:
+        """Return the state that enters the first layer; ``weights``: to use instead of the model's own."""
         raise NotImplementedError
 
-    def _head(self, c: Any, X: np.ndarray) -> np.ndarray:
-        """Compute logits (T, V) from streams."""
+    def half_layer(self, c: Any, half: str, *state: Any) -> tuple[Any, ...]:
+        """Run a half of the chunk's current layer, "attn" or "ffn"; return the new state."""
         raise NotImplementedError
+
+    def collapse(self, c: Any, *state: Any) -> np.ndarray:
+        """Return what ``head`` takes of the state after the last layer."""
+        raise NotImplementedError
+
+    def head(self, c: Any, X: np.ndarray, weights: Any = None) -> np.ndarray:
+        """Compute logits (T, V) from what ``collapse`` returns; ``weights``: to use instead of the model's own."""
+        raise NotImplementedError
+
+    def _layers(self, c: Any, *caches: Any, cancel: Callable[[], bool] | None = None) -> np.ndarray:
+        """Run a chunk through all layers and return what ``head`` takes."""
+        state = self.enter(c)
+        for layer, w in enumerate(self.weights.layers):
+            if cancel is not None and cancel():
+                raise Cancelled("stopped")
+            c.at_layer(layer, w, *(cache.layers[layer] for cache in caches))
+            for half in HALVES:
+                state = self.half_layer(c, half, *state)
+        return self.collapse(c, *state)
 
     def logits(self, X: np.ndarray, pos0: int = 0, hooks: Hooks | None = None) -> np.ndarray:
         """Compute logits (T, V) float32, an array of the backend, from the streams X (T, ...) of tokens, the first one
         at position ``pos0``."""
-        return self._head(self.chunk_kind(self, [0] * len(X), pos0, Plan({}, 0), hooks), X)
+        return self.head(self.chunk_kind(self, [0] * len(X), pos0, Plan({}, 0), hooks), X)
 
     # --- saved sessions
 
@@ -148,7 +172,7 @@ class Base(archs.Model):
         if len(members) > 1:
             c = self.chunk_kind(self, blank(sum(counts)), c.pos0, Plan({}, 0), None, recording, members)
         X = self._layers(c, *caches)
-        return X, None if self.weights.output is None else self._head(c, X), c.leave()
+        return X, None if self.weights.output is None else self.head(c, X), c.leave()
 
 
 class Model(Base):
@@ -160,21 +184,28 @@ class Model(Base):
     def _plan(self, cache: Any, pos: int, count: int, lasting: bool = False) -> Plan:
         return plan(self.shape, pos, count, cache.index_rows if lasting else 0)
 
-    def _layers(self, c: Chunk, *caches: Cache, cancel: Callable[[], bool] | None = None) -> np.ndarray:
+    def enter(self, c: Chunk, weights: Weights | None = None) -> tuple[Any, ...]:
+        """Return the streams that enter the first layer."""
         for layer, w in enumerate(self.weights.layers):
             moe.hashed_experts(c, layer, w)
-        if self.weights.token_embd is None:
-            X = c.streams_before()
-        else:
-            X = c.ops.streams(c.ops.embed(self.weights.token_embd, c.ids), self.shape.hc)
-        for layer, w in enumerate(self.weights.layers):
-            if cancel is not None and cancel():
-                raise Cancelled("stopped")
-            c.at_layer(layer, w, *(cache.layers[layer] for cache in caches))
-            X = attention.half_layer(c, X)
-            X = moe.half_layer(c, X)
-            hyper_connections.keep_mean(c, X)
+        weights = weights or self.weights
+        if weights.token_embd is None:
+            return (c.streams_before(),)
+        return (c.ops.streams(c.ops.embed(weights.token_embd, c.ids), self.shape.hc),)
+
+    def half_layer(self, c: Chunk, half: str, *state: Any) -> tuple[Any, ...]:
+        """Run a half of the chunk's current layer on the streams."""
+        if half == "attn":
+            return (attention.half_layer(c, *state),)
+        X = moe.half_layer(c, *state)
+        hyper_connections.keep_mean(c, X)
+        return (X,)
+
+    def collapse(self, c: Chunk, *state: Any) -> np.ndarray:
+        """Return the streams."""
+        (X,) = state
         return X
 
-    def _head(self, c: Chunk, X: np.ndarray) -> np.ndarray:
-        return head.logits(c, self.weights, X)
+    def head(self, c: Chunk, X: np.ndarray, weights: Weights | None = None) -> np.ndarray:
+        """Compute logits (T, V) from streams (T, C, D)."""
+        return head.logits(c, weights or self.weights, X)

@@ -90,6 +90,9 @@ NAMES = {
 }
 
 LATER = {
+    "hc_attn_read": "weights by which attention reads the streams, those of the half layer before (T, C)",
+    "hc_ffn_read": "the same of the experts: attention's (T, C)",
+    "result_hc_read": "the same of the output head: those of the last layer's experts (T, C)",
     "attn_comp_norm": "latent vectors of compressed rows, before rope (n, hd)",
     "candidates": "candidate blocks int32 (T, blocks), ascending, -1 padded",
     "engram_rows": "rows of the lookup tables, joined (T, columns * width)",

@@ -104,6 +104,17 @@ class Chunk(chunk.Chunk):
         self.selected = self.candidates = None
         return super().leave()
 
+    @property
+    def narrowed(self) -> bool:  # type: ignore[override]
+        """Return whether the current layer scores only rows of candidate blocks."""
+        source = self.shape.candidate_source
+        return source is not None and self.plan.candidates and self.layer > source
+
+    @property
+    def scored(self) -> int:
+        """Return the number of index keys that the current layer scores; 0 while all rows are selected."""
+        return self.plan.scored[self.ratio]
+
     # --- inputs
 
     def first_weights(self) -> np.ndarray:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ...errors import Cancelled, UsageError
+from ...errors import UsageError
 from ...numerics import Numerics
 from ..deepseek4 import head, payload
 from ..deepseek4.forward import Base
@@ -71,34 +71,34 @@ class Model(Base):
     def _plan(self, cache: Any, pos: int, count: int, lasting: bool = False) -> Plan:
         return plan(self.shape, pos, count, cache.ctx if lasting else 0)
 
-    def _layers(self, c: Chunk, *caches: Any, cancel: Callable[[], bool] | None = None) -> np.ndarray:
-        """Run a chunk through all layers; return the weighted sum (T, D) of the final streams."""
-        X = c.ops.streams(c.ops.embed(self.weights.token_embd, c.ids), self.shape.hc)
-        weights = c.first_weights()
-        for layer, w in enumerate(self.weights.layers):
-            if cancel is not None and cancel():
-                raise Cancelled("stopped")
-            c.at_layer(layer, w, *(cache.layers[layer] for cache in caches))
-            X, weights = self.layer(c, X, weights)
-        c.layer = HEAD
-        return c.tap("result_hc", c.ops.hc_reduce(X, weights))
+    def enter(self, c: Chunk, weights: Weights | None = None) -> tuple[Any, ...]:
+        """Return the streams that enter the first layer, and the weights by which it reads them."""
+        return c.ops.streams(c.ops.embed((weights or self.weights).token_embd, c.ids), self.shape.hc), c.first_weights()
 
-    def layer(self, c: Chunk, X: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Run the chunk's current layer on the streams X (T, C, D), which its first half layer reads by ``weights`` (T,
-        C); return the same of the next layer."""
-        if c.layer in self.lookups:
-            X = engram.apply(c, X)
-        X, weights = _half_layer(c, "attn", X, weights, attention.attend)
-        return _half_layer(c, "ffn", X, weights, feed_forward)
+    def half_layer(self, c: Chunk, half: str, *state: Any) -> tuple[Any, ...]:
+        """Run a half of the chunk's current layer on the streams X (T, C, D), which it reads by weights (T, C); return
+        the same of the next half layer."""
+        X, weights = state
+        if half == "ffn":
+            return _half_layer(c, half, X, weights, feed_forward)
+        return _half_layer(c, half, engram.apply(c, X) if c.layer in self.lookups else X, weights, attention.attend)
 
-    def _head(self, c: Chunk, X: np.ndarray) -> np.ndarray:
+    def collapse(self, c: Chunk, *state: Any) -> np.ndarray:
+        """Return the weighted sum (T, D) of the final streams."""
+        X, weights = state
         c.layer = HEAD
-        return head.vocabulary(c, self.weights, X)  # type: ignore[arg-type]
+        return c.tap("result_hc", c.ops.hc_reduce(X, c.tap("result_hc_read", weights)))
+
+    def head(self, c: Chunk, X: np.ndarray, weights: Weights | None = None) -> np.ndarray:
+        """Compute logits (T, V) from the weighted sum (T, D) of the final streams."""
+        c.layer = HEAD
+        return head.vocabulary(c, weights or self.weights, X)  # type: ignore[arg-type]
 
 
 def _half_layer(c: Chunk, half: str, X: np.ndarray, before: np.ndarray, block: Block) -> tuple[np.ndarray, np.ndarray]:
     """Apply attention or experts (``block``) to the streams X (T, C, D), read by the weights ``before`` (T, C); return
     the new streams and the weights by which the next half layer reads them."""
+    before = c.tap(f"hc_{half}_read", before)
     weights, mixing = coefficients(c, half, X)
     h = c.tap(f"hc_{half}_pre", c.ops.hc_reduce(mixing.X, before))
     x = c.tap(f"{half}_norm", c.ops.rms_norm(h, getattr(c.w, f"{half}_norm"), c.shape.rms_eps))

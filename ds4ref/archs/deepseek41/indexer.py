@@ -35,7 +35,7 @@ def project(c: Chunk, x: np.ndarray, u: np.ndarray, tables: tuple[np.ndarray, np
     Return None if the layer is no index source, or while so few rows exist that all are selected.
     """
     ops, s, w = c.ops, c.shape, c.w
-    if c.layer not in s.index_sources or not any(part.plan.scored[c.ratio] for part, _ in c.sequences()):
+    if c.layer not in s.index_sources or not any(part.scored for part, _ in c.sequences()):
         return None
     iq = ops.linear(u, w.indexer_attn_q_b, "float").reshape(len(x), s.index_heads, s.index_dim)
     iq = c.tap("indexer_q", c.index_rounding(ops.rope(iq, *tables)))
@@ -47,15 +47,14 @@ def select(c: Chunk, wanted: Wanted | None) -> None:
     """Set ``c.selected``, the numbers of the rows that one sequence's tokens attend to, int32 (T, k), ascending and
     padded with -1; None while there are at most k rows, all selected. The candidate source sets ``c.candidates``,
     too."""
-    ops, s, scored = c.ops, c.shape, c.plan.scored[c.ratio]
+    ops, s, scored = c.ops, c.shape, c.scored
     if wanted is None or not scored:
         c.selected = c.tap("indexer_topk", None)
         return
     rows = c.tap("indexer_rows", c.cache.rows("indexer")[:scored])
     source = c.plan.candidates and c.layer == s.candidate_source
-    narrowed = c.plan.candidates and s.candidate_source is not None and c.layer > s.candidate_source
     parts = c.parts(len(rows), SCORES_AT_ONCE)
-    run = (lambda q, weights, of: _among_candidates(c, q, rows, weights, of)) if narrowed else (
+    run = (lambda q, weights, of: _among_candidates(c, q, rows, weights, of)) if c.narrowed else (
         lambda q, weights, of: _among_all(c, q, rows, weights, of, source)
     )  # fmt: skip
     if len(parts) == 1:

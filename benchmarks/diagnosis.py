@@ -2,6 +2,7 @@
 
     python -m benchmarks.diagnosis faults               every mistake it can name, from full logits and from top-20
     python -m benchmarks.diagnosis faults --mode ds4    the same inside a mode that rounds (no bar: some hide in noise)
+    python -m benchmarks.diagnosis faults --v41         those of DeepSeek V4.1, on its diagnostic model
     python -m benchmarks.diagnosis clean --trials 200   clean engines on random prompts, in all modes
     python -m benchmarks.diagnosis held-out             mistakes that its library lacks, in every set
 
@@ -27,6 +28,7 @@ import numpy as np
 
 from ds4ref.engine import Engine
 from ds4ref.nano.diagnostic import DIAGNOSTIC, PROMPTS, diagnostic_path
+from ds4ref.nano.diagnostic41 import diagnostic41_path
 from ds4ref.numerics import MODES
 from ds4ref.test_vectors.diagnosis import Diagnosis, Signatures, diagnose
 from ds4ref.test_vectors.diagnosis.prompts import MISTAKES
@@ -34,7 +36,7 @@ from ds4ref.test_vectors.diagnosis.search import NO_MISTAKE
 from ds4ref.test_vectors.diagnosis.signatures import Signature
 from ds4ref.test_vectors.observation import Observation, from_logits
 from ds4ref.text.prompts import encode_chat_prompt
-from ds4ref.variants import LIBRARY, ROUNDING
+from ds4ref.variants import ROUNDING, Runner
 
 from .calibration import right
 from .patients import draw
@@ -86,7 +88,7 @@ def inside(engine: Engine, mode: str, seed: int) -> Iterator[tuple[str, Signatur
     Mistakes that need a longer prompt get one; those in roundings that ``mode`` does not have are made in mode qat.
     """
     mixed, long = (Signatures(engine, PROMPTS[name]()) for name in ("mixed", "long"))
-    for fault in LIBRARY.values():
+    for fault in mixed.runner.library.values():
         if fault.quiet or fault.name in NO_MISTAKE:
             continue
         library = long if fault.tokens >= len(mixed.ids) else mixed
@@ -210,17 +212,19 @@ def main() -> int:
     parser.add_argument("--trials", type=int, default=60, help="of clean and held-out (60)")
     parser.add_argument("--first", type=int, default=0, help="number of the first trial")
     parser.add_argument("--mode", choices=tuple(MODES), default="exact", help="of faults")
+    parser.add_argument("--v41", action="store_true", help="of DeepSeek V4.1 (faults, clean)")
     args = parser.parse_args()
     trials, met = range(args.first, args.first + args.trials), True
     result: dict[str, Any] = {"what": args.what, "mode": args.mode}
-    with Engine.open(diagnostic_path(), backend="cpu", numerics="exact") as engine:
+    with Engine.open(diagnostic41_path() if args.v41 else diagnostic_path(), backend="cpu", numerics="exact") as engine:
         for top in TOPS if args.what == "faults" else (None,):
             begun = time.monotonic()
             if args.what == "faults":
                 tally = faults(engine, args.mode, top=top)
                 met &= args.mode != "exact" or tally.share("right") >= BARS[top]
             else:
-                tally = (clean if args.what == "clean" else held_out)(engine, trials)
+                sets = tuple(Runner(engine).sets())
+                tally = clean(engine, trials, sets) if args.what == "clean" else held_out(engine, trials)
                 met = not tally.counts.keys() & {"accused", "wrong name", "acquitted"}
             name = f"top {top}" if top else "full"
             _show(f"{args.what}, {name}", tally, begun)

@@ -14,7 +14,8 @@ from ds4ref.console.tool import finish, parser
 def run(argv: Sequence[str]) -> int:
     """Run ``ds4-vectors model``; return the exit code."""
     flags = parser("ds4-vectors model", "Print the file of the diagnostic model, building it if necessary.",
-                   "[--write-prompts DIR]", "--write-prompts prompts")  # fmt: skip
+                   "[--v41] [--write-prompts DIR]", "--write-prompts prompts")  # fmt: skip
+    flags.add_argument("--v41", action="store_true", help="the one of DeepSeek V4.1, with profile v4.1")
     flags.add_argument("--write-prompts", metavar="DIR", help="also write the prompt set there, as NAME.ids.json")
     add(flags, "--json")
     args = parsed(flags, argv)
@@ -22,8 +23,9 @@ def run(argv: Sequence[str]) -> int:
         return 0
     from ds4ref.files import atomic_write
     from ds4ref.nano.diagnostic import PROMPTS, diagnostic_path
+    from ds4ref.nano.diagnostic41 import diagnostic41_path
 
-    path, written = diagnostic_path(), {}
+    path, written = diagnostic41_path() if args.v41 else diagnostic_path(), {}
     if args.write_prompts:
         os.makedirs(args.write_prompts, exist_ok=True)
         for name, make in PROMPTS.items():

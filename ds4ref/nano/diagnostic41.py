@@ -43,9 +43,9 @@ DIAGNOSTIC41 = replace(
     engram_vocab=len(_FOLDED), name="ds4ref diagnostic V4.1",
 )  # fmt: skip
 
-DIAGNOSTIC41_SHA256 = "e4d011dd3c353db35e884c85ca89b065d3a16df38006fe263c9c1a2c8ff21092"
+DIAGNOSTIC41_SHA256 = "136699f7d906be93636d5ba96aca2b3f9efec4d671f0027ff12e55ec81a6f628"
 
-_SEED = 20261130
+_SEED = 20261165  # of 70 seeds one of few with no near tie of a top-k on the prompt "mixed", in exact and qat
 
 _SPREADS = {
     "*.ffn_gate_inp": matrix(1.5), "*.ffn_gate_*": matrix(2.0), "*.ffn_up_*": matrix(2.0), "*.ffn_down_*": matrix(1.0),

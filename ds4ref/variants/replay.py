@@ -138,7 +138,8 @@ class Replay:
         """
         layer = 0 if change.layer is None else change.layer
         ffn = change.layer is not None and change.op.startswith(FFN)
-        start = (layer, "ffn" if ffn else "attn")
+        half = 2 * layer + ffn if layer == HEAD else self.model.restart(2 * layer + ffn)
+        start = (half // 2, HALVES[half % 2])
         with np.errstate(all="ignore"):
             if since not in self._before:
                 self._pass(Change("", 0, ""), 0, since, (0, "attn"))
@@ -154,7 +155,8 @@ class Replay:
         c = model.chunk(self.ids[since:until], self.cache, hooks)
         weights = list(model.weights.layers)
         if change is not None and change.weights:
-            weights[first] = replace(weights[first], **change.weights)
+            assert change.layer is not None
+            weights[change.layer] = replace(weights[change.layer], **change.weights)
         if change is None:
             state = model.enter(c)
         else:

@@ -87,7 +87,7 @@ class _Hooks:
             value = value * (1 + self.level * self.noise.standard_normal(value.shape)).astype(np.float32)
         for part in self.parts:
             value = part.tap(name, layer, value, chunk)
-        if self.halves is not None and name in ("hc_attn_in", "hc_ffn_in", "result_hc_pre"):
+        if self.halves is not None and name in ("hc_attn_in", "hc_ffn_in", "result_hc_pre", "result_hc_read"):
             self.halves.append(self.margins[self.at].copy())
         if name == "indexer_scores":
             self._indexer(value, chunk)
@@ -209,7 +209,7 @@ class Runner:
         if faults and noise is None and self.has_points and self.small:
             if since and len(ids) - since <= BRIEF:
                 return self._continued(model, ids, hooks, since)
-            half = 0 if since else min(first_half(fault, model.shape) for fault in faults)
+            half = 0 if since else model.restart(min(first_half(fault, model.shape) for fault in faults))
             streams = 8 * model.shape.n_layers * model.shape.hc * model.shape.dim * len(ids)
             if half and streams < STREAMS:
                 return self._resumed(model, mode, ids, hooks, half)

@@ -465,9 +465,14 @@ class Case:
 
         Which of two equal scores a top-k selects is not a mistake. So an exact tie where the misfit begins is decided
         the other way, and near ties are tried in runs with more noise, where they go either way. ``own``: noise that
-        decides where the misfit begins (None: that of the rounding set).
+        decides where the misfit begins (None: that of the rounding set). A rounding set without a mistake that fits is
+        tried, too: its noise may be that large only because some of its noisy runs decide a tie the other way.
         """
-        first = None if c.coarse or c.kind == "outside" or c.fit.misfit < LIMIT else self.first_beyond(c, own)
+        if c.coarse or c.kind == "outside":
+            return c
+        if c.fit.misfit < LIMIT:
+            return self._decided(c) if c.clean and self.library.of(c.run).margin.min(initial=np.inf) <= TIE else c
+        first = self.first_beyond(c, own)
         if first is None:
             return c
         at = int(np.searchsorted(self.seen.rows, first))
@@ -486,6 +491,15 @@ class Case:
             self.library.ahead(runs)
             tried += [self._flipped(c, run, first) for run in runs]
         return max(tried, key=lambda one: one.fit.score)
+
+    def _decided(self, c: Candidate) -> Candidate:
+        """Return a rounding set that fits with the prediction of one of its noisy runs, if that explains more."""
+        runs = [replace(c.run, noise=i, louder=louder) for louder in (False, True) for i in range(REPLICAS)]
+        self.library.ahead(runs)
+        moved = [np.nan_to_num(squares(self.rows_of(run), c.rows)) for run in runs]
+        starts = [int(self.seen.rows[np.argmax(each > 1e-4 * each.max())]) for each in moved]
+        tried = [self._flipped(c, run, first) for run, first in zip(runs, starts, strict=True)]
+        return max([c, *tried], key=lambda one: one.fit.score)
 
     def _flipped(self, c: Candidate, run: Pass, first: int) -> Candidate:
         """Return the candidate with the prediction of another run, which decided a tie the other way."""

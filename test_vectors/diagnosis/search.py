@@ -347,6 +347,8 @@ class Search:
         nearest = sorted(here, key=lambda c: c.fit.core)[:LEADING]
         nearest += [c for c in here if c.clean and c not in nearest]
         if min(c.fit.misfit for c in nearest) < LIMIT:
+            # a mistake as small as float noise may fit only because it decides a tie as the engine does
+            self._untie([c for c in nearest if c.clean])
             return
         self._untie(nearest[1:])
         if not self._untie(nearest[:1]) and nearest[0].faults:

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from ds4ref.archs.deepseek4.dimensions import keys_of
 from ds4ref.errors import DataError
 from ds4ref.variants import Fault
 from ds4ref.variants.families import Family
@@ -47,7 +46,7 @@ def worded(family: Family, value: float, shape: Any) -> str:
     right = getattr(shape, field)
     right = right[0] if isinstance(right, tuple) else right
     in_file = shape.window + value if name == "window_rows" else value * _unit(name, shape)
-    return f"{keys_of(shape.prefix, shape.ints, shape.floats)[field]} is {in_file:.7g}, not {right:.7g}"
+    return f"{shape.keys()[field]} is {in_file:.7g}, not {right:.7g}"
 
 
 def _unit(name: str, shape: Any) -> float:

@@ -94,10 +94,10 @@ def test_layers_of_mode_qat_one_by_one(engines: Any, backend: str) -> None:
     own, count = engine.model, len(z["a.qat.hidden32"][0])
     cache = own.cache(64, exact=True)
     c = own.chunk(z["a.ids"][:count].astype(np.int32), cache)
-    X, weights = own.ops.streams(own.ops.embed(own.weights.token_embd, c.ids), engine.shape.hc), c.first_weights()
+    X, weights = own.enter(c)
     for layer, w in enumerate(own.weights.layers):
         c.at_layer(layer, w, cache.layers[layer])
-        got, pre = own.layer(c, X, weights)
+        got, pre = own.half_layer(c, "ffn", *own.half_layer(c, "attn", X, weights))
         X, weights = (np.ascontiguousarray(z[f"a.qat.{key}"][layer]) for key in ("hidden32", "pre32"))
         assert worst(got, X) <= 1e-5 * np.abs(X).max(), layer
         assert worst(pre, weights) <= 1e-5, layer

@@ -9,7 +9,7 @@ from ds4ref.nano.diagnostic41 import diagnostic41_path
 from ds4ref.variants import V41, Fault
 from tests.marking import sampled
 
-from .tracing import IDS, as_dump, examined, names, recorded
+from .tracing import as_dump, examined, names, recorded
 
 PATH = diagnostic41_path()
 

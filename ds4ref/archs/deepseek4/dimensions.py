@@ -149,6 +149,10 @@ class Dimensions:
         check(source, account.problems())
         return shape
 
+    def keys(self) -> dict[str, str]:
+        """Return the metadata key of each field."""
+        return keys_of(self.prefix, self.ints, self.floats)
+
     def metadata(self) -> list[tuple[str, str, Any]]:
         """Return the (key, type, value) entries that declare this shape, for ``weights.writer.write_gguf``."""
         prefix, kind = self.prefix, self.float_type

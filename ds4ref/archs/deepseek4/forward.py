@@ -110,6 +110,11 @@ class Base(archs.Model):
         """Run a half of the chunk's current layer, "attn" or "ffn"; return the new state."""
         raise NotImplementedError
 
+    def restart(self, half: int) -> int:
+        """Return the half layer, at or before ``half``, from which on a pass can be repeated with its state alone: none
+        from there on reads what an earlier one made. 2 n is attention of layer n, 2 n + 1 its experts."""
+        return half
+
     def collapse(self, c: Any, *state: Any) -> np.ndarray:
         """Return what ``head`` takes of the state after the last layer."""
         raise NotImplementedError

@@ -83,6 +83,17 @@ class Model(Base):
             return _half_layer(c, half, X, weights, feed_forward)
         return _half_layer(c, half, engram.apply(c, X) if c.layer in self.lookups else X, weights, attention.attend)
 
+    def restart(self, half: int) -> int:
+        """Return the half layer from which on a pass can be repeated: that of the first source of what it reads."""
+        s, before = self.shape, 2 * self.shape.n_layers + 1
+        while half < before:
+            before, later = half, [layer for layer in range((half + 1) // 2, s.n_layers) if s.ratios[layer]]
+            sources = [s.kv_source[layer] for layer in later]
+            if later and s.candidate_source is not None and later[-1] > s.candidate_source:
+                sources.append(s.candidate_source)
+            half = min([half, *(2 * source for source in sources if source is not None)])
+        return half
+
     def collapse(self, c: Chunk, *state: Any) -> np.ndarray:
         """Return the weighted sum (T, D) of the final streams."""
         X, weights = state

@@ -27,7 +27,7 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3.14 python3 p
 # Hundreds of tests start a process of ours: without compiled modules each would compile them again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run test thorough lint size oracle smoke cuda arm bench mutants clean gpu-check lock audit release
+.PHONY: help run test thorough lint size oracle smoke cuda arm bench mutants clean gpu-check lock audit release campaign
 .DEFAULT_GOAL := help
 
 help: ## show this
@@ -98,6 +98,11 @@ COUNT ?= 8
 SEED ?= 0
 mutants: $(VENV)/.test ## do tests notice one-line mistakes? By hand, hours for all rooms; ROOM=reports COUNT=20 SEED=0
 	@$(PY) -m tests.mutants $(if $(ROOM),--room $(ROOM)) --count $(COUNT) --seed $(SEED)
+
+HOURS ?= 4
+campaign: $(VENV)/.test ## attack parsers, files, sequences and the server for HOURS=4; goes on where it stopped; out/campaign
+	@$(INSTALL) $(PINNED) atheris
+	@$(PY) -m benchmarks.campaign --hours $(HOURS) -o $(OUT)/campaign
 
 # torch brings NVIDIA's packages in versions of its own, which are not those of the extra "cuda".
 lock: $(VENV)/.test ## the newest versions that pyproject.toml admits into constraints.txt; run all tests before you commit it

@@ -27,10 +27,18 @@ from collections.abc import Iterable
 from typing import Any
 
 
+def one_line(text: str) -> str:
+    """Return ``text`` with line ends and characters that command a terminal escaped."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
 class Ds4Error(Exception):
-    """Base of all expected failures; ``str(error)`` is one line for the user."""
+    """Base of all expected failures; ``str(error)`` is one line for the user, whatever a damaged file has in it."""
 
     exit_code = 1
+
+    def __str__(self) -> str:
+        return one_line(" ".join(super().__str__().split("\n")))
 
 
 class UsageError(Ds4Error):

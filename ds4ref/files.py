@@ -57,14 +57,20 @@ def models_near(path: str | os.PathLike[str]) -> str:
 def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """Open a binary stream that replaces ``path`` when the block succeeds and is discarded when it fails.
 
-    An OSError names ``path``, also one that has no file name of its own, as of a full disk.
+    An OSError names ``path``, also one that has no file name of its own, as of a full disk. What killed processes left
+    of ``path`` is removed.
     """
     import tempfile  # not needed to start
 
     path = os.path.abspath(os.fspath(path))
-    handle, temporary = tempfile.mkstemp(prefix=f".{os.path.basename(path)}.", dir=os.path.dirname(path))
+    folder, name = os.path.split(path)
+    for left in os.listdir(folder):
+        if left.startswith(f".{name}.") and left.endswith(".tmp"):
+            _remove_unlocked(os.path.join(folder, left))
+    handle, temporary = tempfile.mkstemp(prefix=f".{name}.", suffix=".tmp", dir=folder)
     try:
         with os.fdopen(handle, "wb") as stream:
+            _try_lock(handle)
             yield stream
             stream.flush()
             flush_to_disk(stream.fileno())
@@ -80,6 +86,31 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         raise
 
 
+def _try_lock(fd: int) -> bool:
+    """Lock an open file until it is closed; return False if another process has locked it, True where locks are
+    missing."""
+    try:
+        import fcntl
+
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except (ImportError, OSError):
+        pass
+    return True
+
+
+def _remove_unlocked(path: str) -> None:
+    """Remove a temporary file, unless a process that writes it still has it locked."""
+    with contextlib.suppress(OSError):
+        fd = os.open(path, os.O_RDWR)
+        try:
+            if _try_lock(fd):
+                os.unlink(path)
+        finally:
+            os.close(fd)
+
+
 @contextlib.contextmanager
 def locked(path: str | os.PathLike[str], busy: str) -> Iterator[None]:
     """Hold a lock on the file ``path``, which is created if it is missing, while the block runs.
@@ -87,15 +118,9 @@ def locked(path: str | os.PathLike[str], busy: str) -> Iterator[None]:
     Raise DataError with the message ``busy`` if another process holds the lock. A file system without locks locks
     nothing.
     """
-    import fcntl
-
     with open(path, "ab") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise DataError(busy) from None
-        except OSError:
-            pass
+        if not _try_lock(file.fileno()):
+            raise DataError(busy)
         yield
 
 

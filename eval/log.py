@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
@@ -224,6 +225,7 @@ class Writer:
 
     def __init__(self, path: Path, file: IO[bytes], header: LogHeader, samples: dict[Key, Sample]):
         self.path, self.header, self.samples, self._file = path, header, samples, file
+        self._end = 0
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], header: LogHeader) -> Writer:
@@ -245,8 +247,7 @@ class Writer:
         old, samples, _, end = _scan(goal)
         _refuse_others(goal, old, header)
         writer = cls._open(goal, "r+b", old, samples)
-        writer._file.truncate(end)
-        writer._file.seek(end)
+        writer._end = end
         return writer
 
     @classmethod
@@ -277,15 +278,18 @@ class Writer:
 
     def _line(self, entry: Any) -> None:
         """Append one line and flush it to disk; if that fails, restore the log's previous end and raise DataError."""
-        start, line = self._file.tell(), msgspec.json.encode(entry) + b"\n"
+        line = msgspec.json.encode(entry) + b"\n"
         try:
+            self._file.truncate(self._end)  # a line that broke off may be there
+            self._file.seek(self._end)
             while line:
                 line = line[self._file.write(line) :]
             flush_to_disk(self._file.fileno())
         except OSError as error:
-            self._file.truncate(start)
-            self._file.seek(start)
+            with suppress(OSError):
+                self._file.truncate(self._end)
             raise DataError(f"cannot write {self.path}: {error.strerror or error}") from None
+        self._end = self._file.tell()
 
     def close(self) -> None:
         """Close the file."""

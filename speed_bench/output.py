@@ -13,8 +13,8 @@ import re
 import shlex
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -75,8 +75,16 @@ class Output:
             self._write_csv(target, self._partial(target))
 
     def _write_csv(self, target: MeasuredTarget, path: Path) -> None:
+        """Replace a CSV, and remove the JSON of the one before it: a crash must not leave it beside other rows."""
         with atomic_output(str(path)) as out:
             out.write(csv_text(target.rows).encode())
+            out.flush()
+            path.with_suffix(".json").unlink(missing_ok=True)
+
+    def _write(self, target: MeasuredTarget, path: Path, status: str) -> None:
+        """Replace a CSV and its JSON; on a full disk both stay as they are."""
+        with self._facts(target, path.with_suffix(".json"), status):
+            self._write_csv(target, path)
 
     def _emit(self, target: MeasuredTarget, least: int) -> None:
         if not self._headed and target.rows:
@@ -109,8 +117,7 @@ class Output:
         files = []
         for target in measured if self.file is not None else ():
             with suppress(DataError):  # for example, the disk is full: report what was saved elsewhere
-                self._write_csv(target, self._partial(target))
-                self._write_facts(target, self._partial(target).with_suffix(".json"), run.status)
+                self._write(target, self._partial(target), run.status)
                 files.append(str(self._partial(target)))
         runs = [target.run for target in measured if target.run is not None]
         where = [f"in {', '.join(files)}"] if files else []
@@ -179,8 +186,7 @@ class Output:
         files: dict[str, list[str]] = {"csv": [], "facts": []}
         for target in run.targets:
             path = self._path(target)
-            self._write_csv(target, path)
-            self._write_facts(target, path.with_suffix(".json"), run.status)
+            self._write(target, path, run.status)
             for rest in (self._partial(target), self._partial(target).with_suffix(".json")):
                 rest.unlink(missing_ok=True)
             files["csv"].append(str(path))
@@ -198,7 +204,9 @@ class Output:
 
         return [str(path) for path in plot(csvs, self.options.plot, load=levels)]
 
-    def _write_facts(self, target: MeasuredTarget, path: Path, status: str) -> None:
+    @contextmanager
+    def _facts(self, target: MeasuredTarget, path: Path, status: str) -> Iterator[None]:
+        """Write the JSON with the metadata of a run, which appears when the block ends."""
         # instead of the times of single steps, which would dominate the file, write their percentiles
         samples = []
         for entry in target.rows:
@@ -207,6 +215,8 @@ class Output:
         content = {"columns": HEADER.split(","), "status": status, **target.facts, "samples": samples}
         with atomic_output(str(path)) as out:
             out.write(json.dumps(content, indent=1).encode() + b"\n")
+            out.flush()
+            yield
 
     def _path(self, target: MeasuredTarget) -> Path:
         assert self.file is not None

@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from ..errors import one_line
 from ..files import size_text
 from ..weights import open_source
 from ..weights.accounting import Account, shown
@@ -107,7 +108,7 @@ def inspect_text(path: str | os.PathLike[str]) -> str:
         [
             f"file        {facts['path']}",
             f"            {facts['file_bytes']:,} bytes ({size_text(facts['file_bytes'])}), {container}".rstrip(", "),
-            f"model       {line(facts['name']) or '(unnamed)'}",
+            f"model       {one_line(facts['name']) or '(unnamed)'}",
             *(f"{label:<12}{text}" for label, text in family.about(facts)),
             f"vocabulary  {vocabulary}",
             "\nshape",
@@ -200,11 +201,6 @@ def by_type(infos: Iterable[TensorInfo]) -> list[dict[str, Any]]:
         group["parameters"] += info.nbytes // info.fmt.block_bytes * info.fmt.block_elems
         group["bytes"] += info.nbytes
     return sorted(groups.values(), key=lambda group: -group["bytes"])
-
-
-def line(text: str) -> str:
-    """Return text from a file made safe for a terminal: control characters are escaped."""
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
 def _several(names: list[str]) -> str:

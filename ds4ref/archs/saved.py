@@ -85,6 +85,12 @@ class Reader:
         """Read an array of numpy type ``kind`` without NaN and infinity."""
         return check_finite(label, self.array(label, shape, kind))
 
+    def logits(self, vocab: int) -> np.ndarray:
+        """Read logits (V,): finite, or -inf for tokens that are excluded."""
+        logits = self.array("logits", vocab, "<f4")
+        check_finite("logits", logits[~np.isneginf(logits)])
+        return logits
+
     def end(self) -> None:
         """Raise PayloadError if bytes follow the last section."""
         if self.stream.read(1):

@@ -17,7 +17,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from ..errors import UsageError, closest, did_you_mean
+from ..errors import UsageError, closest, did_you_mean, one_line
 from ..version import __version__
 
 INT_MAX = 2**31 - 1
@@ -239,5 +239,5 @@ def unknown_command(name: str, commands: Iterable[str]) -> UsageError:
 
 def printable(text: str, limit: int = 80) -> str:
     """Return ``text`` as one line for an error message: escaped control characters, at most ``limit`` characters."""
-    escaped = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    escaped = one_line(text)
     return escaped if len(escaped) <= limit else escaped[: limit - 3] + "..."

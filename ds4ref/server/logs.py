@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TextIO
 
+from ..errors import one_line
 from ..targets.answer import Delta, Finish
 from .exchange import Watcher
 from .turn import Event, Prefill, Queued
@@ -65,11 +66,6 @@ def kind(record: logging.LogRecord) -> str:
     if record.levelno >= logging.WARNING:
         return "warning"
     return getattr(record, "kind", "kvcache" if record.name == "ds4-kv" else "")
-
-
-def one_line(text: str) -> str:
-    """Escape line breaks and terminal control characters."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def listen(stream: TextIO, form: str, colour: bool) -> logging.Handler:

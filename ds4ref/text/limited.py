@@ -110,8 +110,7 @@ class LimitedProcess:
         return "its process ended, out of memory perhaps"
 
     def _failed(self, reason: str) -> TextError:
-        line = " ".join(reason.split())[:300]
-        return TextError(f"{self.name} failed: {''.join(c if c.isprintable() else repr(c)[1:-1] for c in line)}")
+        return TextError(f"{self.name} failed: {' '.join(reason.split())[:300]}")
 
     def _started(self) -> subprocess.Popen[bytes]:
         running = self._process is not None and self._process.poll() is None

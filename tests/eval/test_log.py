@@ -1,8 +1,6 @@
 """The log: every sample once, whatever the end was like."""
 
 import dataclasses
-import errno
-import os
 
 import pytest
 
@@ -10,7 +8,7 @@ from ds4ref.errors import DataError, UsageError
 from ds4ref.eval import log as logs
 from ds4ref.eval.log import Grade, Sample, Writer, header_of
 from ds4ref.eval.packs import Header, Pack
-from ds4ref.eval.plan import Key, Settings
+from ds4ref.eval.plan import Settings
 
 from .scripted import integer
 
@@ -32,16 +30,6 @@ def sample(i: int, status="done", **more) -> Sample:
 @pytest.fixture
 def path(tmp_path):
     return tmp_path / "run.jsonl"
-
-
-@pytest.fixture
-def full(monkeypatch):
-    """A disk that is full from now on."""
-
-    def fails(fd):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(logs.os, "fsync", fails)
 
 
 def test_what_is_written_is_read_and_the_last_of_several_counts(path):
@@ -140,21 +128,3 @@ def test_a_log_that_exists_or_is_being_written_is_left_alone(path):
     with pytest.raises(UsageError, match="--resume"):
         Writer.create(path, header())
     assert path.read_bytes() == before
-
-
-def test_a_full_disk_leaves_whole_lines(path, full, monkeypatch):
-    with pytest.raises(DataError, match="No space left"):
-        Writer.create(path, header())
-    assert not path.exists(), "a log that cannot be begun"
-    fails = logs.os.fsync
-    monkeypatch.undo()
-    with Writer.create(path, header()) as log:
-        log.add(sample(0))
-        before = path.read_bytes()
-        monkeypatch.setattr(logs.os, "fsync", fails)
-        with pytest.raises(DataError, match="No space left"):
-            log.add(sample(1))
-        assert path.read_bytes() == before and Key(1, PACK.questions[1].id) not in log.samples
-        monkeypatch.undo()
-        log.add(sample(1))
-    assert logs.read(path).samples == [sample(0), sample(1)]

@@ -1,12 +1,7 @@
 """The run store: what goes in comes out, whoever else is writing, and what is no store is refused."""
 
 import os
-import signal
 import sqlite3
-import subprocess
-import sys
-import time
-from contextlib import ExitStack, contextmanager
 
 import pytest
 
@@ -294,68 +289,6 @@ def test_digests_are_computed_once(store, tmp_path, monkeypatch):
     assert kept == [(str(path), 100_000, 0, newer)], "once for a path: an old one would be believed again"
     with pytest.raises(DataError, match="cannot hash"):
         store.sha256(tmp_path / "absent")
-
-
-# --- several writers
-
-WRITER = """
-import sys
-from ds4ref.runs.store import Store
-path, name, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
-print("ready", flush=True)
-sys.stdin.readline()
-with Store.open(path) as store:
-    for i in range(count):
-        run = store.add("bench", {"writer": name, "i": i}, [{"writer": name, "i": i, "seq": s} for s in range(5)])
-        print(i, flush=True)
-"""
-
-
-@contextmanager
-def writer(path, name, count):
-    process = subprocess.Popen(
-        [sys.executable, "-c", WRITER, str(path), name, str(count)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    with process:
-        try:
-            assert process.stdout.readline() == "ready\n"
-            yield process
-        finally:
-            process.kill()
-
-
-@pytest.mark.parametrize("count", [60, pytest.param(1000, marks=pytest.mark.slow)], ids=["short", "full"])
-def test_four_writers_one_of_them_killed(tmp_path, count):
-    """They also create the file together. The killed one loses at most the run it was writing, and nobody else's."""
-    path, names = tmp_path / "runs.sqlite", ("a", "b", "c", "victim")
-    with ExitStack() as stack:
-        count_of = dict.fromkeys(names, count) | {"victim": 1_000_000}
-        writers = {name: stack.enter_context(writer(path, name, count_of[name])) for name in names}
-        for process in writers.values():
-            process.stdin.write("go\n")
-            process.stdin.flush()
-        victim = writers["victim"]
-        for _ in range(count // 3):
-            assert victim.stdout.readline(), "the victim ended early"
-        time.sleep(0.005)
-        victim.send_signal(signal.SIGKILL)
-        reported = count // 3 + sum(1 for _ in victim.stdout)
-        for name, process in writers.items():
-            process.communicate(timeout=120)
-            assert process.returncode == (-signal.SIGKILL if name == "victim" else 0)
-    with Store.open(path) as store:
-        store.check()
-        runs = store.runs()
-        written = {name: sorted(run.facts["i"] for run in runs if run.facts["writer"] == name) for name in names}
-        for name in "abc":
-            assert written[name] == list(range(count))
-        done = len(written["victim"])
-        assert written["victim"] == list(range(done)) and reported <= done <= reported + 1
-        for run in runs[:: max(1, len(runs) // 200)]:
-            expected = [{"writer": run.facts["writer"], "i": run.facts["i"], "seq": s} for s in range(5)]
-            assert store.rows(run.id) == expected
-        assert all(run.rows == 5 for run in runs)
 
 
 def test_a_writer_that_never_lets_go(tmp_path, monkeypatch):

@@ -10,8 +10,8 @@ import stat
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from ds4ref.errors import BackendError, DataError
-from ds4ref.server.logs import Json, Plain, one_line
+from ds4ref.errors import BackendError, DataError, one_line
+from ds4ref.server.logs import Json, Plain
 from ds4ref.server.trace import Trace
 
 from .conftest import post

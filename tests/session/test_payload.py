@@ -166,7 +166,7 @@ def test_from_a_session_with_room_for_more_rows(engine: Engine, ids: list[int]) 
             session.load(io.BytesIO(words.tobytes()))
 
 
-@pytest.mark.parametrize("part", ["raw rows", "values", "compressor rows", "indexer rows"])
+@pytest.mark.parametrize("part", ["logits", "raw rows", "values", "compressor rows", "indexer rows"])
 def test_no_row_may_be_infinite(engine: Engine, ids: list[int], part: str) -> None:
     """Wherever -inf is put in: only empty slots of scores take it, and logits, which may exclude tokens."""
     shape, session, other = engine.shape, engine.session(CTX), engine.session(CTX)
@@ -181,10 +181,18 @@ def test_no_row_may_be_infinite(engine: Engine, ids: list[int], part: str) -> No
     raw = min(140, shape.window) * shape.head_dim
     comp = 35 * shape.head_dim
     state = 8 * 2 * shape.head_dim
-    place = {"raw rows": 0, "compressor rows": raw, "values": raw + comp, "indexer rows": raw + comp + 2 * state}[part]
+    place = {
+        "logits": 13 + 141 - start,
+        "raw rows": 0,
+        "compressor rows": raw,
+        "values": raw + comp,
+        "indexer rows": raw + comp + 2 * state,
+    }[part]
     floats[13 + 140] = -np.inf
-    floats[start + place] = -np.inf
-    with pytest.raises(PayloadError, match=f"not finite in its .*{part} of layer {layer}"):
+    floats[start + place] = np.nan if part == "logits" else -np.inf
+    with pytest.raises(
+        PayloadError, match=f"not finite in its .*{part}{'' if part == 'logits' else f' of layer {layer}'}"
+    ):
         other.load(io.BytesIO(floats.tobytes()))
     floats[start + place] = 0
     other.load(io.BytesIO(floats.tobytes()))

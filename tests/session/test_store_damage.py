@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from ds4ref.session import kvc
 from ds4ref.session.directory import Directory
@@ -61,28 +59,6 @@ def test_a_file_cut_or_changed_anywhere_is_of_no_use_or_harmless(tmp_path: Path,
         assert (found is not None) <= harmless
         for name in here(tmp_path):
             os.unlink(tmp_path / name)
-
-
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.integers(0, 10**6), st.binary(min_size=1, max_size=60), st.integers(0, 3))
-def test_overwritten_cut_out_or_put_in(tmp_path: Path, at: int, new: bytes, how: int) -> None:
-    kept = store(tmp_path / "kv")
-    path = tmp_path / "kv" / kvc.key_name(TALK[:12])
-    if not (tmp_path / "good").exists():
-        saved(kept, TALK[:12])
-        path.rename(tmp_path / "good")
-    data = (tmp_path / "good").read_bytes()
-    at %= len(data)
-    changed = (
-        data[:at] + new + data[at + len(new) :],
-        data[:at] + data[at + len(new) :],
-        data[:at] + new + data[at:],
-        data + new,
-    )[how]
-    put(path, changed)
-    assert loaded(kept, TALK) in (None, TALK[:12])
-    for name in here(tmp_path / "kv"):
-        (tmp_path / "kv" / name).unlink()
 
 
 def test_what_is_damaged_is_put_aside_and_the_next_best_tried(tmp_path: Path) -> None:
@@ -161,40 +137,3 @@ def test_bugs_are_told_and_do_no_harm(tmp_path: Path, monkeypatch, caplog) -> No
         assert loaded(kept, TALK) is None
         assert not kept.save(FakeSession(TALK), (), "cold")  # type: ignore[arg-type]
     assert [record.message for record in caplog.records] == ["kv cache: loading", "kv cache: saving"]
-
-
-# --- disks that fail
-
-
-def test_every_call_that_can_fail_while_saving(tmp_path: Path, monkeypatch) -> None:
-    """Disk full, or worse, at the first, second, ... call: nothing is raised, nothing is left, what was there is."""
-    kept = store(tmp_path)
-    old = saved(kept, TALK[:20])
-    before = (tmp_path / old).read_bytes()
-    calls = ("write", "fsync", "replace", "open")
-    counts = dict.fromkeys(calls, 0)
-    for call in calls:
-        for failing in range(10_000):
-            seen = 0
-            really = getattr(os, call)
-
-            def maybe(*args: Any, really: Any = really, failing: int = failing, **options: Any) -> Any:
-                nonlocal seen
-                seen += 1
-                if seen == failing + 1:
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-                return really(*args, **options)
-
-            with monkeypatch.context() as patched:
-                patched.setattr(os, call, maybe)
-                done = kept.save(FakeSession(TALK), (), "cold")  # type: ignore[arg-type]
-            left = here(tmp_path)
-            assert not any(".tmp." in name for name in left), (call, failing)
-            assert (tmp_path / old).read_bytes() == before
-            if done:
-                assert loaded(kept, TALK) == TALK
-            (tmp_path / kvc.key_name(TALK)).unlink(missing_ok=True)
-            if seen <= failing:
-                break
-            counts[call] += 1
-    assert counts["write"] > len(TALK) and counts["fsync"] == 2 and counts["replace"] == 1 and counts["open"] >= 4

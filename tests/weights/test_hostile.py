@@ -1,19 +1,18 @@
 """Hostile model files of every kind: one line of error or something usable, soon, in little memory.
 
-``CASES`` names what each reader has to look at; ``test_mutations`` draws what nobody thought of.
+``CASES`` names what each reader has to look at; tests/benchmarks/test_campaign.py draws what nobody thought of.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import random
 import re
 import struct
 import time
 import tracemalloc
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -28,12 +27,10 @@ from ds4ref.kernels.formats import FORMATS
 from ds4ref.text.vocabulary import open_tokenizer
 from ds4ref.weights import open_source
 from ds4ref.weights.gguf import MAX_STRINGS, GGUFFile
-from ds4ref.weights.quantize.imatrix import Imatrix, TensorImportance, read_imatrix, write_imatrix
+from ds4ref.weights.quantize.imatrix import read_imatrix
 from ds4ref.weights.safetensors import INDEX, MAX_HEADER_BYTES, SINGLE
 
-from ..archs import dense
 from ..text.test_library import definition  # noqa: F401
-from ..text.test_template import CHATML
 from . import checkpointfile, llama2c
 from .checkpointfile import edit_json, entry, write_small
 from .modelfile import SMALL, TOKENS, container, kv, sane_bytes, tensor, with_metadata, write_model
@@ -233,110 +230,6 @@ def test_one_clear_line(case, tmp_path):
     text = str(caught.value)
     assert re.search(reason, text) and "\n" not in text and text.isprintable() and len(text) < 600
     assert str(tmp_path) in text and time.process_time() - started < 3 and peak < 96 << 20
-
-
-# --- drawn damage
-
-
-def mutated(rng: random.Random, clean: bytes, first: int = 0) -> bytes:
-    """Bytes of which a few are others, a field or a number is extreme, a piece is gone or doubled, or the end is gone.
-
-    Only the ``first`` bytes are touched, if given, but for the end.
-    """
-    data = bytearray(clean)
-    for _ in range(rng.choice((1, 1, 1, 2))):
-        end = min(first, len(data)) if first else len(data)
-        if end < 9:
-            break
-        place, digits = rng.randrange(end - 8), [i for i in range(end) if chr(data[i]).isdigit()]
-        match rng.randrange(9):
-            case 0 | 8:
-                data[place] = rng.randrange(256)
-            case 1:
-                data[place : place + 1] = rng.choice([b"[", b"]", b"{", b"}", b'"', b",", b":", b"\\", b"\0", b"\xc3"])
-            case 2:
-                data[place : place + 4] = struct.pack("<I", rng.choice((0, 1, 7, 255, 1 << 16, 1 << 31, 2**32 - 1)))
-            case 3:
-                data[place : place + 8] = struct.pack("<Q", rng.choice((0, 1, 1 << 32, 1 << 40, 1 << 63, U64_MAX)))
-            case 4:
-                data[place : place + 4] = struct.pack("<f", rng.choice([NAN, INF, -1.0, 1e38, -0.0]))
-            case 5 if digits:
-                numbers = [b"-1", b"0", str(U64_MAX).encode(), b"9" * 40, b"1e308", b"0.5", b"null", b"true"]
-                data[rng.choice(digits) : rng.choice(digits) + 1] = rng.choice(numbers)
-            case 6:
-                data[place:place] = data[place : place + rng.choice((1, 4, 40))]
-            case _:
-                del data[
-                    place : rng.choice((place + 1, place + 4, place + 40, len(data)) if rng.randrange(4) else (place,))
-                ]
-    return bytes(data)
-
-
-@dataclass
-class Kind:
-    """A file to damage (``first`` bytes of it, 0 for all), and the model that it belongs to."""
-
-    path: Path
-    model: Path
-    first: int = 0
-
-
-@pytest.fixture(scope="module")
-def kinds(tmp_path_factory, definition) -> dict[str, Kind]:  # noqa: F811
-    folder = tmp_path_factory.mktemp("mutations")
-    gguf = write_model(folder / "m.gguf")
-    with GGUFFile.open(gguf) as file:
-        found = {"gguf": Kind(gguf, gguf, min(info.offset for info in file.tensors.values()))}
-    measured = TensorImportance(np.full((3, 8), 0.5, np.float32), np.array([4.0, 0, 9]))
-    for name in ("i.dat", "i.gguf"):
-        write_imatrix(folder / name, Imatrix({"blk.0.ffn_up.weight": measured}, ["t"], 5))
-        renamed = (folder / name).rename(folder / f"{name}.imatrix")
-        found[name] = Kind(renamed, renamed)
-    c = llama2c.Config()
-    weights, tokens = llama2c.draw(c), llama2c.vocabulary(c)
-    for name, data in (("legacy", llama2c.legacy(c, weights)), ("version 2", llama2c.version_2(c, weights)[0])):
-        (folder / name).mkdir()
-        path = llama2c.write(folder / name, data, tokens)
-        found[name] = Kind(path, path, 64)
-    found["tokenizer.bin"] = Kind(path.parent / "tokenizer.bin", path)
-    shape = replace(dense.draw_shape(3, dense.FAMILIES["qwen3"]), vocab=420)
-    model = dense.published(folder / "m", shape, dense.draw_tensors(shape, 3, tied=False), 1 << 12)
-    (model / "tokenizer.json").write_text(json.dumps(definition))
-    settings = {"chat_template": CHATML, "eos_token": {"content": "<|im_end|>"}, "bos_token": None}
-    (model / "tokenizer_config.json").write_text(json.dumps(settings))
-    (model / "generation_config.json").write_text(json.dumps({"eos_token_id": [300, 3], "bos_token_id": 2}))
-    for name in ("config.json", INDEX, "tokenizer_config.json", "generation_config.json"):
-        found[name] = Kind(model / name, model)
-    shard = sorted(model.glob("*.safetensors"))[0]
-    return found | {"header": Kind(shard, model, 8 + int.from_bytes(shard.read_bytes()[:8], "little"))}
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("total", [30, pytest.param(600, marks=pytest.mark.slow)])
-def test_mutations(kinds, total):
-    rng, refused = random.Random(20261123), dict.fromkeys(kinds, 0)
-    for name, kind in kinds.items():
-        load(kind.model)
-        clean = kind.path.read_bytes()
-        for number in range(total):
-            spoiled = mutated(rng, clean, kind.first)
-            kind.path.write_bytes(spoiled)
-            if number % 8 == 0:
-                tracemalloc.start()
-            started = time.process_time()
-            try:
-                load(kind.model)
-            except Ds4Error as error:
-                refused[name] += 1
-                assert "\n" not in str(error) and str(error).isprintable() and len(str(error)) < 1000
-            except Exception as error:
-                raise AssertionError(f"{name}: {type(error).__name__} for {spoiled[:2000]!r}") from error
-            peak = tracemalloc.get_traced_memory()[1] if number % 8 == 0 else 0
-            tracemalloc.stop()
-            assert time.process_time() - started < 10 and peak < 96 << 20, (name, spoiled[:2000])
-        kind.path.write_bytes(clean)
-        load(kind.model)
-    assert all(refused.values()) and sum(refused.values()) < 0.9 * total * len(kinds), refused
 
 
 # --- limits, and what a file system does

@@ -103,7 +103,7 @@ def _read(reader: Reader, shape: ModelShape, cache: Cache) -> tuple[list[int], n
     n = _check_header(words, header(shape, ctx, 0), shape, ctx)
     reader.expect(shape.payload_bytes(n))
     tokens = reader.tokens(n, shape.vocab)
-    logits = reader.array("logits", shape.vocab, "<f4")
+    logits = reader.logits(shape.vocab)
     wanted = np.array(_counts(shape, n), np.uint32)
     counts = reader.words("row counts", 2 * shape.n_layers).reshape(2, -1)
     if (counts != wanted).any():

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from ...errors import ShapeError
+from ...errors import ShapeError, one_line
 from ..binding import Slot
-from ..report import Accounts, accounts_of, line
+from ..report import Accounts, accounts_of
 from .checkpoint import checkpoint_of
 from .shape import CSA, ModelShape, check_published, nearest, unlike_published
 from .tensors import PARTS as PARTS
@@ -52,7 +52,7 @@ def about(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "checkpoint", f"{checkpoint['name']} ({signs}); prompts of {checkpoint['profile']}"
     if checkpoint["drafter"]:
         yield "drafter", DRAFTERS[checkpoint["drafter"]]
-    yield "", f"exactly {model}" if facts["differs"] is None else line(facts["differs"])
+    yield "", f"exactly {model}" if facts["differs"] is None else one_line(facts["differs"])
     says = [f"{key} {entry['value']}, where {model} has {entry['published']}"
             for key, entry in facts["constants"].items()]  # fmt: skip
     for number, text in enumerate(says or [f"same as {model}"]):

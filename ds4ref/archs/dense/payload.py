@@ -55,7 +55,7 @@ def load(file: File, shape: DenseShape, half: bool, cache: Cache) -> tuple[list[
         n = _check_header(words, header(shape, half, 0, 0), cache.ctx)
         reader.expect(size(shape, half, n))
         tokens = reader.tokens(n, shape.vocab)
-        logits = reader.array("logits", shape.vocab, "<f4")
+        logits = reader.logits(shape.vocab)
         rows, kind = (n, shape.kv_width), "<f2" if half else "<f4"
         for layer in range(shape.n_layers):
             cache.put(layer, *(reader.finite(f"{part} of layer {layer}", rows, kind) for part in ("keys", "values")))

@@ -93,11 +93,9 @@ def explained(path: str | os.PathLike[str]) -> Iterator[None]:
     try:
         yield
     except sqlite3.OperationalError as error:
-        text = str(error)
-        if "locked" in text or "busy" in text:
-            text = f"another process kept it locked for {BUSY_SECONDS:g} s"
+        text = f"another process kept it locked for {BUSY_SECONDS:g} s" if _is_busy(error) else str(error)
         raise DataError(f"run store {path}: {text}") from error
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # of a damaged file even SQLite's message may be none
         raise DataError(f"run store {path} is damaged: {error}; restore a copy or move it away") from error
 
 
@@ -145,6 +143,10 @@ def _inspect(path: Path, create: bool) -> bool:
     return False
 
 
+def _is_busy(error: sqlite3.OperationalError) -> bool:
+    return "locked" in str(error) or "busy" in str(error)
+
+
 def _version(db: sqlite3.Connection) -> int:
     return int(db.execute("PRAGMA user_version").fetchone()[0])
 
@@ -170,8 +172,8 @@ def _use_wal(db: sqlite3.Connection) -> None:
     while True:
         try:
             mode = db.execute("PRAGMA journal_mode = WAL").fetchone()[0]
-        except sqlite3.OperationalError:
-            if time.monotonic() > deadline:
+        except sqlite3.OperationalError as error:
+            if not _is_busy(error) or time.monotonic() > deadline:
                 raise
             time.sleep(0.02)
             continue

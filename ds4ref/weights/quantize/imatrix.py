@@ -163,7 +163,7 @@ def _read_dat(file: MappedFile) -> Imatrix:
         data = np.frombuffer(at.take(4 * values, quote(name)), "<f4")
         if name in table.entries:
             raise at.fail(f"{quote(name)} appears twice")
-        means = _checked(at.path, name, data.astype(np.float32) / np.float32(max(calls, 1)))
+        means = _checked(at.path, name, data.astype(np.float32)) / np.float32(max(calls, 1))
         table.entries[name] = TensorImportance(means.reshape(1, -1))
     if at.remaining() >= 8:
         table.chunks = max(0, at.unpack(_I32, "the number of chunks")[0])

@@ -1,0 +1,1 @@
+"""Attacks on parsers, files, sequences and the server, counted (docs/evidence/robustness.md)."""

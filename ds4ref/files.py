@@ -67,10 +67,14 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     for left in os.listdir(folder):
         if left.startswith(f".{name}.") and left.endswith(".tmp"):
             _remove_unlocked(os.path.join(folder, left))
-    handle, temporary = tempfile.mkstemp(prefix=f".{name}.", suffix=".tmp", dir=folder)
+    while True:
+        handle, temporary = tempfile.mkstemp(prefix=f".{name}.", suffix=".tmp", dir=folder)
+        _lock(handle)
+        if os.fstat(handle).st_nlink:
+            break
+        os.close(handle)  # another process took it for what a killed one left, before it was locked
     try:
         with os.fdopen(handle, "wb") as stream:
-            _try_lock(handle)
             yield stream
             stream.flush()
             flush_to_disk(stream.fileno())
@@ -86,8 +90,8 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         raise
 
 
-def _try_lock(fd: int) -> bool:
-    """Lock an open file until it is closed; return False if another process has locked it, True where locks are
+def _lock(fd: int) -> bool | None:
+    """Lock an open file until it is closed; return False if another process has locked it, None where locks are
     missing."""
     try:
         import fcntl
@@ -96,7 +100,7 @@ def _try_lock(fd: int) -> bool:
     except BlockingIOError:
         return False
     except (ImportError, OSError):
-        pass
+        return None
     return True
 
 
@@ -105,7 +109,7 @@ def _remove_unlocked(path: str) -> None:
     with contextlib.suppress(OSError):
         fd = os.open(path, os.O_RDWR)
         try:
-            if _try_lock(fd):
+            if _lock(fd):
                 os.unlink(path)
         finally:
             os.close(fd)
@@ -119,7 +123,7 @@ def locked(path: str | os.PathLike[str], busy: str) -> Iterator[None]:
     nothing.
     """
     with open(path, "ab") as file:
-        if not _try_lock(file.fileno()):
+        if _lock(file.fileno()) is False:
             raise DataError(busy)
         yield
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import tempfile
 
 import pytest
 
@@ -104,3 +105,36 @@ def test_an_error_without_a_name_names_the_file(tmp_path):
     with pytest.raises(OSError) as caught, files.atomic_write(tmp_path / "a"):
         raise OSError(errno.ENOSPC, "No space left on device")
     assert caught.value.filename == str(tmp_path / "a") and os.listdir(tmp_path) == []
+
+
+def test_what_killed_writers_left_goes_and_what_others_write_stays(tmp_path, monkeypatch):
+    path, left = tmp_path / "rows.csv", tmp_path / ".rows.csv.old.tmp"
+    left.write_bytes(b"cut off")
+    with files.atomic_write(path) as slow:
+        slow.write(b"slow")
+        with files.atomic_write(path) as fast:
+            fast.write(b"fast")
+        assert path.read_bytes() == b"fast" and not left.exists()
+    assert [p.name for p in tmp_path.iterdir()] == ["rows.csv"] and path.read_bytes() == b"slow"
+    real = tempfile.mkstemp
+    taken: list[str] = []
+
+    def mkstemp(**options):
+        """Lose the first file to another writer, before it is locked."""
+        handle, name = real(**options)
+        if not taken:
+            taken.append(name)
+            files._remove_unlocked(name)
+        return handle, name
+
+    monkeypatch.setattr(tempfile, "mkstemp", mkstemp)
+    with files.atomic_write(path) as out:
+        out.write(b"again")
+    assert taken and path.read_bytes() == b"again" and len(list(tmp_path.iterdir())) == 1
+    monkeypatch.setattr(tempfile, "mkstemp", real)
+    left.write_bytes(b"cut off")
+    with monkeypatch.context() as patch:  # locks are missing: who can tell?
+        patch.setattr("fcntl.flock", lambda *_: (_ for _ in ()).throw(OSError(95, "not supported")))
+        with files.atomic_write(path) as out:
+            out.write(b"more")
+    assert left.exists()

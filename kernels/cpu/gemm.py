@@ -91,7 +91,12 @@ def parts(fmt: str, act: str) -> Parts | None:
 
 def parts_for(tokens: int, w: Matrix, act: str) -> Parts | None:
     """Return the GEMM's functions for ``tokens`` inputs of the matrix ``w``, or None to use the row kernels."""
-    return parts(w.layout, act) if tokens >= MIN_TOKENS else None
+    if tokens < MIN_TOKENS:
+        return None
+    made = parts(w.layout, act)
+    if made and act == "float" and w.cols % made.chunk and available(f"gemm_decode.{w.layout}.floats"):
+        return parts(w.layout, "floats")
+    return made
 
 
 def expert_parts_for(tokens: int, K: int, w: Matrix, act: str) -> Parts | None:

@@ -20,6 +20,7 @@ from .abi import Step, Task
 from .sizes import (
     HEAD_GROUP,
     INDEX_BLOCK,
+    QUERY_GROUP,
     RANK_BLOCK,
     attend_bytes,
     attention_bytes,
@@ -72,7 +73,7 @@ class TaskOps(Steps):
     def attend(self, q, keys, values, first, row_counts, scale, out, T, N, K, g, d, failure):
         group = max(1, min(HEAD_GROUP, g))
         groups = -(-g // group)
-        tile = max(1, min(T, HEAD_GROUP // group))  # tokens scored against a block of rows together
+        tile = max(1, min(T, QUERY_GROUP // group))  # tokens scored against a block of rows together
         numbers = (
             *map(self.at, (q, keys, values, first, row_counts, out)), is_half(keys), is_half(values),
             N, T, K, g, group, groups, tile, d, scale,

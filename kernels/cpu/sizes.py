@@ -15,8 +15,9 @@ READ_LINE = 256
 POOL_CHANNELS = 64
 """Channels of a compression window that one item of ``pool`` takes: their maxima and sums stay in the L1 cache."""
 
-HEAD_GROUP = 8
-"""Maximum number of heads that one item of attention takes; in grouped-query attention, of heads times tokens."""
+HEAD_GROUP, QUERY_GROUP = 8, 12
+"""Maximum number of heads that one item of attention takes; in grouped-query attention, of heads times tokens: a
+multiple of 4, which are scored together."""
 
 ROW_BLOCK = 64
 """Number of rows that an attention item processes at a time: 128 KB of 512-wide rows, which stay in the L2 cache."""
@@ -35,7 +36,7 @@ RANK_BLOCK = 512
 """Values per block in ``top``, which keeps each block's maximum: for each rank it compares the maxima of all blocks,
 and then scans the block that the value came from again."""
 
-WIDENED = 4 * HEAD_GROUP * (ROW_BLOCK + 2)
+WIDENED = 4 * QUERY_GROUP * (ROW_BLOCK + 2)
 """Offset in an attention work area of the rows converted to float32; before it are scores and two numbers per head."""
 
 
@@ -49,7 +50,7 @@ def attend_bytes(dim: int) -> int:
 
     After the rows converted to float32 come queries and sums of several tokens.
     """
-    return attention_bytes(dim) + 2 * 4 * HEAD_GROUP * dim
+    return attention_bytes(dim) + 2 * 4 * QUERY_GROUP * dim
 
 
 def index_bytes(dim: int) -> int:

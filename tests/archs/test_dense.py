@@ -53,7 +53,7 @@ def test_every_sharing_of_heads(family: str, sharing: int, backend: str, tmp_pat
 @pytest.mark.parametrize("mode", ["exact", "qat", "ds4"])
 def test_prefill_decode_and_chunks_agree(family: str, mode: str, tmp_path: Path) -> None:
     """Past a block of rows of attention (64), and with chunks that are multiplied another way (8 tokens and more)."""
-    path, shape, _ = drawn(tmp_path, family, 3, "Q8_0", block=32)
+    path, shape, _ = drawn(tmp_path, family, 4, "Q8_0", block=32)
     ids = ids_of(shape, 150)
     with Engine.open(path, numerics=mode) as engine:
         whole = engine.session(160).extend(ids)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from ...formats import APART, FORMATS
 from . import (
+    blocks_32,
     codebook_avx2,
     fp4,
     fp8,
@@ -29,7 +30,6 @@ from .tiers import TIER, TierError
 OVERRIDES: dict[str, dict[tuple[str, str], RowKernel]] = {
     "A": {
         ("Q8_0", "a8"): q8_0.A8,
-        ("Q8_0", "float"): q8_0.FLOAT,
         ("Q4_K", "q8k"): q4_k.Q8K,
         ("Q4_K", "float"): q4_k.FLOAT,
         ("Q2_K", "q8k"): q2_k.Q8K,
@@ -39,6 +39,7 @@ OVERRIDES: dict[str, dict[tuple[str, str], RowKernel]] = {
         ("MXFP4", "float"): fp4.JOINED,
         ("F8_E4M3", "float"): fp8.JOINED,
         **quads.KERNELS,
+        **blocks_32.KERNELS,
     },
     "B": {
         ("Q4_K", "q8k"): k_avx2.Q4_K,
@@ -58,8 +59,8 @@ WITH_INTEGERS = (
     ("IQ3_XXS", "q8k"),
     ("IQ2_S", "q8k"),
 )
-"""Pairs of format and input rounding that have kernels on int8 inputs, in every tier; for other formats, rounded inputs
-are multiplied as floats."""
+"""Pairs of format and input rounding that have kernels on int8 inputs, in every tier; tier A has some more. For other
+pairs, rounded inputs are multiplied as floats."""
 
 
 def generated(fmt: str, act: str) -> RowKernel:
@@ -72,7 +73,8 @@ def generated(fmt: str, act: str) -> RowKernel:
 def _all() -> dict[tuple[str, str], RowKernel]:
     pairs = [(fmt.name, "float") for fmt in FORMATS.values() if fmt.multiplies]
     written = OVERRIDES.get(TIER, {})
-    return {pair: written[pair] if pair in written else generated(*pair) for pair in [*pairs, *WITH_INTEGERS]}
+    pairs = dict.fromkeys([*pairs, *WITH_INTEGERS, *written])
+    return {pair: written[pair] if pair in written else generated(*pair) for pair in pairs}
 
 
 KERNELS = _all()

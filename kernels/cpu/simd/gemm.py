@@ -2,7 +2,8 @@
 
 ``GEMMS[fmt, act]`` holds the functions for a weight format and a rounding of the inputs. Formats in ``_DECODERS`` are
 multiplied as int8 in tier A, in tiles of 3 rows x 4 tokens (``gemm_tile``). All others are multiplied as floats, in
-tiles of 6 x 4 (``gemm_float``), and their decoders are generated; tier N has only those. The other tiers, and tier N
+tiles of 6 x 4 (``gemm_float``), and their decoders are generated; tier N has only those. With rounding "floats", Q8_0
+is, too: rows of an odd length waste part of a chunk of limbs. The other tiers, and tier N
 with rounded inputs, use the row kernels, four tokens at a time on rows that stay in the L2 cache.
 
 One call of ``gemm_rows`` decodes each block of rows once and multiplies it by all tokens, so threads divide the work
@@ -20,12 +21,18 @@ from numba import njit, types
 from ...formats import APART, FORMATS, Format
 from ..sizes import ROWS_AT_ONCE, SPARE_BYTES, SUMS_BYTES
 from . import gemm_float, gemm_weights
+from .blocks_32 import CODES
 from .gemm_inputs import ORDERS, chunk_bytes, make_clear, make_pack
 from .gemm_tile import (
     CHUNK,
     COUNTS,
     REDUCE,
     ROWS,
+    SHORT,
+    SHORT_INPUT,
+    SHORT_MOST,
+    SHORT_TILES,
+    SHORT_WEIGHT,
     TILES,
     TOKENS,
     TOTALS,
@@ -49,9 +56,10 @@ class Gemm(NamedTuple):
         beyond the last token, up to a multiple of 4, may stay uninitialised.
     decode_row(weights, row, row_bytes, n, target, place, spare)
         decode raw row ``row`` of the matrix as row ``place`` (0 .. ``rows`` - 1) of the row group at ``target``
-    multiply[tokens - 1](weights, inputs, chunks, sums, fresh, out, stride)
-        add ``chunks`` chunks of a row group and of the first ``tokens`` (1 to 4) of a token group to the vectors of
-        sums, which start from zero if ``fresh``; if ``out`` is not 0, reduce them to ``out + stride * token + 4 * row``
+    multiply[tokens - 1](weights, inputs, count, sums, fresh, out, stride)
+        add ``count`` inputs, in whole chunks unless they are the last, of a row group and of the first ``tokens`` (1 to
+        4) of a token group to the vectors of sums, which start from zero if ``fresh``; if ``out`` is not 0, reduce them
+        to ``out + stride * token + 4 * row``
     chunk, chunk_bytes, record
         inputs per chunk; bytes of a chunk of four packed tokens, and of a decoded row group
     rows
@@ -79,8 +87,8 @@ def _call_decode(k, function, weights, row, row_bytes, n, target, place, spare):
 
 
 @inline(types.none, *[Int] * 8)
-def _call_multiply(k, function, weights, inputs, chunks, sums, fresh, out, stride):
-    k.call_address(function, weights, inputs, chunks, sums, fresh, out, stride)
+def _call_multiply(k, function, weights, inputs, count, sums, fresh, out, stride):
+    k.call_address(function, weights, inputs, count, sums, fresh, out, stride)
 
 
 @njit(**JIT)
@@ -122,7 +130,7 @@ def gemm_rows(
             while c < chunks:
                 sums = all_sums
                 inputs = panel + start // TOKENS * input_bytes + c * chunk_bytes
-                count = min(chunks_at_once, chunks - c)
+                count = min(chunks_at_once * chunk, n - c * chunk)
                 for token in range(start, end, TOKENS):
                     for line in range(ahead, min(ahead + share, ahead_end), 64):
                         fetch_near(line)
@@ -132,7 +140,7 @@ def gemm_rows(
                     group = row
                     while group < stop:
                         target, step = 0, stride
-                        if c + count == chunks:
+                        if c + chunks_at_once >= chunks:
                             target = out + stride * token + 4 * group
                             if group + rows > last:
                                 target, step = spare, 4 * rows
@@ -152,8 +160,11 @@ def gemm_rows(
 
 
 # -- int8 tiles of tier A
+WITH_LIMBS = "Q8_0", "Q4_K", "Q2_K", "IQ2_XXS"
+"""Formats that are multiplied with three limbs of float inputs; for the others that takes as long as with floats."""
 _MINS = {fmt: order.mins for fmt, order in ORDERS.items()} | {"Q2_K": 2}
-_DECODERS = {
+_SHORT = {name: gemm_weights.decode_short(FORMATS[name]) for name in CODES}
+_DECODERS = {name: gemm_weights.decode_32(FORMATS[name]) for name in CODES} | {
     "Q8_0": gemm_weights.decode_q8_0,
     "Q4_K": gemm_weights.decode_q4_k,
     "Q2_K": gemm_weights.decode_q2_k,
@@ -161,11 +172,18 @@ _DECODERS = {
 }
 
 
-def _row_decoder(chunk: int, fmt: Format, record: int, decode: Any, high: int = 0) -> Any:
+@inline(types.none, Int, Int, Int)
+def _no_short(k, weights, target, place):
+    """Stand for a function that is never called."""
+
+
+def _row_decoder(chunk: int, fmt: Format, record: int, decode: Any, high: int = 0, short: Any = None) -> Any:
     """Make ``decode_row`` from ``decode(weights, scales, target, place)``, which takes ``chunk`` weights.
 
-    high  rows that share a row of scales, if ``weights`` is the address of two addresses, codes and scales
+    high   rows that share a row of scales, if ``weights`` is the address of two addresses, codes and scales
+    short  function (weights, target, place) for a last chunk of up to ``SHORT_MOST`` weights
     """
+    short, most = (short, SHORT_MOST) if short else (_no_short, 0)
 
     block, block_bytes, blocks = fmt.block_elems, fmt.block_bytes, chunk // fmt.block_elems
 
@@ -183,25 +201,43 @@ def _row_decoder(chunk: int, fmt: Format, record: int, decode: Any, high: int = 
             copy_with_zeros(spare, codes, n % chunk // block * block_bytes)
             if high:
                 copy_bytes(spare + SPARE_BYTES // 2, scales, n % chunk // block)
-            decode(spare, spare + SPARE_BYTES // 2, target, place)
+            if n % chunk <= most:
+                short(spare, target, place)
+            else:
+                decode(spare, spare + SPARE_BYTES // 2, target, place)
 
     return decode_row
 
 
-def _multiply(tiles: Any, totals: dict[int, Totals], reduces: Any, record: int, size: int, parts: int = 1) -> Any:
-    """Make the four ``multiply`` from tiles, totals and reductions by number of tokens; ``parts`` tiles are a chunk."""
+def _multiply(
+    tiles: Any, totals: dict[int, Totals], reduces: Any, record: int, size: int, chunk: int, parts: int = 1,
+    shorts: Any = None,
+) -> Any:  # fmt: skip
+    """Make the four ``multiply`` from tiles, totals and reductions by number of tokens; ``parts`` tiles are a chunk.
+
+    shorts  tiles for the records of a last chunk of up to ``SHORT_MOST`` inputs
+    """
+    shift, most = chunk.bit_length() - 1, SHORT_MOST if shorts else 0
 
     def for_count(tokens: int) -> Any:
         tile, reduce = tiles[tokens], reduces[tokens]
+        short = shorts[tokens] if shorts else tile
         _, zero, load, store = totals[tokens]
 
         @njit(**JIT)
-        def multiply(weights, inputs, chunks, sums, fresh, out, stride):
+        def multiply(weights, inputs, count, sums, fresh, out, stride):
             total = zero() if fresh else load(sums)
-            for _ in range(chunks * parts):
+            last = count & (chunk - 1)
+            few = last <= most
+            for _ in range(((count if few else count + chunk - 1) >> shift) * parts):
                 total = tile(total, weights, inputs)
                 inputs += size // parts
                 weights += record // parts
+            if few:
+                for _ in range((last + SHORT - 1) // SHORT):
+                    total = short(total, weights, inputs)
+                    inputs += SHORT_INPUT
+                    weights += SHORT_WEIGHT
             if out:
                 reduce(total, out, stride)
             else:
@@ -213,8 +249,10 @@ def _multiply(tiles: Any, totals: dict[int, Totals], reduces: Any, record: int, 
 
 
 @cache
-def _multiply_blocks(mins: int, passes: int) -> Any:
-    return _multiply(TILES[mins, passes], TOTALS, REDUCE, weight_record(mins), chunk_bytes(mins, passes))
+def _multiply_blocks(mins: int, passes: int, short: bool) -> Any:
+    shorts = SHORT_TILES[mins] if short else None
+    sizes = weight_record(mins), chunk_bytes(mins, passes), CHUNK
+    return _multiply(TILES[mins, passes], TOTALS, REDUCE, *sizes, shorts=shorts)
 
 
 def _pack(chunk: int, size: int, clear: Any, pack_chunk: Any) -> Any:
@@ -237,8 +275,9 @@ def _tile_gemm(fmt: Format, act: str) -> Gemm:
     mins, passes = _MINS[fmt.name], 3 if act == "float" else 1
     size = chunk_bytes(mins, passes)
     pack = _pack(CHUNK, size, make_clear(mins, passes), make_pack(fmt.name, act))
-    multiply, record = _multiply_blocks(mins, passes), weight_record(mins)
-    decode_row = _row_decoder(CHUNK, fmt, record, _DECODERS[fmt.name])
+    short = _SHORT[fmt.name] if act == "a8" else None
+    multiply, record = _multiply_blocks(mins, passes, short is not None), weight_record(mins)
+    decode_row = _row_decoder(CHUNK, fmt, record, _DECODERS[fmt.name], short=short)
     return Gemm(pack, decode_row, multiply, CHUNK, size, record, ROWS, 4 if passes == 1 else 2, 128)
 
 
@@ -249,6 +288,7 @@ _multiply_floats = _multiply(
     gemm_float.REDUCE,
     gemm_float.WEIGHT_RECORD,
     gemm_float.INPUT_RECORD,
+    gemm_float.CHUNK,
     gemm_float.TILES_A_CHUNK,
 )
 
@@ -284,8 +324,11 @@ def float_gemm(fmt: Format, high: int = 0) -> Gemm:
 
 def _all() -> dict[tuple[str, str], Gemm]:
     gemms = {(fmt.name, "float"): float_gemm(fmt) for fmt in FORMATS.values() if fmt.multiplies}
+    if TIER == "A":
+        gemms["Q8_0", "floats"] = gemms["Q8_0", "float"]
     for fmt in (FORMATS[name] for name in _DECODERS if TIER == "A"):
-        gemms |= {(fmt.name, act): _tile_gemm(fmt, act) for act in ("float", fmt.activation)}
+        acts = ("float", fmt.activation) if fmt.name in WITH_LIMBS else (fmt.activation,)
+        gemms |= {(fmt.name, act): _tile_gemm(fmt, act) for act in acts}
     return gemms
 
 

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 
 from numba import njit, types
 
+from .blocks_32 import CODES
 from .fixed import LARGEST, SMALLEST, limbs, scale_of_32
-from .gemm_tile import INPUT_CODES, INPUT_RECORD, MIN_BYTES, TOKENS
+from .gemm_tile import INPUT_CODES, INPUT_RECORD, MIN_BYTES, SHORT_INPUT, SHORT_MOST, TOKENS
 from .quantize import a8_scale, q8k_scale, round_to_codes, sixteen_sums
 from .vec import JIT, F32x8, F32x32, Float, I32x8, I32x16, Int, Val, inline
 
@@ -41,10 +42,9 @@ class Order(NamedTuple):
 
 
 ORDERS = {
-    "Q8_0": Order(lambda group: group, False, 128, 1.0, 0),
     "Q4_K": Order(lambda group: group, False, 0, 1.0, 1),
     "IQ2_XXS": Order(lambda group: (group & 7) * 2 + (group >> 3), True, 43, 2.0**-30, 0),
-}
+} | {name: Order(lambda group: group, False, codes.bias, 1.0, int(codes.minimum)) for name, codes in CODES.items()}
 
 
 def chunk_bytes(mins: int, passes: int) -> int:
@@ -80,6 +80,24 @@ def _group(order: Order, passes: int):
             chunk = chunk + INPUT_RECORD
         if order.mins:
             k.store(chunk + token * 64 + group * 4, total.to_float(Float) * scale if rounded else k.hsum(values))
+
+    return pack
+
+
+def _short_group(order: Order):
+    """Make an inlined function that packs 32 rounded inputs as half ``group & 1`` of a short record."""
+
+    @inline(types.none, Int, Int, Int, Int, Float, Float)
+    def pack(k, chunk, token, group, x, scale, inverse):
+        codes = round_to_codes(k, k.load(F32x32, x), inverse)
+        low, high = sixteen_sums(k, codes)
+        total = low.sext(types.int32) + high.sext(types.int32)
+        at = chunk + (group >> 1) * SHORT_INPUT + token * 64 + (group & 1) * 32
+        k.store(at, codes)
+        k.store(at + 64 * TOKENS, scale.splat(F32x8))
+        k.store(at + 128 * TOKENS, total * -order.bias)
+        if order.mins:
+            k.store(at + 192 * TOKENS, total.to_float(Float) * scale)
 
     return pack
 
@@ -167,6 +185,7 @@ def make_pack(fmt: str, act: str):
         return pack_blocks
     scale_of, inputs = {"float": (scale_of_32, 32), "a8": (a8_scale, 32), "q8k": (q8k_scale, 256)}[act]
     step = _q2_k_rounded if fmt == "Q2_K" else _group(ORDERS[fmt], 3 if act == "float" else 1)
+    few, most = (_short_group(ORDERS[fmt]), SHORT_MOST) if act == "a8" else (step, 0)
     size = 256 if fmt == "Q2_K" else 32  # inputs of a step, of which those with the same scale follow each other
     steps = inputs // size
 
@@ -175,6 +194,9 @@ def make_pack(fmt: str, act: str):
         for number in range(count // inputs):
             scale, inverse = scale_of(x + 4 * inputs * number)
             for group in range(steps * number, steps * (number + 1)):
-                step(chunk, token, group, x + 4 * size * group, scale, inverse)
+                if count <= most:
+                    few(chunk, token, group, x + 4 * size * group, scale, inverse)
+                else:
+                    step(chunk, token, group, x + 4 * size * group, scale, inverse)
 
     return pack_chunk

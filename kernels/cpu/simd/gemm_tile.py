@@ -11,6 +11,9 @@ then one conversion, one product of the two scales and one multiply-add per row 
 decoders add to make weights unsigned. Formats with mins append one or two vectors per row (-dmin m_j) and per token
 (sums of the inputs), multiplied in float.
 
+With rounded inputs, formats with blocks of 32 store a last chunk of up to 128 inputs as one or two *short* records of
+64: one slice, whose lanes hold four adjacent inputs, then scales, offsets and sums as above.
+
 Three rows, not four: 12 integer and 12 float accumulators stay in registers over all chunks, with 4 left for operands.
 With 16 and 16 the float accumulators would be loaded and stored in every chunk, and loads that wait for stores 4096
 bytes away halve the rate on Intel's cores.
@@ -36,6 +39,13 @@ INPUT_CODES = SLICES * TOKENS * 64
 INPUT_RECORD = INPUT_CODES + 2 * TOKENS * 64
 WEIGHT_CODES = SLICES * ROWS * 64
 MIN_BYTES = TOKENS * 64
+
+
+SHORT = 64
+"""Inputs of a short record."""
+SHORT_MOST = 2 * SHORT
+SHORT_INPUT, SHORT_WEIGHT = 4 * TOKENS * 64, 3 * ROWS * 64
+"""Bytes of a short record; it may have no sums."""
 
 
 class Totals(NamedTuple):
@@ -124,6 +134,29 @@ def _tile(mins: int, passes: int, tokens: int):
     return tile
 
 
+def _short_tile(mins: int, tokens: int):
+    """Make an inlined function that does the same for one short record."""
+    kind = TOTALS[tokens].kind
+
+    @inline(kind, kind, Int, Int)
+    def tile(k, sums, weights, inputs):
+        sums = k.members(sums)
+        rows = [[k.load(F32x16, weights + 64 * (ROWS * i + r)) for i in range(2 + mins)] for r in range(ROWS)]
+        for t in range(tokens):
+            codes, start = k.load(I8x64, inputs + 64 * t), k.load(I32x16, inputs + 64 * (2 * TOKENS + t))
+            scale = k.load(F32x16, inputs + 64 * (TOKENS + t))
+            for r, (weight, row_scale, *minimum) in enumerate(rows):
+                dots = x86.dpbusd_512(k, start, weight, codes).to_float(F32x16)
+                total = k.fma(dots, row_scale * scale, sums[ROWS * t + r])
+                if minimum:
+                    total = k.fma(minimum[0], k.load(F32x16, inputs + 64 * (3 * TOKENS + t)), total)
+                sums[ROWS * t + r] = total
+        return tuple(sums)
+
+    return tile
+
+
+SHORT_TILES = {mins: {tokens: _short_tile(mins, tokens) for tokens in COUNTS} for mins in range(2)}
 TILES = {
     (mins, passes): {tokens: _tile(mins, passes, tokens) for tokens in COUNTS} for mins in range(3) for passes in (1, 3)
 }

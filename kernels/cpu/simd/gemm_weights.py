@@ -1,5 +1,5 @@
 """Weight decoders of the int8 GEMM: each decodes 512 weights of a raw row to eight slices of unsigned bytes and 16 lane
-scales.
+scales; ``decode_short`` of a format with blocks of 32 weights decodes 128 to two short records.
 
 Each is an inlined function ``decode(first, _, target, row)``: ``first`` is the address of two adjacent blocks of 256
 weights (of 16 blocks of 32 for Q8_0), ``target`` that of a record of decoded weights, ``row`` the number 0..2 of the
@@ -8,10 +8,13 @@ row in it. ``gemm_tile`` has the layout of records, ``gemm_inputs`` the matching
 
 from __future__ import annotations
 
+from typing import Any
+
 from numba import types
 
-from . import iq2_xxs, q2_k, q4_k, q8_0
-from .gemm_tile import ROWS, WEIGHT_CODES
+from ...formats import Format
+from . import blocks_32, iq2_xxs, q2_k, q4_k, q8_0
+from .gemm_tile import ROWS, SHORT_WEIGHT, WEIGHT_CODES
 from .vec import F32x16, I8x16, I8x32, I8x64, I16x8, I16x16, I32x8, I32x16, Int, Val, inline
 
 
@@ -42,13 +45,59 @@ def _transpose(groups: list[Val]) -> list[Val]:
     return slices
 
 
+def _halves(k, blocks: list[Val], at: int) -> Val:
+    """Return the f16 ``at`` bytes after the start of each of 16 blocks."""
+    return k.half_to_float(k.gather(I16x16, [k.load(types.int16, block + at) for block in blocks]))
+
+
+def decode_32(fmt: Format) -> Any:
+    """Make the decoder of 16 blocks of one of the formats of ``blocks_32``; lane = block."""
+    codes = blocks_32.CODES[fmt.name]
+
+    @inline(types.none, Int, Int, Int, Int)
+    def decode(k, first, _, target, row):
+        blocks = [first + fmt.block_bytes * i for i in range(16)]
+        fours = [codes.planes(k, blocks[i : i + 4]) for i in range(0, 16, 4)]
+        slices = []
+        for quarters in zip(*fours, strict=True):
+            a, b, c, d = (quarter.bits(I32x16) for quarter in quarters)
+            for word in range(4):
+                lanes = range(word, 32, 4)
+                slices.append(a.shuffle(lanes, b).cat(c.shuffle(lanes, d)))
+        mins = (_halves(k, blocks, 2),) if codes.minimum else ()
+        _store(k, target, row, [s.bits(I8x64) for s in slices], _halves(k, blocks, 0), mins)
+
+    return decode
+
+
+def decode_short(fmt: Format) -> Any:
+    """Make the decoder of four blocks of such a format to two short records, one after the other; lanes 0-7 are those
+    of a record's first block."""
+    codes = blocks_32.CODES[fmt.name]
+
+    @inline(types.none, Int, Int, Int)
+    def decode(k, first, target, row):
+        blocks = [first + fmt.block_bytes * i for i in range(4)]
+        low, high = (plane.bits(I32x16) for plane in codes.planes(k, blocks))
+        halves = blocks_32.heads(k, blocks)
+        for i in range(2):
+            place = target + row * 64 + SHORT_WEIGHT * i
+            lanes = [8 * i + 4 * block + 16 * half + word for block in (0, 1) for half in (0, 1) for word in range(4)]
+            k.store(place, low.shuffle(lanes, high))
+            for number in range(1 + codes.minimum):
+                k.store(
+                    place + 64 * ROWS * (1 + number), halves.shuffle([4 * i + number] * 8 + [4 * i + 2 + number] * 8)
+                )
+
+    return decode
+
+
 @inline(types.none, Int, Int, Int, Int)
 def decode_q8_0(k, first, _, target, row):
     """Decode 16 blocks of 34 bytes; lane = block; bytes w + 128."""
     blocks = [first + q8_0.BLOCK * i for i in range(16)]
     slices = _transpose([k.load(I32x8, block + 2) for block in blocks])
-    scales = k.half_to_float(k.gather(I16x16, [k.load(types.int16, block) for block in blocks]))
-    _store(k, target, row, [(s.bits(I8x64) ^ -128) for s in slices], scales)
+    _store(k, target, row, [(s.bits(I8x64) ^ -128) for s in slices], _halves(k, blocks, 0))
 
 
 @inline(types.none, Int, Int, Int, Int)

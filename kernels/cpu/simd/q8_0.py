@@ -1,4 +1,5 @@
-"""Row kernels of Q8_0 in tier A: blocks of an f16 scale and 32 int8 (docs/explanation/model.md 2.3, 10.2).
+"""Row kernel of Q8_0 in tier A for inputs rounded to A8: blocks of an f16 scale and 32 int8 (docs/explanation/model.md
+2.3, 10.2). ``blocks_32`` has the one for floats.
 
 A step processes two blocks (64 weights). ``vpdpbusd`` needs one unsigned factor: the inputs are packed as x ^ 0x80 =
 x + 128, and starting each int32 lane at -128 * (sum of its four weights) cancels the offset exactly. The inputs of
@@ -9,16 +10,14 @@ Packed buffer, per 64 inputs: 64 codes + 128 | 16 f32 (two block scales, 8 lanes
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from numba import njit, types
 
 from ...formats import FORMATS
 from . import x86
-from .helpers import broadcast_half, pack_floats
+from .helpers import broadcast_half
 from .quantize import a8_scale, store_codes
-from .row_kernel import COUNTS, EVERY_COUNT, PAIR_16, Part, RowKernel, make_rows, records
-from .vec import JIT, F32x8, F32x16, Float, I8x16, I8x32, I8x64, I16x32, I32x8, I32x16, Int, Val, inline
+from .row_kernel import EVERY_COUNT, PAIR_16, Part, RowKernel, make_rows, records
+from .vec import JIT, F32x8, F32x16, Float, I8x32, I8x64, I16x32, I32x8, I32x16, Int, Val, inline
 
 BLOCK = FORMATS["Q8_0"].block_bytes
 _PACKED_PAIR = 128
@@ -74,55 +73,31 @@ def _pack_a(x, n, buffer):
         _clear_half(buffer + (n >> 6) * _PACKED_PAIR)
 
 
-def _pair_rows(two_blocks, last_block, packed_pair: int, counts: Sequence[int] = COUNTS):
-    """Make ``rows`` that takes pairs of blocks, two pairs a step."""
-
-    @inline(PAIR_16.kind, PAIR_16.kind, Int, Int)
-    def add_four(k, sums, weights, x):
-        even, odd = k.members(sums)
-        even = two_blocks(k, even, weights, x)
-        return even, two_blocks(k, odd, weights + 2 * BLOCK, x + packed_pair)
-
-    @inline(PAIR_16.kind, PAIR_16.kind, Int, Int)
-    def add_two(k, sums, weights, x):
-        even, odd = k.members(sums)
-        return two_blocks(k, even, weights, x), odd
-
-    @inline(PAIR_16.kind, PAIR_16.kind, Int, Int)
-    def add_one(k, sums, weights, x):
-        even, odd = k.members(sums)
-        return even, last_block(k, odd, weights, x)
-
-    return make_rows(
-        PAIR_16,
-        2,
-        Part(128, add_four, 4 * BLOCK, 2 * packed_pair),
-        Part(64, add_two, 2 * BLOCK, packed_pair),
-        Part(32, add_one, BLOCK, 0),
-        counts=counts,
-    )
+@inline(PAIR_16.kind, PAIR_16.kind, Int, Int)
+def _add_four(k, sums, weights, x):
+    even, odd = k.members(sums)
+    even = _two_blocks(k, even, weights, x)
+    return even, _two_blocks(k, odd, weights + 2 * BLOCK, x + _PACKED_PAIR)
 
 
-# -- float activations
-def _products(k, weights: Val, x: Val) -> Val:
-    """Return the 32 products code * x of a block, added to 16 lanes."""
-    low, high = (k.load(I8x16, weights + at).sext(I32x16).to_float(F32x16) for at in (2, 18))
-    return k.fma(high, k.load(F32x16, x + 64), low * k.load(F32x16, x))
+@inline(PAIR_16.kind, PAIR_16.kind, Int, Int)
+def _add_two(k, sums, weights, x):
+    even, odd = k.members(sums)
+    return _two_blocks(k, even, weights, x), odd
 
 
-def _two_blocks_float(k, total: Val, weights: Val, x: Val) -> Val:
-    """Return total + the lane sums of two adjacent blocks, eight lanes each."""
-    first, second = _products(k, weights, x), _products(k, weights + BLOCK, x + 128)
-    low, high = list(range(8)) + list(range(16, 24)), list(range(8, 16)) + list(range(24, 32))
-    halves = k.load(I16x32, weights).shuffle([0] * 8 + [BLOCK // 2] * 8)
-    return k.fma(first.shuffle(low, second) + first.shuffle(high, second), k.half_to_float(halves), total)
+@inline(PAIR_16.kind, PAIR_16.kind, Int, Int)
+def _add_one(k, sums, weights, x):
+    even, odd = k.members(sums)
+    return even, _last_block(k, odd, weights, x)
 
 
-def _last_block_float(k, total: Val, weights: Val, x: Val) -> Val:
-    return k.fma(_products(k, weights, x), broadcast_half(k, weights, F32x16), total)
-
-
-FLOAT = RowKernel(pack_floats, _pair_rows(_two_blocks_float, _last_block_float, 256), records(32, 128))
-
-_ROWS = _pair_rows(_two_blocks, _last_block, _PACKED_PAIR, EVERY_COUNT)
+_ROWS = make_rows(
+    PAIR_16,
+    2,
+    Part(128, _add_four, 4 * BLOCK, 2 * _PACKED_PAIR),
+    Part(64, _add_two, 2 * BLOCK, _PACKED_PAIR),
+    Part(32, _add_one, BLOCK, 0),
+    counts=EVERY_COUNT,
+)
 A8 = RowKernel(_pack_a, _ROWS, records(64, _PACKED_PAIR))

@@ -15,22 +15,24 @@ import numpy as np
 from numba import njit
 
 from .. import tasktable as t
-from ..sizes import HEAD_GROUP as GROUP
+from ..simd.helpers import fetch_near
+from ..sizes import QUERY_GROUP as GROUP
 from ..sizes import ROW_BLOCK as BLOCK
 from ..sizes import WIDENED
 from .lang import FAST, exp32, f32p, i32p, i64p, local
 from .registry import body
-from .tiles import LANES, WIDTH, dots, load_scaled, outer, put, store, sums, widen, zeros
+from .tiles import LANES, WIDTH, dots, load_scaled, outer, put, put_rows, scaled_sums, store, sums, widen, zeros
 
 LOWEST = np.float32(-1e30)
-ADDRESSES, SIXTEEN, FACTORS = local(8 * BLOCK), local(64), local(4 * 8)
+LINE = 64
+ADDRESSES, SIXTEEN, FACTORS = local(8 * BLOCK), local(64), local(4 * GROUP)
 
 
 @njit(**FAST)
 def score_block(q, heads, dim, rows, count, scale, scores):
     """Compute scores[h, r] = scale * q_h . row_r for all heads and rows of the block, 4 x 4 at a time.
 
-    Tile entries past the end repeat the last head or row; their results are dropped.
+    Tile entries past the end repeat the last head or row; their results are dropped, or not read.
     """
     full = dim // LANES * LANES
     address, room = i64p(rows), SIXTEEN()
@@ -45,6 +47,9 @@ def score_block(q, heads, dim, rows, count, scale, scores):
             acc = zeros()
             for c in range(0, 4 * full, 4 * LANES):
                 acc = dots(acc, a0, a1, a2, a3, b0, b1, b2, b3, c)
+            if full == dim:
+                put_rows(scores + 4 * (BLOCK * h + r), scaled_sums(acc, scale))
+                continue
             put(room, sums(acc))
             for i in range(min(4, heads - h)):
                 for j in range(min(4, count - r)):
@@ -176,17 +181,21 @@ def attention(args, first, last, thread):
 
 
 @njit(**FAST)
-def row_addresses(rows, start, at, count, ring, stride, half, dim, wide):
+def row_addresses(rows, start, at, count, ring, stride, half, dim, wide, ahead):
     """Store in ``rows`` the addresses of ``count`` rows, from position ``at`` on, of a ring of ``ring`` rows.
 
-    Binary16 rows are first widened to ``wide``.
+    Binary16 rows are first widened to ``wide``; meanwhile what lies ``ahead`` bytes after them is prefetched.
     """
+    place = at % ring
     for i in range(count):
-        row = start + stride * ((at + i) % ring)
+        row = start + stride * place
         if half != 0:
+            for line in range(0, 2 * dim, LINE):
+                fetch_near(row + ahead + line)
             widen(row, wide + 4 * dim * i, dim)
             row = wide + 4 * dim * i
         i64p(rows)[i] = row
+        place = place + 1 if place + 1 < ring else 0
 
 
 @njit(**FAST)
@@ -214,6 +223,7 @@ def attend(args, first, last, thread):
     sums_at = queries + 4 * GROUP * dim
     key_bytes = 2 * dim if args.key_half != 0 else 4 * dim
     value_bytes = 2 * dim if args.value_half != 0 else 4 * dim
+    key_step, value_step = shared * key_bytes, shared * value_bytes
     first_rows, row_counts = i32p(args.first), i32p(args.row_counts)
     for item in range(first, last):
         token, rest = item // (shared * args.groups) * args.tile, item % (shared * args.groups)
@@ -236,6 +246,7 @@ def attend(args, first, last, thread):
             f32p(bottom)[h] = np.float32(0)
         common = shared_rows // BLOCK * BLOCK if tokens > 1 else np.int64(0)
         keys, values = args.keys + key_bytes * head, args.values + value_bytes * head
+        next_keys = keys - values + BLOCK * key_step
         for j in range(-1, tokens):  # -1: all tokens at once, over the rows that they have in common
             at = np.int64(0) if j < 0 else common
             end = common if j < 0 else np.int64(row_counts[token + j])
@@ -245,10 +256,12 @@ def attend(args, first, last, thread):
             maxima, totals = f32p(top + 4 * heads * first_query), f32p(bottom + 4 * heads * first_query)
             while at < end:
                 count = min(BLOCK, end - at)
-                row_addresses(rows, keys, start + at, count, args.rows, shared * key_bytes, args.key_half, dim, wide)
+                row_addresses(
+                    rows, keys, start + at, count, args.rows, key_step, args.key_half, dim, wide, values - keys
+                )
                 score_rows(x, query_count, dim, rows, count, scale, scores, maxima, totals, factors)
                 row_addresses(
-                    rows, values, start + at, count, args.rows, shared * value_bytes, args.value_half, dim, wide
+                    rows, values, start + at, count, args.rows, value_step, args.value_half, dim, wide, next_keys
                 )
                 add_block(y, query_count, dim, rows, count, scores, factors)
                 at += BLOCK

@@ -11,6 +11,7 @@ from numba import njit, types
 
 from ..simd.tiers import NEON_TIER
 from ..simd.vec import JIT, F32x16, Float, I16x16, Int, Vec, inline
+from ..sizes import ROW_BLOCK
 from .lang import f32p, load_f16
 
 LANES = 4 if NEON_TIER else 16
@@ -88,6 +89,19 @@ def sums(k, acc):
     while len(parts) > 1:
         parts = [low.cat(high) for low, high in zip(parts[::2], parts[1::2], strict=True)]
     return parts[0]
+
+
+@inline(F32x16, Acc, Float)
+def scaled_sums(k, acc, scale):
+    """Return ``sums`` times ``scale``."""
+    return sums.emitter(k, acc) * scale.splat(F32x16)
+
+
+@inline(types.none, Int, F32x16)
+def put_rows(k, address, value):
+    """Store each four of 16 floats in a row of a block of scores, the first at ``address``."""
+    for i in range(4):
+        k.store(address + 4 * ROW_BLOCK * i, value.shuffle(range(4 * i, 4 * i + 4)))
 
 
 @inline(types.none, Int, F32x16)

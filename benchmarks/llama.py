@@ -3,6 +3,7 @@
     python -m benchmarks.llama                            SmolLM2 135M and Gemma 3 270M of the packages in dense_keys
     python -m benchmarks.llama --model FILE ...           other models
     python -m benchmarks.llama --clock cpu --threads 1    on a machine that is busy with something else
+    python -m benchmarks.llama --numerics ds4             inputs of products rounded to 8 bits, as llama.cpp does
 
 Every engine has a process of its own, because threads of one library that wait for work slow down the next. The jobs of
 a row are run in turn; a row shows the median time of llama.cpp over ours, its range and the winner. llama.cpp runs as
@@ -34,13 +35,13 @@ JOBS = "prefill", "decode", "logits", "importance"
 ENGINES = {"ours": "ours", "llama": "llama.cpp", "repacked": "llama.cpp, repacked"}
 
 
-def ours(path: str, threads: int, ids: Sequence[int]) -> dict[str, Callable[[], object]]:
+def ours(path: str, threads: int, ids: Sequence[int], numerics: str) -> dict[str, Callable[[], object]]:
     """Return our engine's jobs by name; each returns the moment at which its measured part began, None for all of
     it."""
     from ds4ref.engine import Engine
     from ds4ref.importance import collect
 
-    engine = Engine.open(path, threads=threads, numerics="qat")
+    engine = Engine.open(path, threads=threads, numerics=numerics)
 
     def prefill() -> Any:
         session = engine.session(1024)
@@ -107,10 +108,10 @@ def theirs(path: str, threads: int, ids: Sequence[int], repack: bool) -> dict[st
 clock = time.perf_counter
 
 
-def serve(name: str, path: str, threads: int) -> None:
+def serve(name: str, path: str, threads: int, numerics: str) -> None:
     """Run the jobs named on stdin; write the seconds of each to stdout."""
     ids = [7 + 13 * i % 9000 for i in range(PROMPT)]
-    jobs = ours(path, threads, ids) if name == "ours" else theirs(path, threads, ids, name == "repacked")
+    jobs = ours(path, threads, ids, numerics) if name == "ours" else theirs(path, threads, ids, name == "repacked")
     for line in sys.stdin:
         started = clock()
         begun = jobs[line.strip()]()
@@ -120,11 +121,11 @@ def serve(name: str, path: str, threads: int) -> None:
 class Process:
     """An engine in a process of its own; ``target(job)`` measures a job there."""
 
-    def __init__(self, name: str, path: str, threads: int, clock_name: str):
+    def __init__(self, name: str, path: str, threads: int, *settings: str):
         command = [sys.executable, "-m", __spec__.name, "--serve", name, "--model", path, "--threads", str(threads)]
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(
-            [*command, "--clock", clock_name], stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True, bufsize=1
+            [*command, *settings], stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True, bufsize=1
         )
 
     def target(self, job: str) -> Target:
@@ -144,10 +145,12 @@ class Process:
         self._process.wait()
 
 
-def compared(path: str, threads: int, clock_name: str, rounds: int, jobs: Sequence[str]) -> list[tuple[Any, ...]]:
+def compared(
+    path: str, threads: int, settings: Sequence[str], rounds: int, jobs: Sequence[str]
+) -> list[tuple[Any, ...]]:
     """Return rows of a model: job, other engine, median ratio, lowest, highest, and our median seconds."""
     rows: list[tuple[Any, ...]] = []
-    engines = {name: Process(name, path, threads, clock_name) for name in ENGINES}
+    engines = {name: Process(name, path, threads, *settings) for name in ENGINES}
     try:
         for name in list(engines):
             try:
@@ -177,19 +180,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--clock", choices=["wall", "cpu"], default="wall")
+    parser.add_argument("--numerics", choices=["exact", "qat", "ds4"], default="qat", help="ours (qat)")
     parser.add_argument("--jobs", nargs="+", choices=JOBS, default=list(JOBS))
     parser.add_argument("--serve", choices=list(ENGINES), help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     clock = time.process_time if args.clock == "cpu" else time.perf_counter
     if args.serve:
-        serve(args.serve, args.model[0], args.threads)
+        serve(args.serve, args.model[0], args.threads, args.numerics)
         return 0
+    settings = "--clock", args.clock, "--numerics", args.numerics
     with tempfile.TemporaryDirectory() as folder:
         packaged = [str(path) for name in ("smollm2", "gemma3") if (path := model_path(name, Path(folder)))]
         print("| model | job | against | llama.cpp's time / ours | range | ours, s | winner |")
         print("|---|---|---|---|---|---|---|")
         for path in args.model or packaged:
-            for job, other, ratio, *rest in compared(path, args.threads, args.clock, args.rounds, args.jobs):
+            for job, other, ratio, *rest in compared(path, args.threads, settings, args.rounds, args.jobs):
                 if not rest:
                     print(f"| {Path(path).name} | {job} | {other} | not measured: {ratio} | | | |", flush=True)
                     continue

@@ -22,6 +22,8 @@ from __future__ import annotations
 
 import inspect
 import linecache
+import math
+import mmap
 import re
 import sys
 from bisect import bisect_left
@@ -37,6 +39,8 @@ from .formats.matrix import Matrix
 from .ops import OPS, Backend, Op, Operand
 
 F16, F32, I8, I16, I32, I64 = (np.dtype(kind) for kind in ("f2", "f4", "i1", "i2", "i4", "i8"))
+APART = 1 << 17
+"""Bytes from which an array has its own mapping."""
 KINDS = {"f32": (F32,), "i32": (I32,), "i64": (I64,), "i16": (I16,), "i8": (I8,), "any": (F32, F16)}
 
 
@@ -55,8 +59,15 @@ class Binding:
     # --- memory, as declared in ``ops.Backend``
 
     def array(self, *shape: int, dtype: DTypeLike = F32) -> Any:
-        """Return a new array with undefined values; untouched pages take no memory."""
-        return np.empty(shape, dtype)
+        """Return a new array with undefined values; untouched pages take no memory.
+
+        A large one has a mapping of its own: the C library would soon take it from memory that was freed before, whose
+        pages stay, so that a cache of ten tokens would hold as much as one of its whole context.
+        """
+        size = math.prod(shape) * np.dtype(dtype).itemsize
+        if size < APART:
+            return np.empty(shape, dtype)
+        return np.frombuffer(mmap.mmap(-1, size), dtype).reshape(shape)
 
     def upload(self, values: np.ndarray) -> Any:
         """Return ``values`` as an array that ops can read: the same array if it is C-contiguous, else a copy."""

@@ -23,6 +23,7 @@ GAUGES = {
     "ds4_running": "Turns that are evaluated or generated",
     "ds4_sequences": "Conversations that can be gone on with, in memory",
     "ds4_sequences_bytes": "Memory that they take",
+    "ds4_sequences_limit_bytes": "Memory that they may take (--memory-mb); the oldest leave first",
     "ds4_bodies_bytes": "Memory of request bodies that are being received",
     "ds4_draining": "Whether the server is being shut down",
 }

@@ -99,6 +99,7 @@ class Service:
             "ds4_running": len(worker.running),
             "ds4_sequences": len(worker.sequences),
             "ds4_sequences_bytes": worker.sequences.nbytes,
+            "ds4_sequences_limit_bytes": worker.sequences.budget,
             "ds4_bodies_bytes": self.body_budget.bytes,
             "ds4_draining": self.draining,
             "ds4_turns": worker.finished,

@@ -81,7 +81,8 @@ def test_figures(scripted):
     counted = [found["ds4_requests_total", labels] for labels in (
         (chat, ("status", "200")), (chat, ("status", "400")), (("api", "plain"), ("status", "404")))]  # fmt: skip
     assert counted == [1, 1, 1] and found["ds4_turns_total", ()] == 1
-    assert found["ds4_sequences", ()] >= 1 and found["ds4_sequences_bytes", ()] > 0
+    assert found["ds4_sequences", ()] >= 1 and 0 < found["ds4_sequences_bytes", ()] < 2**30
+    assert found["ds4_sequences_limit_bytes", ()] == 2**30
     assert found["ds4_queue_length", ()] == 0 and found["process_resident_memory_bytes", ()] > 0
 
 

@@ -466,7 +466,8 @@ def families(stage: str, finding: Any) -> tuple[str, ...]:
     if finding.outcome.value not in ("wrong", "unexplained"):
         return ()
     named = {load.ALTERED: ("load", "batch"), load.NEIGHBOURS: ("batch", "load"), load.ROWS: ("cache",),
-             load.REUSE: ("cache",), load.UNSEEN: ("verifier",)}.get(finding.figures.get("family"))  # fmt: skip
+             load.REUSE: ("cache",), load.UNSEEN: ("verifier",), load.DRAFTS: ("verifier",),
+             load.PIECES: ("load", "batch")}.get(finding.figures.get("family"))  # fmt: skip
     if named is not None or stage in ("lengths", "template"):
         return named or (stage,)
     return ("template",) if finding.cause == "template" else ("unnamed",)

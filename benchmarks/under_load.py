@@ -280,13 +280,13 @@ def _drops(tell: Callable[..., None]) -> Callable[..., None]:
     return wrong
 
 
-N, R, U, A = load.NEIGHBOURS, load.ROWS, load.REUSE, load.ALTERED
+N, R, U, A, P = load.NEIGHBOURS, load.ROWS, load.REUSE, load.ALTERED, load.PIECES
 BUGS: dict[str, tuple[set[str], list[tuple[Any, str, Patch]]]] = {
     "rows_swapped": ({N}, _passes(_swapped)),
     "logits_mixed": ({N, A}, _passes(_mixed)),
     "tokens_altered": ({A}, _passes(_token_lost)),
-    "queues_mixed": ({N, A}, [(Job, "tell", _mixes_queues)]),
-    "pieces_dropped": ({A}, [(Job, "tell", _drops)]),
+    "queues_mixed": ({N, A, P}, [(Job, "tell", _mixes_queues)]),
+    "pieces_dropped": ({P}, [(Job, "tell", _drops)]),
     "hit_too_long": ({U}, _begins(_skips)),
     "hit_too_short": ({U}, _begins(_twice)),
     "positions_off": ({U}, [*_begins(_shifts), (Session, "_advance", _shifted), (Session, "append", _shifted), (

@@ -11,6 +11,7 @@ import functools
 import json
 import os
 import random
+import secrets
 import socket
 import ssl
 import time
@@ -49,7 +50,7 @@ class Connection:
     """An HTTP client with at most one connection, whose socket can be shut down to wake a waiting reader."""
 
     def __init__(self, client: httpx2.Client):
-        self.client = client
+        self.client, self.session = client, secrets.token_hex(8)
         self._socket: socket.socket | None = None
 
     def trace(self, event: str, info: Mapping[str, Any], cancel: Cancellation) -> None:
@@ -84,7 +85,8 @@ class Transport:
     sleep         function called with the seconds to wait between requests; None: wait until then or until cancelled
     client        HTTP client to use for all requests; None creates one per connection
 
-    Attribute ``watch``: called after every POST with (body, JSON reply, seconds); no reply: a stream, or an error.
+    Attribute ``sessions``: whether each connection names a session of its own, as several clients would. Attribute
+    ``watch``: called after every POST with (body, JSON reply, seconds); no reply: a stream, or an error.
     """
 
     def __init__(
@@ -116,7 +118,7 @@ class Transport:
             raise UsageError(f"{key_env} is not sent over plain http to {parts.hostname}: use https")
         self._last = -1e9
         self._random = random.Random()
-        self.retries = 0
+        self.retries, self.sessions = 0, False
         self.watch: Callable[[dict[str, Any], Any, float], None] | None = None
         self.undecodable = 0  # bytes in all answers that were not UTF-8 (characters cut in two)
         self.timeout = httpx2.Timeout(timeout, connect=min(timeout, 20.0))
@@ -258,7 +260,8 @@ class Transport:
         Raise Refused for an error reply that a retry cannot fix or has not fixed, TargetError if there is no reply.
         """
         data: dict[str, Any] = {"content": body} if isinstance(body, bytes) else {"json": body}
-        headers = self._headers() | ({"Content-Type": "application/json"} if isinstance(body, bytes) else {})
+        headers = self._headers() | ({"x-session-id": connection.session} if self.sessions else {})
+        headers |= {"Content-Type": "application/json"} if isinstance(body, bytes) else {}
         for attempt in range(1, self.attempts + 1):
             self._pace(cancel)
             _stop_if(cancel)

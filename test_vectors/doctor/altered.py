@@ -12,7 +12,7 @@ a code of another prompt, or if its log probabilities, which are not its own, ar
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -44,12 +44,22 @@ SHARED = 8
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer to a register, or the error in its place; ``beside``: the registers that were answered meanwhile."""
+    """An answer to a register, or the error in its place.
+
+    beside  the registers that were answered meanwhile
+    span    times at which its tokens arrived (``time.monotonic``), from the second on; () if it was not streamed
+    """
 
     register: Register
     answer: Completion | None = None
     error: str = ""
     beside: frozenset[Register] = frozenset()
+    span: tuple[float, ...] = ()
+
+    @property
+    def answers(self) -> list[Completion]:
+        """Return a list of the answer, empty after an error."""
+        return [] if self.answer is None else [self.answer]
 
 
 @dataclass(frozen=True)
@@ -64,6 +74,7 @@ class Change:
     source    the register whose content is in the answer; None if no foreign content was seen
     evidence  what shows that
     coded     whether a code shows it
+    pieces    whether the model's tokens are right, and what became of them on their way is not
     where     tokens to show
     """
 
@@ -76,6 +87,7 @@ class Change:
     source: Register | None = None
     evidence: str = ""
     coded: bool = False
+    pieces: bool = False
     where: tuple[tuple[str, list[ShownToken]], ...] = ()
 
 
@@ -88,6 +100,9 @@ class Judge:
     owners   the register of each code
     recalls  whether the model repeats codes, so that a missing one is a loss
     alone    answers given alone, by register
+    pieces   whether equal answers have equal texts and tokens, streamed or not
+    right    returns None for an answer that is right though it differs from those alone, where those are wrong
+    cured    how many were
     """
 
     owners: dict[str, Register]
@@ -95,6 +110,9 @@ class Judge:
     typical: float | None = None
     recalls: bool = False
     alone: dict[Register, list[Completion]] = field(default_factory=dict)
+    pieces: bool = True
+    right: Callable[[Reply], int | None] | None = None
+    cured: int = 0
 
     def add(self, reply: Reply) -> None:
         """Add an answer that was given alone."""
@@ -146,10 +164,16 @@ class Judge:
             source: Register | None = next((one for one in reply.beside if foreign in one.codes), self.owners[foreign])
             return Change(reply, None, False, bool(compared), bool(compared), lost, source,
                           f"it has the code {foreign} of another prompt", True)  # fmt: skip
+        ways = [_underway(one, answer, min(self.limit, UNKNOWN)) for one in references if self.pieces]
+        if evidence := next(filter(None, ways), ""):
+            return Change(reply, None, False, True, True, lost, evidence=evidence, pieces=True)
         excused = [self._excused(each, every) for each in compared]
         if same or not compared or any(nats is not None for nats in excused):
             moves = [nats for nats in excused if nats is not None]
             return Change(reply, 0.0 if same else min(moves, default=None), same, lost=lost)
+        if self.right is not None and self.right(reply) is None:
+            self.cured += 1
+            return Change(reply, None, same, lost=lost)
         best = int(np.argmin([_largest(each) for each in compared]))
         closest, reference, answer = compared[best], _shown(references[best]), _shown(answer)
         at = _first(closest, self.limit)
@@ -201,6 +225,19 @@ class Judge:
             len(one.steps) == len(answer.steps) and all(len(s.top) >= SHARED for s in one.steps)
             and compare_answers(one, answer).same for one in map(_shown, other)
         )  # fmt: skip
+
+
+def _underway(one: Completion, other: Completion, limit: float) -> str:
+    """Return what happened to the pieces of an answer on their way, if all its tokens are those of ``one``; else ""."""
+    one, other = _shown(one), _shown(other)
+    if not one.steps or not other.steps or one.text == other.text or one.finish != other.finish:
+        return ""
+    rest = iter(one.steps)
+    if not all(any(_alike(step, each, limit) for each in rest) for step in other.steps) or next(rest, None):
+        return ""
+    if missing := len(one.steps) - len(other.steps):
+        return f"{missing} of its tokens are missing; all others, with log probabilities, are those of the answer alone"
+    return "its tokens and log probabilities are those of the answer alone, its text is not"
 
 
 def _compare(one: Completion, other: Completion) -> AnswerComparison:

@@ -68,7 +68,7 @@ def formats(wire: Wire) -> tuple[str, Sequence[Render]]:
         return "", ()
     if tokenizer.template is not None and name in (None, "own"):
         return "the model's own", [partial(prompt_of, None)]
-    if name is None:
+    if name is None or (name == "unknown" and wire.case.same_model is True):
         name = "may" if tokenizer.profile is None else tokenizer.profile.name
     return (name, FORMATS[name]) if name in FORMATS else ("", ())
 

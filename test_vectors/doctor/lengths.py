@@ -64,6 +64,9 @@ def plan(constants: Constants, quick: bool, long: bool) -> Iterator[tuple[str, i
     for residue, distance in enumerate((0, 960, 500, 0)):
         yield "item" if distance else "copy", 1000 + residue, distance
     if quick:
+        for depth in DEPTHS[1:3]:
+            yield "item", depth, depth - 40
+            yield "copy", depth + 3, 0
         return
     window = constants.window
     marks = {*constants.edges, *constants.ratios[1:], 64, 128, *CHUNKS}

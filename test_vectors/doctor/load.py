@@ -9,41 +9,29 @@ called wrong if another prompt's code shows, or if the odds against noise are at
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from ds4ref.cancellation import Cancellation
-from ds4ref.errors import Ds4Error
-from ds4ref.targets import Ability, Completion, Request
-from ds4ref.targets.answer import collect
-from ds4ref.text.prompts import prompt_of
-from ds4ref.variants import MODE_NAMES, Runner
+from ds4ref.targets import Ability, Completion
 
 from ..finding import Finding, Outcome, counted
-from ..observation import log_softmax
-from .altered import MOST_NOISE, Change, Judge, Reply, odds
+from .altered import Change, odds
 from .case import ExamContext
 from .examination import Stage
-from .preflight import alternatives_row, new_best
-from .registers import HEAD, LINES, MORE, PLACES, REPEAT, Register, Registers
-from .repeat import THINKING, ids_of, step_ids
-from .yardstick import FLOAT, UNKNOWN, measure
+from .identify import drafts
+from .loader import ODDS, Loader, Reply
+from .preflight import NOT_BEST, alternatives_row, faults, new_best
+from .registers import HEAD, LINES, MORE, PLACES, REPEAT, Register
+from .repeat import THINKING
+from .yardstick import FLOAT, UNKNOWN
 
-TOKENS = 44
-"""Tokens of an answer."""
-ODDS, MOST_ROUNDS = 100.0, 4
+MOST_ROUNDS = 4
 UNSTEADY = 1e4
 """The odds that are required if answers change alone, too."""
 RECALLED = 0.9
 """Share of codes that a model must repeat alone before a missing one counts."""
-TIGHT = 0.02
-"""Nats rms at the median position that pass for noise even if the server's own prefill and decode agree with our engine
-within a tenth of that."""
 SIZES = (440, 60, 1300)
 """Characters of prose in prompts that are asked at once: the answers of one pass differ in length."""
 COPIES = 2
@@ -52,11 +40,12 @@ FLIPPED = 0.43
 """Least chance of the runner-up, at temperature 1, where noise may make it the best token (0.3 nats)."""
 REQUESTS = 160
 """Requests of the quick form; if there is no time for them, conditions have fewer."""
-BUSY = ("HTTP 429", "HTTP 503", "HTTP 529")
 ALTERED, DEPENDS = "answers altered under load", "batch dependence"
 NEIGHBOURS, ROWS, REUSE = "leaking neighbours", "cache rows of another prompt", "wrong reuse of a prefix"
 SAMPLING = "sampling state shared between streams"
 UNSEEN = "tokens accepted that are not the best"
+DRAFTS, DECODE = "drafts change what follows", "generated otherwise than computed as a prompt"
+PIECES = "pieces of answers lost or exchanged"
 NEXT = {
     NEIGHBOURS: "Look at what streams share: rows of a batched pass, output queues, slots, sampler state",
     ROWS: "Look at how a cached prefix is found and checked: hash of the tokens, block tables, slots freed too early",
@@ -65,18 +54,23 @@ NEXT = {
     DEPENDS: "Nothing to mend: llama.cpp, SGLang, and vLLM unless it is batch-invariant, choose kernels by the size of "
              "a batch and of what is not cached. Compare such an engine with one request at a time",
     UNSEEN: "Look at what accepts drafted tokens; without drafts it must vanish",
+    DRAFTS: "Look at what a rejected draft leaves behind: rows, positions; without drafts it must vanish",
+    DECODE: "Look at what decode does otherwise than prefill, or drafts if there are any; see Prefill and decode",
+    PIECES: "Look behind the model: at the detokenizer, the queues of answers, the stream",
     SAMPLING: "Give each stream its own random generator if seeds are to be kept",
 }  # fmt: skip
 
 
 @dataclass
 class Condition:
-    """Answers under one condition; ``again`` asks for another round of them; ``load``: whether others run meanwhile."""
+    """Answers under one condition; ``again`` asks for another round of them; ``load``: whether others run meanwhile;
+    ``abreast``: how many of these were seen to overlap."""
 
     name: str
     load: bool
     again: Callable[[], list[Change]]
     changes: list[Change] = field(default_factory=list)
+    abreast: int = 0
 
     @property
     def altered(self) -> list[Change]:
@@ -90,197 +84,6 @@ class Condition:
     def lost(self) -> int:
         """Return the number of codes lost."""
         return sum(len(change.lost) for change in self.changes)
-
-
-@dataclass
-class Baseline:
-    """How often answers change alone: ``altered`` of ``answers`` by log probabilities, ``lost`` of ``codes``."""
-
-    altered: int = 0
-    answers: int = 0
-    lost: int = 0
-    codes: int = 0
-
-
-class Loader:
-    """Asks registers alone or at once, and keeps what is known of the server.
-
-    errors   messages of requests that failed, by whether others ran meanwhile; ``counts``: the requests
-    room     seconds of the stage
-    odds     odds against noise from which a condition is called wrong
-    most     most requests at once that the server takes; ``busy``: requests that it refused as too many
-    streams  whether the server streams
-    mode     mode of ours with the server's log probabilities; None: unknown
-    trusted  whether prompts of one turn (False) and conversations (True) are known to be rendered as by us
-    """
-
-    def __init__(self, case: ExamContext, kind: str):
-        self.case = case
-        self.made = Registers(kind, time.time_ns())
-        self.judge = Judge(self.made.owners)
-        self.base, self.odds, self.room = Baseline(), ODDS, min(case.limit.seconds_left, 1e6)
-        self.errors: dict[bool, list[str]] = {False: [], True: []}
-        self.counts = {False: 0, True: 0}
-        self.most, self.busy, self.streams = 16, 0, True
-        self.mode: str | None = None
-        self.trusted: set[bool] = set()
-        self._turn = itertools.count()
-
-    # --- asking
-
-    def ask(
-        self, register: Register, beside: frozenset[Register] = frozenset(), temperature: float = 0.0,
-        seed: int | None = None, stream: bool = False,
-    ) -> Reply:  # fmt: skip
-        """Ask once, under load every other time as a stream; an error is part of the reply."""
-        case, load = self.case, bool(beside)
-        request = Request(register.prompt(case), TOKENS, temperature, seed=seed, top_logprobs=case.top,
-                          cancel=case.limit)  # fmt: skip
-        self.counts[load] += 1
-        try:
-            if stream or (load and self.streams and next(self._turn) % 2):
-                answer = collect(case.target.stream(request))
-            else:
-                answer = case.target.complete(request)
-        except Ds4Error as error:
-            case.limit.check()
-            busy = any(each in str(error) for each in BUSY)
-            self.busy += busy
-            if not busy and not stream:
-                self.errors[load].append(str(error))
-            return Reply(register, None, str(error), beside)
-        case.limit.check()
-        return Reply(register, answer, "", beside)
-
-    def alone(self, register: Register, learn: bool = False) -> Reply:
-        """Ask while nothing else runs; ``learn``: later answers are compared with this one."""
-        reply = self.ask(register)
-        if learn:
-            self.judge.add(reply)
-        return reply
-
-    def together(self, registers: Sequence[Register], at_once: int, cut: Sequence[Register] = ()) -> list[Reply]:
-        """Ask ``at_once`` at a time; meanwhile streams of ``cut`` begin and break off after some tokens."""
-        everyone = frozenset((*registers, *cut))
-        return self.run([lambda one=one: self.ask(one, everyone - {one}) for one in registers], at_once, cut)  # type: ignore[misc]
-
-    def run(self, asks: Sequence[Callable[[], Reply]], at_once: int, cut: Sequence[Register] = ()) -> list[Reply]:
-        """Call all of ``asks``, ``at_once`` at a time, beside streams that are cut off; return their results."""
-        before, done = self.busy, Cancellation()
-        pool = ThreadPoolExecutor(at_once + bool(cut))
-        try:
-            if cut:
-                pool.submit(self._cuts, cut, done)
-            replies = [each.result() for each in [pool.submit(ask) for ask in asks]]
-        finally:
-            done.press()
-            pool.shutdown(wait=False, cancel_futures=True)
-        if self.busy > before:
-            self.most = max(at_once // 2, 1)
-        return replies
-
-    def _cuts(self, registers: Sequence[Register], done: Cancellation) -> None:
-        for turn, register in enumerate([*registers] * 4):
-            if not done.requested:
-                self.cut(register, 1 + turn % 5, done)
-
-    def cut(self, register: Register, after: int, done: Cancellation | None = None) -> None:
-        """Begin a stream, and disconnect after some pieces of it."""
-        stop, limit = Cancellation(), self.case.limit
-        request = Request(register.prompt(self.case), TOKENS, top_logprobs=self.case.top, cancel=stop)
-        with suppress(Ds4Error), limit.does(stop.press), (done or limit).does(stop.press):
-            for count, _ in enumerate(self.case.target.stream(request), 1):
-                if count >= after:
-                    stop.press()
-        limit.check()
-
-    def chain(self, registers: Sequence[Register]) -> list[Change]:
-        """Ask registers that share a prefix, one after another; return the changes that could be judged: of later
-        answers to each one, and of first answers that our engine or the other prompts contradict."""
-        changes: list[Change] = []
-        for register in registers:
-            reply, known = self.alone(register), self.judge.alone.get(register, [])
-            change = self.judge.changes([reply], [known])
-            if not known and any(other.family == register.family for other in self.judge.alone):
-                change = [self._first_hit(each) for each in change]
-            elif not known and register.longer not in self.trusted:
-                self.trusted |= {register.longer} if self._agrees(reply) else set()
-            changes += [each for each in change if known or each.altered or each.source or each.lost]
-            self.judge.add(reply)
-        return changes
-
-    def near_hits(self, one: Register) -> list[Change]:
-        """Ask a register after each of two others that differ from it in one code, at the same place. If its answers
-        are altered, and not alike, they depend on the other prompt's content; else the reuse itself is wrong. Then ask
-        two prompts that differ from it in one token, at neighbouring places."""
-        others = self.made.near(one), self.made.near(one)
-        changes = self.chain([one, others[0], one, others[1], one])
-        own = [change for change in changes if change.reply.register == one]
-        if len(own) == 2 and any(change.altered for change in own):
-            between = self.judge.changes([own[1].reply], [_answers(own[0].reply)])
-            if any(each.altered for each in between):
-                evidence = "it changes with the content of the prompt before it, which differs in one code"
-                for change, other in zip(own, others, strict=True):
-                    if change.altered and change.source is None:
-                        changes[changes.index(change)] = replace(change, source=other, evidence=evidence)
-        return changes + self.chain([self.made.numbered(one, digit) for digit in (0, 3)])
-
-    def _first_hit(self, change: Change) -> Change:
-        """Judge the first answer to a prompt that may have hit another one's rows: by our engine's log probabilities,
-        and by those of the answers to other prompts."""
-        reply, others = change.reply, self.judge.alone
-        twin = next((r for r in others if r != reply.register and self.judge.twin(reply, others[r])), None)
-        if twin is not None:
-            evidence = "all log probabilities are, to the last digit, those of the answer to another prompt"
-            return replace(change, altered=True, gross=True, source=twin, same=False, evidence=evidence)
-        moved = self._moved(reply) if reply.register.longer in self.trusted else None
-        if moved is not None and np.median(moved) > (self.judge.typical or np.inf):
-            return replace(change, altered=True, gross=True, same=False, nats=float(moved.max()),
-                           evidence="its log probabilities are no longer those of our engine")  # fmt: skip
-        return change
-
-    # --- our engine
-
-    def learn_noise(self, reply: Reply) -> None:
-        """If the model is known, find the mode of ours in which the server's own answer has our log probabilities, and
-        measure what noise makes of them (``yardstick``)."""
-        ids, case, judge = self._ids(reply), self.case, self.judge
-        if ids is None or reply.answer is None:
-            return
-        self.mode = next((mode for mode in MODE_NAMES if self._agrees(reply, mode)), None)
-        if self.mode is not None:
-            case.progress("measuring what float noise makes")
-            ids += step_ids(case, reply.answer.steps)
-            yard = measure(case.engine, ids, self.mode, case.top or None)
-            judge.limit, self.trusted = max(UNKNOWN, min(yard.apart, MOST_NOISE)), {False}
-            judge.typical = max(TIGHT, yard.near(TOKENS))
-
-    def _agrees(self, reply: Reply, mode: str | None = None) -> bool:
-        moved = self._moved(reply, mode)
-        return moved is not None and float(np.median(moved)) < TIGHT / 10
-
-    def _ids(self, reply: Reply) -> list[int] | None:
-        """Return the ids of a reply's prompt as our engine renders it; None if the model is not known."""
-        case, prompt = self.case, reply.register.prompt(self.case)
-        if case.same_model is not True or case.tokenizer is None or not case.logprobs:
-            return None
-        if not prompt.messages:
-            return ids_of(case, prompt)
-        return prompt_of(case.tokenizer.profile, prompt.messages, (), "none", answer=True).encode(case.tokenizer)
-
-    def _moved(self, reply: Reply, mode: str | None = None) -> np.ndarray | None:
-        """Return by step the rms distance in nats of an answer's log probabilities from those of our engine; None if
-        the model or its mode is not known."""
-        case, answer, before, mode = self.case, reply.answer, self._ids(reply), mode or self.mode
-        if mode is None or answer is None or before is None:
-            return None
-        logits = Runner(case.engine).run([*before, *step_ids(case, answer.steps)], mode)[0][len(before) - 1 :]
-        out = []
-        for lps, step in zip(log_softmax(logits), answer.steps, strict=False):
-            ids = [(case.ids_by_bytes.get(t.raw) if t.id is None else t.id, t.logprob) for t in step.top]
-            gaps = [lps[number] - value for number, value in ids if number is not None and value is not None]
-            out.append(np.sqrt(np.mean(np.square(gaps))) if gaps else np.inf)
-        return np.array(out) if out else None
 
 
 def load(case: ExamContext, stage: Stage) -> None:
@@ -310,6 +113,8 @@ def _alone(loader: Loader, stage: Stage, probes: Sequence[Register]) -> bool:
     """Ask each register three times alone: noise, recall, and the effect of an exact cache hit. False: cannot go on."""
     case, judge, base = loader.case, loader.judge, loader.base
     case.progress("alone")
+    drafted = drafts.counter(case.target, case.limit)
+    paced = loader.pace()
     first = [loader.alone(probe) for probe in probes]
     if any(reply.answer is None for reply in first):
         why = next(reply.error for reply in first if reply.answer is None)
@@ -318,38 +123,70 @@ def _alone(loader: Loader, stage: Stage, probes: Sequence[Register]) -> bool:
     answers = [reply.answer for reply in first if reply.answer is not None]
     repeated = [c in answer.text for answer, probe in zip(answers, probes, strict=True) for c in probe.codes]
     judge.recalls = float(np.mean(repeated)) >= RECALLED
-    loader.learn_noise(first[0])
+    loader.learn_noise(first)
+    counts = [answer.usage.drafted or 0 for answer in answers]
+    rose = drafted is not None and (drafts.counter(case.target, case.limit) or 0) > drafted
+    loader.drafted = rose or any(counts) or case.served.value("drafts") == "on"
     later = [[loader.alone(probe) for probe in probes] for _ in range(2)]
-    streamed = loader.ask(probes[0], stream=True)
-    loader.streams = streamed.answer is not None
-    again = judge.changes(later[1], [_answers(reply) for reply in later[0]])
+    again = judge.changes(later[1], [reply.answers for reply in later[0]])
+    whole = loader.alone(paced.register)
+    judge.pieces = not any(c.pieces for c in judge.changes([whole], [paced.answers]))
     pairs = [pair for some in later for pair in zip(first, some, strict=True)]
     for copy in map(loader.made.fresh, range(COPIES if case.logprobs else 0)):
         one, other = loader.together([copy, copy], 2)
         pairs += [(one, other), (loader.alone(copy), one)]
     judge.learn([(a.answer, b.answer) for a, b in pairs if a.answer and b.answer],
                 UNKNOWN if loader.mode is None else judge.limit)  # fmt: skip
-    hits = judge.changes([*later[0], *later[1]], [_answers(reply) for reply in (*first, *first)])
-    for reply in (*first, *later[0], *later[1], streamed):
+    hits = judge.changes([*later[0], *later[1]], [reply.answers for reply in (*first, *first)])
+    for reply in (*first, *later[0], *later[1], paced, whole):
         judge.add(reply)
-    base.altered, base.answers = sum(change.altered for change in again), len(again)
+    changed = [change for change in again if change.altered and not change.pieces]
+    base.altered, base.answers = len(changed), len(again)
     base.lost, base.codes = sum(len(change.lost) for change in again), LINES * len(again)
-    figures = {"requests": len(probes), "codes repeated": f"{sum(repeated)} of {len(repeated)}",
+    greedy = not any(NOT_BEST in faults(step) for answer in answers for step in answer.steps)
+    if loader.mode is not None and greedy and (loader.strays or any(change.gross for change in changed)):
+        # no sampling does that: first answers, which no cached prompt can spoil, tell how often it happens without
+        base.altered, base.answers = len(loader.strays), len(first)
+    figures: dict[str, object] = {
+               "requests": len(probes), "codes repeated": f"{sum(repeated)} of {len(repeated)}",
                "changed when repeated": f"{sum(not change.same for change in again)} of {len(again)}",
-               "prompts": loader.made.kind, "mode of ours that agrees": loader.mode,
+               "prompts": loader.made.kind, "most tokens of an answer": loader.tokens,
+               "mode of ours that agrees": loader.mode,
                "noise passed at a position, at the median (nats rms)": (judge.limit, judge.typical)}  # fmt: skip
     notes = [] if judge.recalls else ["the model does not repeat codes: only log probabilities can show an alteration"]
-    if base.altered or (not case.logprobs and not all(change.same for change in again)):
+    if loader.strays and greedy and _strays(loader, stage, first, figures):
+        pass  # what follows is compared with our engine, too
+    elif base.altered or (not case.logprobs and not all(change.same for change in again)):
         says = (f"{max(base.altered, sum(not c.same for c in again))} of {len(again)} answers change between identical "
                 "requests: the server does not keep to temperature 0, or is in use; see Run to run")  # fmt: skip
         thinks, loader.odds = any(answer.reasoning for answer in answers), UNSTEADY
         stage.add("alone", Outcome.UNSURE, says, figures=figures, notes=notes, next=[THINKING] if thinks else [])
     else:
         says = f"{counted(len(again), 'repeated answer')} the same"
+        if changed:
+            says = f"{counted(len(first), 'first answer')} as our engine's, repeated ones are not"
         stage.add("alone", Outcome.OK, says, figures=figures, notes=notes)
     exact = Condition("exact cache hit", False, lambda: judge.changes(
-        [loader.alone(probe) for probe in probes], [_answers(reply) for reply in first]), hits)  # fmt: skip
+        [loader.alone(probe) for probe in probes], [reply.answers for reply in first]), hits)  # fmt: skip
     _examine(loader, stage, exact, probes)
+    return True
+
+
+def _strays(loader: Loader, stage: Stage, first: list[Reply], figures: dict[str, object]) -> bool:
+    """Report first answers that differ from our engine's, though others do not, but for their first tokens: they are
+    generated otherwise than computed as a prompt, by drafts if there are any. False: too few to tell."""
+    more = [loader.alone(loader.made.fresh(i % len(PLACES)), learn=True) for i in range(len(first))]
+    loader.strays += [reply for reply in more if loader.strays_at(reply) is not None]
+    loader.base.altered, loader.base.answers = len(loader.strays), 2 * len(first)
+    places = [loader.strays_at(reply) for reply in loader.strays]
+    figures |= {"first tokens that are not our engine's": places}
+    if len(places) < 2 or not all(places):
+        return False
+    family = DRAFTS if loader.drafted else DECODE
+    says = (f"{family}: {len(places)} of {counted(2 * len(first), 'first answer')}, alone, differ from our engine's, "
+            "none at its first token")  # fmt: skip
+    stage.add("alone", Outcome.WRONG, says, figures=figures | {"family": family}, next=[NEXT[family]])
+    loader.odds = UNSTEADY
     return True
 
 
@@ -363,10 +200,6 @@ def add_greedy(stage: Stage, alone: Mapping[Register, Sequence[Completion]]) -> 
         outcome, where = Outcome.WRONG if prompts > 1 else Outcome.UNSURE, alternatives_row(places[0][1])
         stage.add("greedy answers", outcome, says, next=[NEXT[UNSEEN]], figures={"family": UNSEEN},
                   where=[("alternatives there", where)])  # fmt: skip
-
-
-def _answers(reply: Reply) -> list[Completion]:
-    return [] if reply.answer is None else [reply.answer]
 
 
 def _conditions(loader: Loader, probes: Sequence[Register]) -> Iterator[Condition]:
@@ -426,6 +259,7 @@ def _conditions(loader: Loader, probes: Sequence[Register]) -> Iterator[Conditio
 
 def _examine(loader: Loader, stage: Stage, condition: Condition, probes: Sequence[Register]) -> None:
     """Run a condition, again while it looks wrong but is not certain, and add its finding."""
+    loader.abreast = 0
     for rounds in range(MOST_ROUNDS):
         if not rounds and condition.changes:
             continue  # the first round was asked already
@@ -434,6 +268,7 @@ def _examine(loader: Loader, stage: Stage, condition: Condition, probes: Sequenc
         if rounds and not loader.case.logprobs and loader.judge.recalls:
             _more_baseline(loader, probes)
         condition.changes += condition.again()
+    condition.abreast = loader.abreast
     add_finding(loader, stage, condition)
 
 
@@ -454,7 +289,8 @@ def _certainty(loader: Loader, condition: Condition) -> tuple[float, int]:
         altered = len(condition.altered)
         evidence = "gross" if sum(change.gross for change in changes) > 1 else "noise"
         evidence = "text" if base.altered else evidence  # a server that alters answers alone is not known to be right
-        return odds(altered, len(changes), base.altered, base.answers, evidence), altered
+        before = base.altered if not any(change.pieces for change in changes) else 0
+        return odds(altered, len(changes), before, base.answers, evidence), altered
     altered = sum(bool(change.lost) for change in changes)
     return odds(condition.lost, LINES * len(changes), base.lost, base.codes, "text"), altered
 
@@ -484,6 +320,10 @@ def add_finding(loader: Loader, stage: Stage, condition: Condition) -> Finding:
     }  # fmt: skip
     limit = f"a rate below {min(474 / count, 100):.2g} % of answers would not have been noticed"
     limit += f", nor one below {min(474 / codes, 100):.2g} % of codes" if codes else ""
+    apart = condition.load and loader.timed and condition.abreast < 2
+    if condition.load:
+        limit += f"; at most {condition.abreast} answers were seen to overlap" if loader.timed else \
+                 "; whether answers overlapped cannot be seen"  # fmt: skip
     if loader.case.logprobs:
         limit += f"; moves of log probabilities below {judge.typical or judge.limit:g} nats rms pass for noise"
     if coded or (altered > 1 and certainty >= loader.odds):
@@ -496,6 +336,9 @@ def add_finding(loader: Loader, stage: Stage, condition: Condition) -> Finding:
     elif altered:
         outcome, says = Outcome.UNSURE, f"{altered} of {counted(count, 'answer')} altered, odds {certainty:.2g} : 1 " \
                         "against noise: too few to tell"  # fmt: skip
+    elif apart:
+        outcome, says = Outcome.UNSURE, "requests never overlapped: the server answers one after the other, and what " \
+                        "a batch breaks was not tested"  # fmt: skip
     elif not all(change.same for change in changes) and not moves:
         outcome, says = Outcome.UNSURE, "the answers differ; by how much, log probabilities would say"
     elif max(moves, default=0.0) > FLOAT:
@@ -511,6 +354,8 @@ def _family(condition: Condition) -> str:
     """Return the name of what is wrong in a condition."""
     if any(change.source in change.reply.beside for change in condition.foreign):
         return NEIGHBOURS
+    if 2 * sum(change.pieces for change in condition.changes) > len(condition.altered):
+        return PIECES
     return ROWS if condition.foreign else ALTERED if condition.load else REUSE
 
 

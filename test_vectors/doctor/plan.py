@@ -28,9 +28,9 @@ COSTS: dict[str, tuple[Cost, Cost, Cost]] = {
     "numbers": (Cost(2, 240, 33, 20, True), Cost(6, 700, 99, 60, True), Cost(8, 900, 132, 80, True)),
     "determinism": (Cost(3, 474, 72), Cost(4, 640, 96), Cost(4, 640, 96)),
     "ways": (Cost(9, 1000, 56, 3, True), Cost(26, 3500, 84, 4, True), Cost(26, 3500, 84, 4, True)),
-    "load": (Cost(160, 46000, 6400), Cost(330, 92000, 13500), Cost(330, 92000, 13500)),
+    "load": (Cost(165, 47000, 6600), Cost(330, 92000, 13500), Cost(330, 92000, 13500)),
     "api": (Cost(123, 21000, 8700),) * 3,
-    "lengths": (Cost(18, 4100, 300, 6), Cost(120, 230_000, 2000, 30), Cost(140, 800_000, 2300, 60)),
+    "lengths": (Cost(22, 16_200, 380, 16), Cost(120, 230_000, 2000, 30), Cost(140, 800_000, 2300, 60)),
 }
 USUAL = Cost(40, 8000, 800)
 """Assumed of a stage that is not in ``COSTS``."""

@@ -14,7 +14,7 @@ import pytest
 from ds4ref.errors import TargetError, UsageError
 from ds4ref.targets import Ability, Prompt, Request, collect, open_target
 from ds4ref.targets.openai import HttpTarget
-from ds4ref.targets.transport import Transport
+from ds4ref.targets.transport import Connection, Transport
 
 BASE = "http://127.0.0.1:9/v1"
 ASK = Request(Prompt.chat("Hi"), max_tokens=2, top_logprobs=2)
@@ -132,6 +132,15 @@ def test_what_is_asked_for_is_sent() -> None:
         "model": "m", "max_tokens": 1, "temperature": 0.0, "seed": 0, "stream": False, "prompt": [5, 6],
         "thinking": {"type": "disabled"},
     }  # fmt: skip
+
+
+def test_connections_name_sessions_only_if_they_are_to() -> None:
+    server = Server(answer())
+    target = server.target()
+    for target.transport.sessions in (False, True):
+        target.complete(ASK)
+    assert "x-session-id" not in server.requests[0].headers and len(server.requests[1].headers["x-session-id"]) == 16
+    assert Connection(target.transport._client).session != Connection(target.transport._client).session
 
 
 def test_as_many_alternatives_as_the_protocol_has() -> None:

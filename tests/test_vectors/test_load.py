@@ -11,6 +11,8 @@ import re
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 
@@ -42,6 +44,7 @@ class Server(Target):
     def __init__(self, wrong: str = "", recalls: bool = True):
         self.wrong, self.recalls, self.rng = wrong, recalls, random.Random(1)
         self.abilities = frozenset({Ability.CHAT, Ability.TOOLS, Ability.TOP_LOGPROBS, Ability.STREAM})
+        self.one = threading.Lock()
         self.lock, self.running, self.asked, self.shared = threading.Lock(), [], [], random.Random(0)
 
     def pieces(self, text: str) -> list[bytes]:
@@ -93,6 +96,16 @@ class Server(Target):
 
     def answer(self, text: str, request: Request) -> Iterator[Delta]:
         time.sleep(0.002)
+        if self.wrong in ("timed", "serial"):
+            start = time.perf_counter()
+            with self.one if self.wrong == "serial" else nullcontext():
+                for delta in self.generated(text, request):
+                    time.sleep(0.001)
+                    yield replace(delta, time=time.perf_counter() - start)
+        else:
+            yield from self.generated(text, request)
+
+    def generated(self, text: str, request: Request) -> Iterator[Delta]:
         if self.wrong == "busy" and len(self.running) > 2:
             raise TargetError("HTTP 429: slow down (3 attempts)")
         if self.wrong == "breaks" and len(self.running) > 1 and self.rng.random() < 0.4:
@@ -110,7 +123,10 @@ class Server(Target):
             steps = (step,) if request.top_logprobs else ()
             if steps and self.wrong == "silent" and at % 9 == 4:
                 yield Delta("", (Step(Token(b"", -0.1), step.top),), 0.1)
-            yield Delta(step.token.raw.decode(), steps, 0.1)
+            if beside and self.wrong == "lost" and self.rng.random() < 0.05:
+                continue
+            shown = "??" if beside and self.wrong == "garbled" and self.rng.random() < 0.05 else step.token.raw.decode()
+            yield Delta(shown, steps, 0.1)
         yield Delta("", (), 0.1, "stop", Usage(3, at), "simulated")
 
 
@@ -162,6 +178,8 @@ def test_a_right_server_is_not_accused(wrong, logprobs, recalls) -> None:
         ("collision", True, False, "near hit", load.ROWS),
         ("collision", False, True, "near hit", load.ROWS),
         ("reuse", True, True, "near hit", load.REUSE),
+        ("lost", True, True, "2 at once", load.PIECES),
+        ("garbled", False, True, "2 at once", load.PIECES),
     ],
 )
 def test_a_mistake_is_named_where_it_is_made(wrong, recalls, logprobs, first, family) -> None:
@@ -171,6 +189,14 @@ def test_a_mistake_is_named_where_it_is_made(wrong, recalls, logprobs, first, fa
     shown = next(c for c in stage.checks if c.name in names)
     assert shown.figures["odds against noise"] >= load.ODDS or shown.figures["foreign content"]
     assert shown.next == [load.NEXT[family]] and "would not have been noticed" in shown.limit
+
+
+@pytest.mark.parametrize(("wrong", "says"), [("timed", "6 answers identical"), ("serial", "never overlapped")])
+def test_a_batch_that_never_was_is_not_called_right(wrong: str, says: str) -> None:
+    checks = {c.name: c for c in examined(Server(wrong, recalls=False)).checks}
+    assert [checks[f"{n} at once"].outcome for n in (2, 8)] == [Outcome.UNSURE if wrong == "serial" else Outcome.OK] * 2
+    assert says in checks["2 at once"].says
+    assert re.search(r"at most \d answers were seen to overlap", checks["8 at once"].limit)
 
 
 def test_what_fails_under_load_and_seeds_that_are_not_kept() -> None:

@@ -156,8 +156,8 @@ def _alone(loader: Loader, stage: Stage, probes: Sequence[Register]) -> bool:
     notes = [] if judge.recalls else ["the model does not repeat codes: only log probabilities can show an alteration"]
     if loader.strays and greedy and _strays(loader, stage, first, figures):
         pass  # what follows is compared with our engine, too
-    elif base.altered or (not case.logprobs and not all(change.same for change in again)):
-        says = (f"{max(base.altered, sum(not c.same for c in again))} of {len(again)} answers change between identical "
+    elif base.altered and changed or (not case.logprobs and not all(change.same for change in again)):
+        says = (f"{sum(not c.same for c in again)} of {len(again)} answers change between identical "
                 "requests: the server does not keep to temperature 0, or is in use; see Run to run")  # fmt: skip
         thinks, loader.odds = any(answer.reasoning for answer in answers), UNSTEADY
         stage.add("alone", Outcome.UNSURE, says, figures=figures, notes=notes, next=[THINKING] if thinks else [])

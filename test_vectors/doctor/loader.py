@@ -224,7 +224,7 @@ class Loader:
         own: tuple[Reply, str] | None = None
         for reply in replies:
             moves = {mode: moved for mode in MODE_NAMES if (moved := self._moved(reply, mode)) is not None}
-            best = min(moves, key=lambda mode: float(np.mean(moves[mode])), default="")
+            best = min(moves, key=lambda mode: float(np.minimum(moves[mode], UNKNOWN).mean()), default="")
             if best and np.median(moves[best]) < TIGHT / 10:
                 own = reply, best
                 break

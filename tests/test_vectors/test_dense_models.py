@@ -55,7 +55,7 @@ def files(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return out
 
 
-V4_ONLY = "trace works on DeepSeek V4 (deepseek4) only"
+V4_ONLY = "trace works on DeepSeek V4 and V4.1 only"
 NO_TOKENIZER = "tokenizer"
 
 TABLE: list[tuple[str, int, str]] = [

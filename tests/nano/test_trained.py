@@ -15,8 +15,6 @@ from ds4ref.nano.train.shape import SHAPE
 from ds4ref.nano.trained import FOLDER_KEY, RECIPES, weights_folder
 from ds4ref.weights import open_source
 
-from .placeholder import write_placeholder
-
 ROOT = Path(__file__).resolve().parents[2]
 EXPERTS = {"f16": ("F16", "F16"), "q4": ("Q4_K", "Q4_K"), "q2": ("IQ2_XXS", "Q2_K"), "q2-plain": ("IQ2_XXS", "Q2_K"),
            "fp8": ("MXFP4", "MXFP4")}  # fmt: skip
@@ -67,16 +65,6 @@ def test_damage_is_repaired(made, damage):
         path.with_name(path.name + ".digest").write_bytes(b"\xff")
     assert embedded_path("f16") == str(path)
     assert path.read_bytes() == whole and len(made) == 2
-
-
-def test_other_weights_and_another_way_of_making_are_other_files(own_cache, monkeypatch, tmp_path):
-    first = embedded_path("f16")
-    with monkeypatch.context() as patch:
-        write_placeholder(tmp_path / "w", seed=2)
-        patch.setenv(FOLDER_KEY, str(tmp_path / "w"))
-        second = embedded_path("f16")
-    monkeypatch.setattr(trained, "MAKING", 1000)
-    assert len({first, second, embedded_path("f16")}) == 3
 
 
 @pytest.mark.parametrize("recipe", ["f16", "fp8"])

@@ -19,7 +19,7 @@ from ..archs.deepseek4.hooks import LATER
 from .edits_formulas import FEW, Alter, at_head, each, formulas, permuted, swaps, without
 from .faults import Edit
 from .replay import Change
-from .rounding import round_bf16
+from .rounding import float_bits, round_bf16
 
 AXES = {
     "hc_attn_in": "TCF", "hc_attn_pre_mixes": "TF", "hc_attn_pre_weights": "TC", "hc_attn_pre_post_weights": "TC",
@@ -147,13 +147,6 @@ def _edits(axes: str, sizes: dict[str, int]) -> Iterator[tuple[str, Edit]]:
                 yield says, each(moved)
 
 
-def _float_bits(x: np.ndarray, bits: int, least: int, top: float) -> np.ndarray:
-    """Round to a float of ``bits`` fraction bits, smallest exponent ``least``, largest value ``top``."""
-    exponent = np.maximum(np.floor(np.log2(np.maximum(np.abs(x), 1e-30))), least)
-    step = np.exp2(exponent - bits)
-    return np.clip(np.rint(x / step) * step, -top, top)
-
-
 def _by_row(quantize: Alter, top: float) -> Alter:
     def alter(x: np.ndarray) -> np.ndarray:
         scale = np.maximum(np.abs(x).max(axis=-1, keepdims=True), 1e-30) / top
@@ -163,7 +156,7 @@ def _by_row(quantize: Alter, top: float) -> Alter:
 
 
 ROUNDED: dict[str, Alter] = {
-    "bfloat16": round_bf16, "E4M3": lambda x: _float_bits(x, 3, -6, 448),
+    "bfloat16": round_bf16, "E4M3": lambda x: float_bits(x, 3, -6, 448),
     "int8 with a scale by row": _by_row(np.rint, 127),
 }  # fmt: skip
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from .faults import Changed, Edit, Fault, _both, _no_relu, _shape
+from .rounding import float_bits, round_bf16
 
 REPLAY = 128
 """Number of tokens of a prompt that engines with bounded replay run through the layers after the last kv source."""
@@ -111,17 +112,12 @@ def _both_scores(change: Callable[[Callable], Callable]) -> Callable:
     return begin
 
 
-def _bf16(x: np.ndarray) -> np.ndarray:
-    bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
-    return ((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000).view(np.float32)
-
-
 def _in_bf16(scores: Callable) -> Callable:
     """Round the products of heads and rows, and weighted by head, to bfloat16 before they are summed."""
 
     def wrong(q: np.ndarray, rows: np.ndarray, w: np.ndarray, n: np.ndarray) -> np.ndarray:
-        products = _bf16(np.einsum("thd,nd->thn", q, rows, optimize=True).astype(np.float32))
-        return _bf16(np.maximum(products, 0) * _bf16(w)[:, :, None]).sum(axis=1, dtype=np.float32)
+        products = round_bf16(np.einsum("thd,nd->thn", q, rows, optimize=True).astype(np.float32))
+        return round_bf16(np.maximum(products, 0) * round_bf16(w)[:, :, None]).sum(axis=1, dtype=np.float32)
 
     return wrong
 
@@ -154,6 +150,40 @@ def _powers_of_two(c: Any, right: Callable) -> Callable:
         return c.ops.round_e2m1(np.ascontiguousarray(wide)).reshape(-1, 2, 2, 16)[:, :, 0].reshape(rows.shape)
 
     return wrong
+
+
+def _scaled_by_sixth(c: Any, right: Callable) -> Callable:
+    """Compute the scale of compressed rows as the greatest magnitude times 1/6, in float32, not divided by 6."""
+
+    def wrong(rows: np.ndarray) -> np.ndarray:
+        blocks = rows.reshape(-1, 16)
+        greatest = np.maximum(np.abs(blocks).max(axis=1, keepdims=True), np.float32(6 * 2.0**-9))
+        scale = float_bits(greatest * np.float32(1 / 6), 3, -6, 448)
+        return (float_bits(blocks / scale, 1, 0, 6) * scale).astype(np.float32).reshape(rows.shape)
+
+    return wrong
+
+
+def _floor_of_scale(c: Any, right: Callable) -> Callable:
+    """Let the scale of raw rows be at least 1e-4, rounded up to a power of two, instead of the greatest magnitude."""
+
+    def wrong(rows: np.ndarray) -> np.ndarray:
+        blocks = rows.reshape(-1, 32)
+        scale = np.exp2(np.ceil(np.log2(np.maximum(np.abs(blocks).max(axis=1, keepdims=True) / 448, 1e-4))))
+        return (float_bits(blocks / scale, 3, -6, 448) * scale).astype(np.float32).reshape(rows.shape)
+
+    return wrong
+
+
+def _norms_bf16(c: Any) -> None:
+    """Round the result of norms to bfloat16 before it is multiplied by the weight, and the product, too."""
+    plain = c.ops.rms_norm
+
+    def rms_norm(x: np.ndarray, weight: np.ndarray | None, eps: float) -> np.ndarray:
+        normed = round_bf16(plain(x, None, eps))
+        return normed if weight is None else round_bf16(normed * round_bf16(weight))
+
+    c.ops = Changed(c.ops, rms_norm=rms_norm)
 
 
 def _replayed(value: tuple, layer: int, c: Any, taps: dict) -> tuple:
@@ -232,6 +262,13 @@ LIST = [
     Fault("scores_no_weights", "index scores without the weights of heads",
           _both_scores(lambda op: lambda q, rows, w, n: op(q, rows, np.ones_like(w), n))),
     Fault("scores_bf16", "index scores in bfloat16 steps (NeMo, SGLang)", _both_scores(_in_bf16), quiet=True),
+    Fault("head_weights_bf16", "index heads' weights in bfloat16 (NeMo, SGLang)",
+          edits={"indexer_weights": lambda value, layer, c, taps: round_bf16(value)}, quiet=True),
+    Fault("norms_bf16", "norms: result in bfloat16 before the weight (transformers)", _norms_bf16, quiet=True),
+    Fault("rows_scaled_by_sixth", "compressed rows: scale times 1/6 in float32, not divided by 6 (SGLang)",
+          _rounding("row_rounding", _scaled_by_sixth), needs="kv_fp8", quiet=True),
+    Fault("raw_scale_floor", "raw rows: scale at least 1e-4, not the greatest value (SGLang's packed pages)",
+          _rounding("kv_rounding", _floor_of_scale), needs="kv_fp8", quiet=True),
     Fault("pooling_mean", "a pair's row is the mean of its tokens", edits=_both("candidates", _pooled_alike)),
     Fault("no_temperature", "router: temperature ignored (SGLang, NeMo)", _shape(gate_temp=1.0)),
     Fault("e4m3_not_rotary", "E4M3 leaves the rotary channels out, as in V4",

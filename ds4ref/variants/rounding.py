@@ -25,6 +25,13 @@ def round_bf16(x: np.ndarray) -> np.ndarray:
     return bits.view(np.float32)
 
 
+def float_bits(x: np.ndarray, bits: int, least: int, top: float) -> np.ndarray:
+    """Round to a float of ``bits`` fraction bits, smallest exponent ``least``, largest value ``top``."""
+    exponent = np.maximum(np.floor(np.log2(np.maximum(np.abs(x), 1e-30))), least)
+    step = np.exp2(exponent - bits)
+    return np.clip(np.rint(x / step) * step, -top, top)
+
+
 def round_f16(x: np.ndarray) -> np.ndarray:
     """Round float32 to float16, returned as float32; overflow becomes infinite, as in hardware."""
     with np.errstate(over="ignore"):

@@ -166,6 +166,16 @@ def test_what_engram_needs_is_checked(tmp_path: Path) -> None:
     assert "needs the token map, which is computed from tokenizer.json: it is missing" in refused(folder)
 
 
+def test_the_pad_of_engram_has_either_of_two_names(tmp_path: Path) -> None:
+    """transformers calls it otherwise than SGLang and NeMo do."""
+    folder = model(tmp_path / "pad", "engram")
+    whole = json.loads((folder / "config.json").read_text())
+    whole["text_config"]["engram_pad_id"] = whole["text_config"].pop("engram_pad_token_id") + 1
+    (folder / "config.json").write_text(json.dumps(whole))
+    with Engine.open(folder, backend="reference") as engine:
+        assert engine.shape.engram_pad == 3
+
+
 def test_mode_ds4_is_refused_and_images_are_left_out(tmp_path: Path) -> None:
     folder = model(tmp_path / "a", "a")
     assert "numerics ds4 is not known for DeepSeek V4.1" in refused(folder, UsageError, numerics="ds4")

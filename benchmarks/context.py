@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ds4ref.engine import Engine
+from ds4ref.errors import UsageError
 
 from .harness import Budget
 
@@ -30,11 +31,14 @@ class Context:
 
     @cached_property
     def engine(self) -> Engine:
-        """Return the engine on the model slice in mode ds4, which is opened once, with every page of the file mapped.
+        """Return the engine on the model slice in mode ds4 (V4.1: qat), opened once, with every page mapped.
 
         Figures then measure arithmetic and memory rather than page faults of experts used for the first time.
         """
-        engine = Engine.open(self.model, numerics="ds4", threads=self.threads)
+        try:
+            engine = Engine.open(self.model, numerics="ds4", threads=self.threads)
+        except UsageError:  # V4.1 has no such mode
+            engine = Engine.open(self.model, numerics="qat", threads=self.threads)
         for _ in engine.source.touch():
             pass
         return engine

@@ -33,8 +33,9 @@ def session_at(engine: Engine, pos: int, ctx: int | None = None) -> Session:
     cache.restart(pos)
     for layer, (rows, ratio) in enumerate(zip(cache.layers, shape.ratios, strict=True)):
         projections = {}
-        for kind, ring in rows.projections.items():
+        for kind in shape.row_widths(layer):
             _fill(ops, rows.rows(kind), kv if kind == "attn" else index, pos // ratio, rng)
+        for kind, ring in rows.projections.items():
             size = min(pos, shape.state_rows(layer)), ring.kv.shape[1]
             projections[kind] = Projections(*rng.standard_normal((2, *size)).astype(np.float32))
         cache.put(layer, kv[: min(pos, shape.window)], projections)

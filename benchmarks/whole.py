@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ds4ref.archs.deepseek4.costs import Costs
+from ds4ref.archs import costs_of
 from ds4ref.engine import Engine
 from ds4ref.kernels.cpu import CPU
 from ds4ref.kernels.formats.matrix import Matrix
@@ -47,7 +47,7 @@ def decode(context: Context) -> Iterator[Row]:
     engine, pos = context.engine, 1024
     matrices = [value for layer in engine.model.weights.layers for value in vars(layer).values()]
     arrays = [w.data for w in matrices if isinstance(w, Matrix) and w.data.ndim == 2]
-    costs = Costs.of_file(engine.source, engine.shape).decode(pos)
+    costs = costs_of(engine.source).decode(pos)
     tokens = 2 if context.quick else 3
     targets = {"read": reading(context.threads, *arrays), "decode": decoding(engine, pos, tokens)}
     samples = interleave(targets, 2 * context.rounds + 1)
@@ -84,7 +84,7 @@ def prefill(context: Context) -> Iterator[Row]:
     samples = interleave(targets, 2 if context.quick else 7)
     best = [max(operations[f] / 1e9 / samples[f][i] for f in operations) for i in range(len(samples["prefill"]))]
     yield row("prefill GEMM, best format at T = 512", best, "GOP/s")
-    operations_needed = Costs.of_file(engine.source, engine.shape).prefill(0, PREFILL, PREFILL).ops / 1e9
+    operations_needed = costs_of(engine.source).prefill(0, PREFILL, PREFILL).ops / 1e9
     share = [operations_needed / seconds / peak for seconds, peak in zip(samples["prefill"], best, strict=True)]
     note = f"{operations_needed / PREFILL:.2f} GOP a token"
     yield row("slice, prefill of 512 tokens / GEMM peak", share, "", 0.6, note=note)
@@ -105,7 +105,7 @@ def growth(context: Context) -> Iterator[Row]:
     """Yield the rows for decoding after contexts of various lengths."""
     engine = context.engine
     depths = ("2k", "1M") if context.quick else tuple(DEPTHS)
-    costs = Costs.of_file(engine.source, engine.shape)
+    costs = costs_of(engine.source)
     targets = {name: decoding(engine, DEPTHS[name], 2 if context.quick else 3) for name in depths}
     samples = interleave(targets, context.rounds)
     more = costs.decode(DEPTHS["1M"]).ops / costs.decode(DEPTHS["2k"]).ops
@@ -118,7 +118,7 @@ def growth(context: Context) -> Iterator[Row]:
 def depth(context: Context) -> Iterator[Row]:
     """Yield the row for prefill after a long context: a chunk of 512 tokens after 32k tokens, compared with 2k."""
     engine = context.engine
-    costs, ids, targets = Costs.of_file(engine.source, engine.shape), drawn(engine), {}
+    costs, ids, targets = costs_of(engine.source), drawn(engine), {}
     for name in ("2k", "32k"):
         session = session_at(engine, DEPTHS[name] - PREFILL, DEPTHS[name] + 1)
         before = session.snapshot()

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ..console.common import Progress, check_output, say
 from ..console.flags import add
-from ..console.options import Parser, integer, parsed, unknown_command
+from ..console.options import Parser, choice, integer, parsed, unknown_command
 from ..errors import UsageError
 
 PROG = "ds4 nano"
@@ -52,14 +52,21 @@ def build_parser() -> Parser:
         epilog=EPILOG.format(about=ABOUT, recipes=lines),
     )
     parser.add_argument("names", metavar="COMMAND", nargs="*", help=f"{', '.join(COMMANDS)}; then OUT or FOLDER")
-    add(parser, "--layers", metavar="N", type=integer(), help="layers in a slice (4, which covers every layer type)")
+    add(
+        parser,
+        "--layers",
+        metavar="N",
+        type=integer(),
+        help="layers in a slice (4, which covers every layer type; of flash41 always 5)",
+    )
     parser.add_argument(
         "--n-experts",
         metavar="N",
         type=integer(),
         help="routed experts per layer (slice of Flash: 256; of Pro, and checkpoint: 8)",
     )
-    add(parser, "--shape", help="published model to slice: flash, pro (flash)")
+    shapes = "flash", "pro", "flash41"
+    add(parser, "--shape", type=choice(*shapes), help=f"published model to slice: {', '.join(shapes)} (flash)")
     parser.add_argument(
         "--vocab",
         metavar="N",
@@ -133,7 +140,7 @@ def _slice(args: Namespace, out: str | None) -> str:
     from ..nano.recipe import slice_shape, write_model
 
     experts = args.n_experts or (256 if args.shape == "flash" else 8)
-    shape, recipe = (args.layers or 4, experts, args.vocab), args.recipe or "q2"
+    shape, recipe = (args.layers or (5 if args.shape == "flash41" else 4), experts, args.vocab), args.recipe or "q2"
     with Progress("writing the slice, bytes") as progress:
         if out is None:
             return slice_path(*shape, recipe, progress, args.shape)

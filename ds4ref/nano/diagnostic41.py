@@ -10,37 +10,33 @@ rows out, a router temperature, and clamps that take effect.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
-from ..archs.deepseek41.hashing import multipliers, primes
-from ..archs.deepseek41.shape import ENCODING, FLASH, PREFIX
-from ..archs.deepseek41.tensors import expected_tensors, table_names
+from ..archs.deepseek41.shape import FLASH
+from ..archs.deepseek41.tensors import expected_tensors
 from ..text.keys import CONTROL
 from ..text.protocol import SYSTEM
 from ..weights.container import TensorSpec
 from ..weights.writer import write_gguf
 from .cache import reproduced
 from .diagnostic import SPREADS
-from .fill import Noise
+from .engram import entries, folded, sizes
 from .recipe import contents, matrix
 from .vocab import build_vocabulary
 
 _VOCABULARY = build_vocabulary(511)
 _TOKENS = [*_VOCABULARY.tokens, SYSTEM]
-_FOLDED = list({token.lower(): None for token in _TOKENS})
-_PRIMES = primes(300, 2, 3, 2)
+_LEAST = 300
+"""Columns of Engram's tables have more rows than this."""
 
 DIAGNOSTIC41 = replace(
     FLASH, n_layers=9, dim=64, vocab=512, n_heads=4, head_dim=64, rope_dim=16, q_rank=32, o_rank=16, o_groups=2,
     n_experts=8, n_used=2, expert_ff=32, window=16, index_heads=8, index_dim=32, index_topk=12,
     ratios=(0, 0, 2, 2, 2, 1, 1, 1, 1), kv_sources=(2, 5), index_sources=(2, 4, 5, 7), candidate_source=5,
     candidate_blocks=5, candidate_size=4, swiglu_limit=(2.0,) * 9, gate_temp=1.25, yarn_orig_ctx=256,
-    engram_layers=(1, 4), engram_rows=tuple(_PRIMES.reshape(2, -1).sum(1).tolist()), engram_heads=2,
-    engram_vocab=len(_FOLDED), name="ds4ref diagnostic V4.1",
+    engram_layers=(1, 4), engram_rows=tuple(sizes(_LEAST, 2, 4, 2).reshape(2, -1).sum(1).tolist()), engram_heads=2,
+    engram_vocab=len(folded(_TOKENS)), name="ds4ref diagnostic V4.1",
 )  # fmt: skip
 
 DIAGNOSTIC41_SHA256 = "136699f7d906be93636d5ba96aca2b3f9efec4d671f0027ff12e55ec81a6f628"
@@ -63,8 +59,7 @@ def write_diagnostic41(path: str | os.PathLike[str]) -> None:
     specs = [_stored(spec) for spec in expected_tensors(DIAGNOSTIC41)]
     with write_gguf(path, _metadata(), specs) as out:
         for spec in specs:
-            table = spec.name in table_names(DIAGNOSTIC41)
-            out.write(spec.name, _table(spec) if table else contents(spec, DIAGNOSTIC41, _SEED, _SPREADS))
+            out.write(spec.name, contents(spec, DIAGNOSTIC41, _SEED, _SPREADS))
 
 
 def _stored(spec: TensorSpec) -> TensorSpec:
@@ -72,24 +67,11 @@ def _stored(spec: TensorSpec) -> TensorSpec:
     return spec if spec.fmt in ("F32", "I8") else replace(spec, fmt="F16")
 
 
-def _table(spec: TensorSpec) -> Iterator[np.ndarray]:
-    """Yield rows of an Engram table: codes from 0.5 to 2 of either sign, scales of a half, one and two."""
-    raw = Noise(_SEED, spec.name).bytes(spec.nbytes).reshape(-1, spec.dims[0]).copy()
-    raw[:, :256] = raw[:, :256] & 0x80 | 0x30 + (raw[:, :256] & 0x0F)
-    raw[:, 256:] = 126 + raw[:, 256:] % 3
-    yield raw.reshape(-1)
-
-
 def _metadata() -> list[tuple[str, str, Any]]:
-    numbers = {text: number for number, text in enumerate(_FOLDED)}
-    factors = multipliers(DIAGNOSTIC41.engram_layers, DIAGNOSTIC41.engram_grams, DIAGNOSTIC41.engram_vocab)
     at = "tokenizer.ggml."
     return [
         *DIAGNOSTIC41.metadata(),
-        (f"{PREFIX}engram.encoding", "string", ENCODING),
-        (f"{PREFIX}engram.token_map", "u32[]", [numbers[token.lower()] for token in _TOKENS]),
-        (f"{PREFIX}engram.primes", "u64[]", _PRIMES.reshape(-1).tolist()),
-        (f"{PREFIX}engram.multipliers", "u64[]", factors.reshape(-1).tolist()),
+        *entries(DIAGNOSTIC41, _TOKENS, _LEAST),
         (f"{at}model", "string", "gpt2"),
         (f"{at}tokens", "string[]", _TOKENS),
         (f"{at}token_type", "i32[]", [*_VOCABULARY.types, CONTROL]),

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ..archs.deepseek4.shape import FLASH, PREFIX, PUBLISHED, ModelShape
+from ..archs.deepseek4.shape import FLASH, PUBLISHED
 from ..archs.deepseek4.tensors import RECIPES, Recipe, expected_tensors
 from ..errors import UsageError, did_you_mean
 from ..weights.container import TensorSpec
@@ -50,14 +50,19 @@ _SEED = 20260513
 Progress = Callable[[int, int], None]
 
 
-def slice_shape(layers: int = 4, experts: int = 256, vocab: int = 4096, model: str = "flash") -> ModelShape:
-    """Return the shape of a slice: that of a published model, "flash" or "pro", with fewer layers, experts and tokens
-    in the vocabulary. Raise UsageError for a value out of range.
+def slice_shape(layers: int = 4, experts: int = 256, vocab: int = 4096, model: str = "flash") -> Any:
+    """Return the shape of a slice: that of a published model, "flash", "pro" or "flash41", with fewer layers, experts
+    and tokens in the vocabulary. Raise UsageError for a value out of range.
 
-    Four layers of Flash include every kind: hash routing in layers 0 to 2, ratio 4 in layer 2, ratio 128 in layer 3.
+    Four layers of Flash include every kind: hash routing in layers 0 to 2, ratio 4 in layer 2, ratio 128 in layer 3. Of
+    V4.1 ("flash41") only five layers are offered, one of each kind: Engram (a small table, of real rows), pairs, a
+    reader of theirs, the candidate source, a later index source.
     """
-    if model not in PUBLISHED:
-        raise UsageError(f"unknown shape {model!r}: choose from {', '.join(PUBLISHED)}{did_you_mean(model, PUBLISHED)}")
+    known = (*PUBLISHED, V41)
+    if model not in known:
+        raise UsageError(f"unknown shape {model!r}: choose from {', '.join(known)}{did_you_mean(model, known)}")
+    if model == V41:
+        return _slice41(layers, experts, vocab)
     whole = PUBLISHED[model]
     for name, value, low, high in (
         ("layers", layers, 1, whole.n_layers),
@@ -77,6 +82,26 @@ def slice_shape(layers: int = 4, experts: int = 256, vocab: int = 4096, model: s
         swiglu_limit=whole.swiglu_limit[:layers],
         name=f"ds4ref slice of {model.capitalize()}, {layers} layers, {experts} experts",
     )
+
+
+V41, LEAST = "flash41", 10_000
+"""Name of V4.1's shape; number of rows that each column of a slice's table has at least."""
+
+
+def _slice41(layers: int, experts: int, vocab: int) -> Any:
+    from ..archs.deepseek41.shape import FLASH as WHOLE
+    from .engram import folded, sizes
+
+    if layers != 5 or not WHOLE.n_used <= experts <= WHOLE.n_experts or not MINIMUM <= vocab <= WHOLE.vocab:
+        limits = f"experts {WHOLE.n_used} to {WHOLE.n_experts}, vocab {MINIMUM} to {WHOLE.vocab}"
+        raise UsageError(f"a slice of {V41} has 5 layers, {limits}")
+    rows = sizes(LEAST, 1, WHOLE.engram_grams, WHOLE.engram_heads).sum()
+    return replace(
+        WHOLE, n_layers=5, n_experts=experts, vocab=vocab, ratios=(0, 2, 2, 1, 1), kv_sources=(1, 3),
+        index_sources=(1, 3, 4), candidate_source=3, swiglu_limit=WHOLE.swiglu_limit[:5], engram_layers=(0,),
+        engram_rows=(int(rows),), engram_vocab=len(folded(build_vocabulary(vocab).tokens)),
+        name=f"ds4ref slice of V4.1 Flash, 5 layers, {experts} experts",
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -113,7 +138,7 @@ _SPREADS: Spreads = {
 
 def write_model(
     path: str | os.PathLike[str],
-    shape: ModelShape,
+    shape: Any,
     recipe: Recipe | str = "q2",
     *,
     seed: int = _SEED,
@@ -136,7 +161,7 @@ def write_model(
             done += spec.nbytes
 
 
-def tensors(shape: ModelShape, recipe: Recipe | str) -> list[TensorSpec]:
+def tensors(shape: Any, recipe: Recipe | str) -> list[TensorSpec]:
     """Return name, format and dimensions of all tensors in file order; raise UsageError for an unknown recipe or an
     impossible shape."""
     if isinstance(recipe, str):
@@ -144,6 +169,10 @@ def tensors(shape: ModelShape, recipe: Recipe | str) -> list[TensorSpec]:
     problems = shape.problems()
     if problems:
         raise UsageError("; ".join(problems))
+    if hasattr(shape, "kv_sources"):
+        from ..archs.deepseek41.tensors import expected_tensors as later
+
+        return later(shape, recipe)
     return expected_tensors(shape, recipe)
 
 
@@ -153,14 +182,20 @@ def check_recipe(recipe: str) -> None:
         raise UsageError(f"unknown recipe {recipe!r}: choose from {', '.join(RECIPES)}{did_you_mean(recipe, RECIPES)}")
 
 
-def metadata(shape: ModelShape) -> list[tuple[str, str, Any]]:
+def metadata(shape: Any) -> list[tuple[str, str, Any]]:
     """Return all metadata entries (key, type, value) of a model file: those that this engine and ds4 read, and those
     that llama.cpp needs in addition."""
     vocabulary = build_vocabulary(shape.vocab)
+    engram: list[tuple[str, str, Any]] = []
+    if hasattr(shape, "kv_sources"):
+        from .engram import entries
+
+        engram = entries(shape, vocabulary.tokens, LEAST)
     return [
         *shape.metadata(),
-        (PREFIX + "context_length", "u32", 1 << 20),
-        (PREFIX + "expert_gating_func", "u32", 4),  # llama.cpp's number of sqrt(softplus)
+        *engram,
+        (shape.prefix + "context_length", "u32", 1 << 20),
+        (shape.prefix + "expert_gating_func", "u32", 4),  # llama.cpp's number of sqrt(softplus)
         ("general.quantization_version", "u32", 2),
         ("tokenizer.ggml.model", "string", "gpt2"),
         ("tokenizer.ggml.pre", "string", "joyai-llm"),
@@ -176,6 +211,10 @@ def metadata(shape: ModelShape) -> list[tuple[str, str, Any]]:
 def contents(spec: TensorSpec, shape: Any, seed: int, spreads: Spreads) -> Iterator[np.ndarray]:
     """Return the bytes of one tensor of random values, in pieces."""
     noise, name = Noise(seed, spec.name), spec.name.removesuffix(".weight")
+    if name.endswith("engram_embd"):
+        from .engram import table
+
+        return table(spec, Noise(seed, spec.name))
     if name.endswith("ffn_gate_tid2eid"):
         return random_experts(shape.vocab, shape.n_used, shape.n_experts, noise)
     spread = next((spread for pattern, spread in spreads.items() if fnmatchcase(name, pattern)), matrix(1.0))

@@ -65,7 +65,7 @@ def _edited(make: Callable[..., Any], *more: Any) -> Edit:
 
 def formulas(model: Base, layer: int) -> Made:
     """Yield the variants of all formulas of a layer."""
-    yield from _norms()
+    yield from _norms(model)
     yield from _embeddings(model) if layer == 0 else ()
     yield from _rotations(model, layer)
     yield from _attending(model, layer)
@@ -76,7 +76,7 @@ def formulas(model: Base, layer: int) -> Made:
     yield from _mixing(model)
 
 
-def _norms() -> Made:
+def _norms(model: Base) -> Made:
     for name, source in (("attn_norm", "hc_attn_pre"), ("ffn_norm", "hc_ffn_pre"), ("q_lora_norm", "q_lora"),
                          ("Qnorm", "Qraw"), ("KVnorm", "KVraw")):  # fmt: skip
         yield name, "the norm is skipped", {name: _computed(lambda c, t, s: t[s], source)}
@@ -87,7 +87,8 @@ def _norms() -> Made:
         yield name, "the mean is subtracted", {name: _computed(lambda c, t, s, w: c.ops.rms_norm(
             t[s] - t[s].mean(-1, keepdims=True), w and getattr(c.w, w), c.shape.rms_eps), source, weight)}  # fmt: skip
         yield name, "by the size of the row before", {name: _edited(_neighbour, source)}
-    for prefix, name in (("attn", "KVcompress"), ("indexer", "indexer_KVcompress")):
+    own = hasattr(model.shape, "kv_sources")  # V4.1's norm is an intermediate of its own
+    for prefix, name in () if own else (("attn", "KVcompress"), ("indexer", "indexer_KVcompress")):
         yield name, "the norm is skipped", {name: _computed(lambda c, t, p: c.ops.rope(
             c.ops.pool(*t[f"{p}_comp_candidates"])[:, None], *t[f"{p}_comp_rope_tables"])[:, 0], prefix)}  # fmt: skip
 

@@ -74,3 +74,25 @@ def test_the_model_is_alive(nano_path):
             out.append(session.argmax())
             session.eval(out[-1])
         assert len(set(out)) > 8
+
+
+def test_a_slice_of_v41_has_one_layer_of_each_kind_and_runs(tmp_path):
+    """At true widths, 24 rows of 264 bytes a token from its table among them."""
+    from ds4ref.archs.deepseek41.shape import FLASH as WHOLE
+
+    shape = slice_shape(5, 8, 4096, "flash41")
+    for name in ("dim", "head_dim", "q_rank", "expert_ff", "index_dim", "index_topk", "candidate_blocks", "engram_dim"):
+        assert getattr(shape, name) == getattr(WHOLE, name)
+    specs = {spec.name: spec for spec in tensors(shape, "q2")}
+    assert specs["blk.0.engram_embd.weight"].dims[0] == 264 and shape.engram_columns == 24
+    assert 1.7e9 < sum(spec.nbytes for spec in specs.values()) < 1.8e9 and not shape.problems()
+    with pytest.raises(UsageError, match="a slice of flash41 has 5 layers, experts 6 to 384"):
+        slice_shape(4, 8, 4096, "flash41")
+    small = replace(
+        shape, dim=256, head_dim=128, n_heads=4, q_rank=32, o_rank=16, o_groups=2, expert_ff=256, hc=2, index_heads=4
+    )
+    write_model(tmp_path / "small.gguf", small)
+    with Engine.open(tmp_path / "small.gguf", threads=1) as engine:
+        session = engine.session(64)
+        session.sync(list(range(40)))
+        assert np.isfinite(session.logits).all() and engine.shape == small

@@ -38,7 +38,7 @@ AT = {
     "newest_block_lost": "candidates", "pooling_mean": "attn_comp_candidates", "not_reindexed": "indexer_topk",
     "scores_no_relu": "indexer_scores", "engram_no_root": "engram_out", "engram_late": "engram_rows",
     "bounded_replay": "raw_window", "rows_late": "comp_count", "candidates_bind_source": "indexer_topk",
-    "no_temperature": "ffn_moe_logits", "no_sink": "kqv_out",
+    "no_temperature": "ffn_moe_logits", "no_sink": "attn_sinks",
 }  # fmt: skip
 """Bug -> the op at which its first wrong value is."""
 

@@ -102,20 +102,25 @@ HEAD = ("result_",)
 """Beginnings of the names of what only FFN halves, only layers with compression, and only the output head compute."""
 
 
-def first_half(fault: Fault | ScopedFault, shape: Dimensions) -> int:
-    """Return the first half layer that a fault may change: 2 n is the attention half of layer n, 2 n + 1 its FFN half;
-    the output head counts as the last."""
+def halves(fault: Fault | ScopedFault, shape: Dimensions) -> frozenset[int]:
+    """Return the half layers that a fault may change: 2 n is the attention half of layer n, 2 n + 1 its FFN half; the
+    output head counts as one more."""
     end = 2 * len(shape.ratios)
+    every = frozenset(range(end + 1))
     if isinstance(fault, ScopedFault):
-        inside = [n for n in range(end) if fault.where(n // 2, ("attn", "ffn")[n % 2])]
-        return max(min(inside, default=end), first_half(fault.fault, shape))
-    compressed = next((2 * layer for layer, ratio in enumerate(shape.ratios) if ratio), end)
-    kinds = ((FFN, 1), (COMPRESSED, compressed), (HEAD, end))
-    if fault.begin is not None and not getattr(fault.begin, "touches", None):
-        return 0
-    return min(
-        (max((n for begins, n in kinds if name.startswith(begins)), default=0) for name in fault.touches), default=0
-    )
+        parts = (((min(n, end - 1)) // 2, "ffn" if n % 2 or n == end else "attn") for n in range(end + 1))
+        return halves(fault.fault, shape) & {n for n, part in enumerate(parts) if fault.where(*part)}
+    if not fault.touches or (fault.begin is not None and not getattr(fault.begin, "touches", None)):
+        return every
+    compressed = frozenset(n for n in range(0, end, 2) if shape.ratios[n // 2])
+    kinds = ((FFN, frozenset(range(1, end, 2))), (COMPRESSED, compressed), (HEAD, frozenset({end})))
+    known = (next((inside for begins, inside in kinds if name.startswith(begins)), every) for name in fault.touches)
+    return frozenset().union(*known)
+
+
+def first_half(fault: Fault | ScopedFault, shape: Dimensions) -> int:
+    """Return the first half layer that a fault may change, as ``halves`` counts; the output head's number if none."""
+    return min(halves(fault, shape), default=2 * len(shape.ratios))
 
 
 def scopes(shape: Any) -> dict[str, Where]:

@@ -170,6 +170,7 @@ class Case:
     refused  by rounding set, names of explanations that a short run ruled out, with their effect there in nats
     tried    of short runs, by rounding set, name and number of tokens: mean square differences at an opening's rows
              (n,) from the data and from the set without a mistake
+    refuted  by rounding set and name, the entries of ``tried`` of explanations that the first of these rows rule out
     poll     called between runs; may raise to end the work
     """
 
@@ -181,6 +182,7 @@ class Case:
         self._openings: dict[str, Opening | None] = {}
         self.refused: dict[str, dict[str, float]] = {}
         self.tried: dict[tuple[str, str, int], tuple[np.ndarray, np.ndarray]] = {}
+        self.refuted: dict[str, dict[str, tuple[np.ndarray, np.ndarray]]] = {}
         self.poll: Callable[[], None] = lambda: None
 
     # --- noise
@@ -271,9 +273,28 @@ class Case:
         opening = self.opening(mode)
         if opening is None:
             return None
+        before = self._refuted(mode, ideas, opening)
+        here = iter(self._gained(mode, [idea for idea in ideas if idea.name not in before], opening))
+        return [before[idea.name] if idea.name in before else next(here) for idea in ideas]
+
+    def _gained(self, mode: str, ideas: Sequence[Idea], opening: Opening) -> list[float]:
+        """Return how much log likelihood each explanation gains at the rows of ``opening``."""
         ref, rows = self.reference(mode), opening.rows
         clean = tail_cost(squares(self.values[rows], ref.predicted[rows]), ref.expected[rows])
         return [clean - tail_cost(r, ref.expected[rows]) for r, _ in self._briefly(ideas, opening)]
+
+    def _refuted(self, mode: str, ideas: Sequence[Idea], opening: Opening) -> dict[str, float]:
+        """Return the gains, by name, of explanations that a run of fewer tokens rules out: it moves rows before the
+        first deviation, or is much further away at the first rows than the set without a mistake."""
+        first = int(opening.rows[0])
+        rows = np.arange(min(AHEAD, first)) if first >= AHEAD // 2 else opening.rows[:AHEAD]
+        if not opening.deviates or self.seen.rows[rows[-1]] > opening.until // 2:
+            return {}
+        early = Opening(rows, int(self.seen.rows[rows[-1]]) + 1, first < AHEAD // 2)
+        some = [i for i in ideas if i.since < early.until and not any(fault.ahead for fault in i.faults)]
+        out = {i.name: gain for gain, i in zip(self._gained(mode, some, early), some, strict=True) if gain < -CLIP}
+        self.refuted.setdefault(mode, {}).update((name, self.tried[mode, name, early.until]) for name in out)
+        return out
 
     def within_reach(self, mode: str, ideas: Iterable[Idea]) -> list[Idea]:
         """Return those of ``ideas``, all in rounding set ``mode``, that their runs in "exact" do not rule out.
@@ -293,15 +314,25 @@ class Case:
         with np.errstate(invalid="ignore"):
             if np.nanmedian((plain + usual) / reach) < BEYOND**-2:
                 return []
-            if not np.nanmedian(away / reach) > BEYOND**2:
-                return ideas
-        before = tail_cost(away, reach)
-        own = [idea for idea in ideas if ("exact", idea.name, opening.until) not in self.tried]
-        here = dict(zip((idea.name for idea in own), self._briefly(own, opening), strict=True))
-        near = [
-            here.get(idea.name) or self.tried["exact", idea.name, opening.until] for idea in ideas
-        ]  # those that "exact" cannot have are tried in their set
-        return [idea for idea, (r, _) in zip(ideas, near, strict=True) if before - tail_cost(r, reach) > 1.0]
+            far = bool(np.nanmedian(away / reach) > BEYOND**2)
+        before, refuted = tail_cost(away, reach), self.refuted.get("exact", {})
+        known = {idea.name: self.tried.get(("exact", idea.name, opening.until)) for idea in ideas}
+        if far:  # those that "exact" cannot have are tried in their set
+            own = [idea for idea in ideas if known[idea.name] is None and idea.name not in refuted]
+            known |= zip((idea.name for idea in own), self._briefly(own, opening), strict=True)
+
+        def reaches(entry: tuple[np.ndarray, np.ndarray] | None) -> bool:
+            if entry is None:
+                return True
+            with np.errstate(invalid="ignore"):
+                near = np.nanmedian(entry[0] / reach) < BEYOND**2
+            return before - tail_cost(entry[0], reach) > 1.0 if far else bool(near)
+
+        kept = [idea for idea in ideas if idea.name not in refuted and reaches(known[idea.name])]
+        for name in {idea.name for idea in ideas} - {idea.name for idea in kept}:
+            moved = (refuted.get(name) or known[name] or (0, np.zeros(1)))[1]
+            self.refused.setdefault(mode, {}).setdefault(name, float(np.sqrt(np.nanmean(moved))))
+        return kept
 
     def too_small(self, mode: str, name: str) -> bool:
         """Return whether a short run showed that a known bug moves the numbers by much less than the data is away."""

@@ -38,6 +38,8 @@ CONTENDERS = 5
 """Number of best mistakes that are compared on replicas; each costs eight forward passes."""
 BY_CHANCE = 0.01
 """If a position's numbers agree with "exact" to less than this share of a rounding set's noise, that is not chance."""
+ALONE = 3.0
+"""Factor by which a mistake must be nearer to the data than any other explanation if its rounding set is not clear."""
 SAME = 0.5
 """Mean level (``evidence``) below which two predictions count as equal: their distance is less than e^0.5 times the
 noise."""
@@ -90,7 +92,7 @@ class Posterior:
         """Measure the fit by the noise of the candidate's own replicas, if it is near enough for them to matter."""
         noise = float(np.sqrt(self.case.reference(c.mode).expected.mean()))
         nearest = min(each.fit.rms for each in self.candidates if each.clean)
-        near = c.fit.rms < (3 * noise if c.coarse else nearest / 5)
+        near = c.fit.rms < (max(3 * noise, nearest / 4) if c.coarse else nearest / 5)
         near = near and self.case.excess(c.run, c.fit.r) < MUCH + (0.0 if c.coarse else FOREIGN)
         return self.case.reference_of(c.run).fit(self.case.values, c.rows) if near else c.fit
 
@@ -163,8 +165,14 @@ class Posterior:
     def proven(self) -> Candidate | None:
         """Return the mistake with enough evidence to be named (see the top of this module); None if there is none."""
         c = self.champion()
-        certain = c is not None and self.over(c) >= ACCUSED and self.rival(c)[1] >= NAMED and self.told_apart(c)
-        return c if certain else None
+        certain = c is not None and self.over(c) >= ACCUSED and self.rival(c)[1] >= NAMED
+        return c if certain and c is not None and (self.told_apart(c) or self._alone(c)) else None
+
+    def _alone(self, c: Candidate) -> bool:
+        """Return whether a mistake is ``ALONE`` times nearer to the data than everything without it: which rounding set
+        it is in does not matter then, as noise that the mistake amplifies may hide that."""
+        others = [other.fit.rms for other in self.candidates if other.family != c.family]
+        return c.kind in ("fault", "family") and c.fit.rms * ALONE < min(others, default=0.0)
 
     # --- wide and narrow sets
 

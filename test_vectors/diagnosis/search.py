@@ -20,7 +20,7 @@ import numpy as np
 
 from ds4ref.variants import EVERY, ROUNDING
 from ds4ref.variants.families import FAMILIES
-from ds4ref.variants.scoped import scopes
+from ds4ref.variants.scoped import halves, scopes
 
 from . import fitting
 from .case import BEYOND, MUCH, Candidate, Case, Idea, parts_of
@@ -104,6 +104,9 @@ class Search:
         self._sets(["exact"])
         near = self._usual() or self._nearest_set()
         self._tell_sets(near)
+        for mode in self.case.library.runner.usual:  # a dense model has only mistakes outside the pass here, few runs
+            self._library(mode)
+            yield
         if near == "exact":
             self._library("exact")
             yield
@@ -475,14 +478,18 @@ class Search:
         self._clean(mode)
         if mode != "exact" and self.case.first_beyond(self.posterior.clean(mode)) is None:
             return  # what is off alike everywhere is in no part
-        everywhere = scopes(self.case.library.engine.shape)
+        shape = self.case.library.engine.shape
+        changed: set[tuple[str, frozenset[int]]] = set()  # what each fault changes in the parts that were tried
         for single in (False, True):
-            ideas = [
-                self.case.part(mode, name, part, where)
-                for name in self._names(mode)
-                for part, where in parts_of(EVERY[name], everywhere).items()
-                if part.startswith("layer ") is single and not (single and self.case.too_small(mode, name))
-            ]
+            ideas = []
+            for name in self._names(mode):
+                changed |= {(name, frozenset()), (name, halves(EVERY[name], shape))}
+                for part, where in parts_of(EVERY[name], scopes(shape)).items():
+                    if part.startswith("layer ") is single and not (single and self.case.too_small(mode, name)):
+                        idea = self.case.part(mode, name, part, where)
+                        inside = name, halves(idea.faults[0], shape)
+                        ideas += [] if inside in changed else [idea]
+                        changed.add(inside)
             self._untie_nearest(sorted(self._computed(ideas), key=lambda c: -self.posterior.score(c)))
             if self.answered():
                 return

@@ -38,8 +38,9 @@ CONTENDERS = 5
 """Number of best mistakes that are compared on replicas; each costs eight forward passes."""
 BY_CHANCE = 0.01
 """If a position's numbers agree with "exact" to less than this share of a rounding set's noise, that is not chance."""
-ALONE = 3.0
-"""Factor by which a mistake must be nearer to the data than any other explanation if its rounding set is not clear."""
+ALONE = 2.5
+"""Factor by which a mistake must be nearer to the data than any other explanation if its rounding set is not clear:
+real engines round a little differently from our sets, and a mistake may amplify that."""
 SAME = 0.5
 """Mean level (``evidence``) below which two predictions count as equal: their distance is less than e^0.5 times the
 noise."""
@@ -169,10 +170,11 @@ class Posterior:
         return c if certain and c is not None and (self.told_apart(c) or self._alone(c)) else None
 
     def _alone(self, c: Candidate) -> bool:
-        """Return whether a mistake is ``ALONE`` times nearer to the data than everything without it: which rounding set
-        it is in does not matter then, as noise that the mistake amplifies may hide that."""
-        others = [other.fit.rms for other in self.candidates if other.family != c.family]
-        return c.kind in ("fault", "family") and c.fit.rms * ALONE < min(others, default=0.0)
+        """Return whether a mistake is ``ALONE`` times nearer to the data than everything that predicts other numbers:
+        which rounding set it is in does not matter then."""
+        ref = self.case.reference(c.mode)
+        near = (o for o in self.candidates if o.family != c.family and o.fit.rms < c.fit.rms * ALONE)
+        return c.kind in ("fault", "family", "outside") and all(ref.level(o.rows, c.rows) < SAME for o in near)
 
     # --- wide and narrow sets
 

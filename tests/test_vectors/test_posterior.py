@@ -16,7 +16,7 @@ from ds4ref.test_vectors.diagnosis import posterior as module
 from ds4ref.test_vectors.diagnosis.calibration import PATH
 from ds4ref.test_vectors.diagnosis.case import CLIP, HALVES, LAYERS, Candidate, parts_of
 from ds4ref.test_vectors.diagnosis.evidence import LIMIT, Fit, limit_of, log_student
-from ds4ref.test_vectors.diagnosis.posterior import ACCUSED, NAMED, Posterior
+from ds4ref.test_vectors.diagnosis.posterior import ACCUSED, ALONE, NAMED, Posterior
 from ds4ref.variants import LIBRARY
 from ds4ref.variants.families import FAMILIES
 from ds4ref.variants.scoped import scopes
@@ -94,16 +94,22 @@ class Decision:
     gap: float = 20.0
     fits: bool = True
     apart: bool = True
+    next: float = 1.0
+    """Distance of the next explanation, in units of the mistake's."""
 
 
 @pytest.mark.parametrize(("decision", "named"), [
     (Decision(ACCUSED + 0.01), True), (Decision(ACCUSED - 0.01), False),
     (Decision(20.0, gap=NAMED + 0.01), True), (Decision(20.0, gap=NAMED - 0.01), False),
     (Decision(20.0, fits=False), False), (Decision(20.0, apart=False), False),
+    (Decision(20.0, apart=False, next=ALONE - 0.1), False), (Decision(20.0, apart=False, next=ALONE + 0.1), True),
 ])  # fmt: skip
 def test_a_name_needs_odds_over_right_engines_and_over_other_names(posterior, monkeypatch, decision, named) -> None:
-    fault = candidate("fault", name="a")
-    posterior.candidates.extend([fault])
+    """A mistake much nearer than all else needs not be told apart from itself in other rounding sets."""
+    fault, clean = candidate("fault", name="a"), candidate("mode", at=1.0)
+    object.__setattr__(clean.fit, "rms", fault.fit.rms * decision.next)
+    posterior.candidates.extend([fault, clean])
+    posterior.case.reference = lambda mode: SimpleNamespace(level=lambda a, b: 9.0 * float(np.abs(a - b).max()))
     monkeypatch.setattr(posterior, "over", lambda c: decision.over)
     monkeypatch.setattr(posterior, "rival", lambda c: (None, decision.gap))
     monkeypatch.setattr(posterior, "fits", lambda c: decision.fits)

@@ -4,6 +4,7 @@ from html.parser import HTMLParser
 
 import pytest
 
+from ds4ref.console import page as pages
 from ds4ref.console.page import Code, Listing, Page, Picture, Section, Table, Tokens, Toned, code, render, write_page
 from ds4ref.errors import DataError
 
@@ -78,6 +79,7 @@ def test_files_are_whole_without_the_key_and_with_their_pictures(tmp_path):
     assert files == [str(tmp_path / name) for name in ("out.html", "out.md", "p.svg")]
     texts = [(tmp_path / name).read_text() for name in ("out.html", "out.md", "p.svg")]
     assert not [text for text in texts if "sk-a" in text] and "***" in texts[0] and "***" in texts[1]
+    assert pages.without('{"a": "k\\"1"}', 'k"1') == '{"a": "***"}'
     assert 'xmlns="http://www.w3.org/2000/svg"' in texts[2] and "--ink: #222426" in texts[2]
 
 

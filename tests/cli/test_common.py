@@ -22,6 +22,12 @@ def raising(error: BaseException):
     return body
 
 
+def test_durations_at_the_edges_of_their_units():
+    spans = (0, 59.4, 59.5, 89, 91, 3569, 3571, 24 * 3600 - 31, 24 * 3600)
+    texts = ["0 s", "59 s", "1 min", "1 min", "2 min", "59 min", "1 h 0 min", "23 h 59 min", "1 d 0 h"]
+    assert [common.duration(span) for span in spans] == texts
+
+
 @pytest.mark.parametrize(
     ("error", "code", "line"),
     [

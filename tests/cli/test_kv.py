@@ -112,6 +112,7 @@ def test_prune_what_nobody_uses(capsys, folder: Path) -> None:
     code, out, _ = run(capsys, "prune", folder, "--unused-days", "30")
     assert code == 0 and f"{THEIRS}  0.0 MiB  unused" in out.splitlines()
     assert there(folder) == {OURS, LATER, "notes.txt"}
+    assert run(capsys, "prune", folder, "--space-mb", "0")[0] == 0 and there(folder) == {"notes.txt"}
 
 
 @pytest.mark.parametrize(

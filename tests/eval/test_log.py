@@ -1,6 +1,7 @@
 """The log: every sample once, whatever the end was like."""
 
 import dataclasses
+import os
 
 import pytest
 
@@ -118,6 +119,17 @@ def test_another_pack_or_engine_or_fewer_epochs_are_refused(path, other, said):
             Writer.resume(path, header(**{"epochs": 2, **other}))
     else:
         Writer.resume(path, header(**other)).close()
+
+
+def test_what_could_not_be_written_is_neither_in_the_log_nor_in_memory(path, monkeypatch):
+    with Writer.create(path, header()) as log:
+        log.add(sample(0))
+        with monkeypatch.context() as patch, pytest.raises(DataError, match="Bad file descriptor"):
+            patch.setattr(os, "fsync", lambda fd: os.close(-1))
+            log.add(sample(1))
+        assert list(log.samples.values()) == logs.read(path).samples == [sample(0)]
+        log.add(sample(2))
+    assert logs.read(path).samples == [sample(0), sample(2)]
 
 
 def test_a_log_that_exists_or_is_being_written_is_left_alone(path):

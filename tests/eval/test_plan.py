@@ -1,5 +1,6 @@
 """Settings, keys, prompts and the thinking budget: what decides what a sample is."""
 
+import dataclasses
 from types import SimpleNamespace
 
 import numpy as np
@@ -31,6 +32,15 @@ def test_a_samples_seed_depends_on_seed_question_and_epoch_alone():
     assert base == Settings(seed=1, tokens=999999).sample_seed(CHOICE, 1) and 0 <= base < 1 << 63
     others = {plan.sample_seed(CHOICE, 2), plan.sample_seed(INTEGER, 1), Settings(seed=2).sample_seed(CHOICE, 1)}
     assert len(others | {base}) == 4
+
+
+@pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(Settings)])
+def test_every_setting_makes_another_digest(name):
+    plan = Settings()
+    old = getattr(plan, name)
+    other = {"think": "none", "system": "other", "hard_limit": 100}.get(name)
+    other = other or old + 1
+    assert dataclasses.replace(plan, **{name: other}).digest(CHOICE) != plan.digest(CHOICE)
 
 
 @pytest.mark.parametrize(

@@ -258,7 +258,8 @@ def test_what_became_of_the_answers():
     for finish, close, cut in (("stop", "natural", "0%"), ("length", "", "100%"), ("stop", "soft", "100%"),
                                ("stop", "hard", "100%"), ("stop", "open", "100%")):  # fmt: skip
         answer = {"id": "q", "outcome": "right", "finish": finish, "close": close}
-        assert graded(run("x", [answer], kind="eval"))[1]["cut or closed"] == cut, (finish, close)
+        rows = [answer, {**answer, "id": "r", "outcome": None, "status": "failed"}]
+        assert graded(run("x", rows, kind="eval"))[1]["cut or closed"] == cut, (finish, close)
 
 
 def test_rows_of_other_graders_have_scores_only():

@@ -8,7 +8,7 @@ import zlib
 import pytest
 
 from ds4ref.server.api import Refused
-from ds4ref.server.limits import BodyBudget, Limits, check_json, inflate, receive_body
+from ds4ref.server.limits import BodyBudget, Disconnected, Limits, check_json, inflate, receive_body
 
 SMALL = Limits(body_bytes=1000, held_bytes=1500)
 
@@ -21,6 +21,8 @@ def receive(*messages):
     async def one():
         asked.append(1)
         piece = rest.pop(0)
+        if isinstance(piece, BaseException):
+            raise piece
         if piece is None:
             return {"type": "http.disconnect"}
         return {"type": "http.request", "body": piece, "more_body": bool(rest)}
@@ -49,6 +51,14 @@ def test_a_length_too_large_is_refused_before_anything_is_read():
     with pytest.raises(Refused) as refused:
         asyncio.run(receive_body(source, {"content-length": "1001"}, SMALL, BodyBudget(1500)))
     assert refused.value.status == 413 and not source.asked
+
+
+@pytest.mark.parametrize("end", [None, asyncio.CancelledError()])
+def test_whatever_ends_a_body_gives_back_what_it_took(end):
+    held = BodyBudget(1500)
+    with pytest.raises((Disconnected, asyncio.CancelledError)):
+        body(b"x" * 600, end, held=held)
+    assert held.bytes == 0
 
 
 # --- compression

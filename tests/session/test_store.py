@@ -147,6 +147,9 @@ def test_a_payload_of_another_size_is_another_models(tmp_path: Path) -> None:
     path = plain(tmp_path, TALK)
     session = FakeSession(b"before", model=FakeModel(each=24))
     assert kept.load(session, TALK) is None and here(tmp_path) == {path.name}  # type: ignore[arg-type]
+    path.unlink()
+    other = FakeSession(TALK, model=FakeModel(each=24))
+    assert kept.save(other, (), "cold") and kept.load(session, TALK), "another file of that name"  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("fact", ["model", "numerics", "tokenizer", "template", "engine"])

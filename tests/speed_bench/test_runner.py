@@ -210,14 +210,15 @@ def test_shares_of_the_bound_unless_weights_stay_in_the_cache(engines, private_s
         assert (row.get("decode_share") is not None) == (row.get("prefill_share") is not None) == shares
 
 
-def test_peaks_are_measured_again_after_thirty_days(private_store, monkeypatch):
+def test_peaks_are_those_of_this_machine_its_kernels_and_threads_and_not_old(private_store, monkeypatch):
     from ds4ref.peaks import peaks_key
     from ds4ref.speed_bench import peaks
 
     with Store.open(private_store) as store:
         key = {**peaks_key(1), "created": "2026-01-02T03:04:05Z"}
         number = store.add("peaks", key, [{**PEAKS, "read_gbs": 20.0}])
-        store.add("peaks", {**key, "created": "some day"}, [PEAKS])
+        for wrong in ({"host": "another"}, {"kernels": "older"}, {"threads": 7}, {"created": "some day"}):
+            store.add("peaks", {**key, **wrong}, [PEAKS])  # newer, and so looked at first
         monkeypatch.setattr(peaks, "now", lambda: "2026-02-01T03:04:04Z")
         known = {**PEAKS, "read_gbs": 20.0, "threads": 1, "run": number, "measured": "2026-01-02T03:04:05Z"}
         assert machine_peaks(store, 1) == known

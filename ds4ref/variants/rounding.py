@@ -154,6 +154,9 @@ _SETS = [
          kv_fp8=True, kv_f16=True, indexer_qat=True, route_floor=True),
 ]  # fmt: skip
 ROUNDING = {rounding.name: rounding for rounding in _SETS}
+SAYS41 = {"qat": "cache roundings: E4M3 raw rows, E2M1 compressed rows and index keys",
+          "kv_fp8": "raw rows in E4M3, compressed in E2M1, index keys not rounded"}  # fmt: skip
+"""What rounding sets are in V4.1, where it differs from ``RoundingSet.says``."""
 COMPUTING = {
     "bfloat16": RoundingSet("bfloat16", "computes in bfloat16", MODES["exact"], step=2.0**-8),
     "float16": RoundingSet("float16", "computes in float16", MODES["exact"], step=2.0**-11),

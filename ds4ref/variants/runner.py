@@ -29,7 +29,7 @@ from .families import FAMILIES, LATER, Family
 from .faults import Fault
 from .forced import resumed
 from .library import LIBRARY, V41, applicable
-from .rounding import ROUNDING, SETS, RoundingSet, products
+from .rounding import ROUNDING, SAYS41, SETS, RoundingSet, products
 from .scoped import ScopedFault, first_half
 
 AnyFault = Fault | ScopedFault
@@ -158,6 +158,10 @@ class Runner:
         if self.has_points:
             return dict(LATER if self.later else FAMILIES)
         return dense_families(self.engine.model)
+
+    def says(self, mode: str) -> str:
+        """Return a one-line description of a rounding set for this model."""
+        return SAYS41.get(mode, SETS[mode].says) if self.later else SETS[mode].says
 
     def sets(self) -> list[str]:
         """Return the names of the rounding sets that differ for this model: inputs of matrices in a float type are not

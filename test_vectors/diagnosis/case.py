@@ -414,7 +414,9 @@ class Case:
     def clean(self, mode: str) -> Candidate:
         """Return the candidate "rounding set ``mode``, no mistake"."""
         ref = self.reference(mode)
-        idea = Idea(kind="mode" if mode in MODE_NAMES else "rounding", mode=mode, name="", says=SETS[mode].says)
+        idea = Idea(
+            kind="mode" if mode in MODE_NAMES else "rounding", mode=mode, name="", says=self.library.runner.says(mode)
+        )
         return Candidate(**vars(idea), predict=lambda: ref.predicted, fit=ref.fit(self.values))
 
     def computed(self, ideas: Iterable[Idea]) -> Iterator[Candidate]:

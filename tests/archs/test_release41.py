@@ -207,3 +207,19 @@ def test_other_kinds_of_tables_are_refused_by_name(tmp_path, changes, says):
     with open_source(path) as source, pytest.raises(ShapeError) as caught:
         ModelShape.from_metadata(source)
     assert says in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_drafters_and_clusters_are_refused_in_one_line(capsys):
+    """Neither V4.1's DSpark nor its layers over several machines are computed here."""
+    from ds4ref.nano.diagnostic41 import diagnostic41_path
+
+    path = diagnostic41_path()
+    for options, says in (
+        (
+            ["--draft", "dspark", "--mtp", path],
+            "a drafter goes with a DeepSeek V4 model, this one is ds4ref diagnostic",
+        ),
+        (["--cluster", "tcp://127.0.0.1:1"], "a cluster runs deepseek4 alone, not 'deepseek41'"),
+    ):
+        assert main(["-m", path, *options, "-p", "hi", "-n", "1"]) != 0
+        assert [says in line for line in capsys.readouterr().err.splitlines()].count(True) == 1

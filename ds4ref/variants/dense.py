@@ -152,9 +152,11 @@ def _rope(shape: DenseShape, divisors: np.ndarray | None) -> Iterator[Family]:
         yield Key(at + "rope.scaling.original_context_length", "is {value}, not {right}",
                   made(lambda s, v: replace(s, scaling=s.scaling._replace(trained=max(1, round(v))))),
                   _given(float(s.trained)), _among(*context))  # fmt: skip
-    yield Key(at + "rope.scaling.attn_factor", "is {value}, not {right}",
+    factors = (0.5, 0.8, 0.9, 1.1, 1.25, 2.0)
+    yield Key(at + "rope.scaling.attn_factor (or attention.scale)",  # which give the same scores
+              "is {value}, not {right}, or attention.scale is wrong by the square of that",
               made(lambda s, v: replace(s, scaling=s.scaling._replace(gain=v))), _given(s.gain),
-              _among(*(s.gain * factor for factor in (0.5, 0.8, 0.9, 1.1, 1.25, 2.0))))  # fmt: skip
+              _among(*(s.gain * factor for factor in factors), shape.attn_scale**-0.5))  # fmt: skip
     width = float(shape.head_dim)
     yield Key(at + "rope.dimension_count", "is {value}, not {right}: the other channels are not rotated",
               _partial, _given(width), _among(*(2.0 * (shape.head_dim // part) for part in (8, 4)),
@@ -208,9 +210,6 @@ def _attention(shape: DenseShape) -> Iterator[Family]:
     yield Key(at + "attention.layer_norm_rms_epsilon", "is {value}, not {right}",
               _of_shape(lambda s, v: replace(s, rms_eps=v)), _given(s.rms_eps),
               _among(1e-8, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1))  # fmt: skip
-    yield Key(at + "attention.scale", "is {value}, not {right}: the factor of attention scores",
-              _changed("attend", lambda op, v: lambda *a, **k: op(*a[:5], v, **k)), _given(s.attn_scale),
-              _among(*(s.attn_scale * f for f in (0.25, 0.5, 0.8, 1.25, 2.0, 4.0)), 1.0))  # fmt: skip
     near = (s.window - 1.0, s.window + 1.0, s.window / 2, s.window * 2.0) if s.window > 1 else ()
     windows = sorted({*WINDOWS, *(float(int(rows)) for rows in near)})
     yield Key(at + WINDOW, "is {value}, not {right}", _of_shape(_window), _given(float(s.window)), _among(*windows),

@@ -67,7 +67,7 @@ TABLE: list[tuple[str, Change, str, float]] = [
     ("llama", {"rms_eps": 3e-2}, "llama.attention.layer_norm_rms_epsilon", 3e-2),
     ("llama", {"scaling": Scaling("linear", 3.0)}, "llama.rope.scaling.factor (linear)", 3.0),
     ("llama", {"scaling": Scaling("yarn", 4.0, 2048)}, "llama.rope.scaling.factor (yarn)", 4.0),
-    ("qwen3", {"scaling": Scaling(gain=1.2)}, "qwen3.rope.scaling.attn_factor", 1.2),
+    ("qwen3", {"scaling": Scaling(gain=1.2)}, "qwen3.rope.scaling.attn_factor (or attention.scale)", 1.2),
     ("qwen2", {"window": 13}, "qwen2.attention.sliding_window", 13),
     ("gemma3", {"window_theta": 2e5}, "gemma3.rope.freq_base_swa", 2e5),
     ("gemma3", {"windowed": every(3, 7)}, "gemma3.attention.sliding_window_pattern", 3),

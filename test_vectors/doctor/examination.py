@@ -15,6 +15,8 @@ from .causes import Answer, answers
 
 SCHEMA = "ds4-doctor-v1"
 OTHER = "not compared: the server serves another model"
+ECHO = "echo"
+"""Name of the check of an API's echo of prompts."""
 
 
 @dataclass
@@ -151,7 +153,8 @@ class Examination:
             return "No verdict: nothing could be tested."
         depends = " Its output depends on its batch or cache." if Outcome.DEPENDS in counts else ""
         rest = "" if self.complete else " Untested parts are listed below."
-        return f"Nothing wrong was found in what could be tested ({clean}).{depends}{rest}"
+        api = "".join(f" The API: {check.says}." for _, check in self.checks(Outcome.UNSURE) if check.name == ECHO)
+        return f"Nothing wrong was found in what could be tested ({clean}).{depends}{api}{rest}"
 
     @property
     def answers(self) -> list[Answer]:

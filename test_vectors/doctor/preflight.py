@@ -15,7 +15,7 @@ from ..finding import Outcome, ShownToken, distinct, visible
 from ..observation import DEGENERATE, from_top
 from ..observation import preflight as defects
 from .case import KINDS, TOP, ExamContext
-from .examination import Stage
+from .examination import ECHO, Stage
 
 STEPS = 8
 SLACK = 1e-3
@@ -233,7 +233,7 @@ def _echo(case: ExamContext, stage: Stage) -> None:
     """Check whether the target returns a prompt's own log probabilities, which shows all positions at once."""
     if not (case.target.can(Ability.SCORE) and "text" in case.kinds and case.logprobs):
         says = "no log probabilities of a prompt: only what is generated can be looked at"
-        stage.add("echo", Outcome.IMPOSSIBLE, says)
+        stage.add(ECHO, Outcome.IMPOSSIBLE, says)
         return
     try:
         steps, after = probed_echo(case.target, case.top, case.limit)
@@ -244,11 +244,11 @@ def _echo(case: ExamContext, stage: Stage) -> None:
         why = str(error)
     if case.echo_early and after is not None:
         case.echo = False
-        says = ("each token is listed with the distribution after it, which belongs to the next one: what others score "
-                "by this echo is off by one; here it is read as it is meant")  # fmt: skip
+        says = ("the echo is off by one token (each is listed with the distribution after it): log probabilities of "
+                "prompts are not usable as they are; here they are read as meant")  # fmt: skip
         where = [("last of the echo", alternatives_row(steps[-1])), ("next token", alternatives_row(after))]
-        stage.add("echo", Outcome.WRONG, says, where=where)
+        stage.add(ECHO, Outcome.UNSURE, says, where=where)  # of the API, not of the engine
     elif case.echo:
-        stage.add("echo", Outcome.OK, "returns the log probabilities of a prompt")
+        stage.add(ECHO, Outcome.OK, "returns the log probabilities of a prompt")
     else:
-        stage.add("echo", Outcome.IMPOSSIBLE, f"{why}: only what is generated can be looked at")
+        stage.add(ECHO, Outcome.IMPOSSIBLE, f"{why}: only what is generated can be looked at")

@@ -133,7 +133,7 @@ SERVERS = [
                  {"ways/prompt against continuation": (W, "float noise is about")}, marks=SLOW),
     # told once, and read as it is meant: the numbers and the tokens of this engine are right
     pytest.param("early", {"echo": True}, "tokenizer,numbers",
-                 {"preflight/echo": (W, "distribution after it"), "numbers/mixed": (OK, "exact"),
+                 {"preflight/echo": (U, "off by one token"), "numbers/mixed": (OK, "exact"),
                   "tokenizer/prose": (OK, "identical")}, marks=SLOW),
     # of bytes that are no text llama-cpp-python makes '': one entry for many tokens, with the value of the last
     pytest.param("texts", {"mode": "exact"}, "determinism",

@@ -45,6 +45,7 @@ NEIGHBOURS, ROWS, REUSE = "leaking neighbours", "cache rows of another prompt", 
 SAMPLING = "sampling state shared between streams"
 UNSEEN = "tokens accepted that are not the best"
 DRAFTS, DECODE = "drafts change what follows", "generated otherwise than computed as a prompt"
+UNTOLD = "altered under load, or alone by the prompt's cached rows: cannot tell"
 PIECES = "pieces of answers lost or exchanged"
 NEXT = {
     NEIGHBOURS: "Look at what streams share: rows of a batched pass, output queues, slots, sampler state",
@@ -56,6 +57,7 @@ NEXT = {
     UNSEEN: "Look at what accepts drafted tokens; without drafts it must vanish",
     DRAFTS: "Look at what a rejected draft leaves behind: rows, positions; without drafts it must vanish",
     DECODE: "Look at what decode does otherwise than prefill, or drafts if there are any; see Prefill and decode",
+    UNTOLD: "Repeat without the cache of prompts: does it vanish?",
     PIECES: "Look behind the model: at the detokenizer, the queues of answers, the stream",
     SAMPLING: "Give each stream its own random generator if seeds are to be kept",
 }  # fmt: skip
@@ -233,6 +235,7 @@ def _conditions(loader: Loader, probes: Sequence[Register]) -> Iterator[Conditio
         replies = loader.together([*itertools.islice(itertools.cycle(probes), count * (2 if case.quick else 4))], count)
         sizes = itertools.islice(itertools.cycle(SIZES), count)
         cold = loader.together([made.fresh(i % len(PLACES), size) for i, size in enumerate(sizes)], count)
+        loader.cold |= {reply.register for reply in cold}
         for reply in cold:
             loader.alone(reply.register, learn=True)
         return judge.changes([*replies, *cold])
@@ -328,11 +331,16 @@ def add_finding(loader: Loader, stage: Stage, condition: Condition) -> Finding:
         limit += f"; moves of log probabilities below {judge.typical or judge.limit:g} nats rms pass for noise"
     if coded or (altered > 1 and certainty >= loader.odds):
         family = _family(condition)
+        late = [change for change in condition.altered if change.reply.register in loader.cold]
+        if family == ALTERED and len(late) == len(condition.altered):
+            family = {None: UNTOLD, True: REUSE, False: ALTERED}[loader.spoilt_alone(late)]
         evidence = f": {shown.evidence}" if shown and shown.evidence else ""
         spoilt = [check.name for check in stage.checks if check.outcome is Outcome.WRONG]
         more["notes"] = [f"{', '.join(spoilt)} came first: this may be its effect"] if spoilt else []
         says = f"{family}: {max(altered, len(condition.foreign))} of {counted(count, 'answer')} altered{evidence}"
-        outcome, figures["family"], more["next"] = Outcome.WRONG, family, [NEXT[family]]
+        outcome = Outcome.UNEXPLAINED if family == UNTOLD else Outcome.WRONG
+        figures |= {"family": family} if family != UNTOLD else {}
+        more["next"] = [NEXT[family]]
     elif altered:
         outcome, says = Outcome.UNSURE, f"{altered} of {counted(count, 'answer')} altered, odds {certainty:.2g} : 1 " \
                         "against noise: too few to tell"  # fmt: skip
@@ -354,7 +362,7 @@ def _family(condition: Condition) -> str:
     """Return the name of what is wrong in a condition."""
     if any(change.source in change.reply.beside for change in condition.foreign):
         return NEIGHBOURS
-    if 2 * sum(change.pieces for change in condition.changes) > len(condition.altered):
+    if 0 < len(condition.altered) <= 2 * sum(change.pieces for change in condition.changes):
         return PIECES
     return ROWS if condition.foreign else ALTERED if condition.load else REUSE
 

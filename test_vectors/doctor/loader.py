@@ -67,6 +67,7 @@ class Loader:
     mode     mode of ours with the server's log probabilities; None: unknown
     strays   first answers that do not have our engine's log probabilities, though others have
     apart    nats rms from our engine's log probabilities at a position that no noise makes
+    cold     prompts that were first asked beside others
     trusted  whether prompts of one turn (False) and conversations (True) are known to be rendered as by us
     """
 
@@ -83,6 +84,7 @@ class Loader:
         self.odds, self.drafted, self.apart = ODDS, False, GROSS
         self.strays: list[Reply] = []
         self.trusted: set[bool] = set()
+        self.cold: set[Register] = set()
         if (transport := getattr(case.target, "transport", None)) is not None:
             transport.sessions = True  # a server that is fair to clients runs few requests of one at once
         self._turn = itertools.count()
@@ -248,6 +250,16 @@ class Loader:
         steady = judge.typical is None or np.median(moved) <= judge.typical
         beyond = np.flatnonzero(moved > (self.apart if steady else judge.typical))
         return int(beyond[0]) if len(beyond) else None
+
+    def spoilt_alone(self, changes: Sequence[Change]) -> bool | None:
+        """Return whether answers first given beside others are nearer to our engine's than those given alone later,
+        when their prompts were cached, so that reuse altered these; None: not known."""
+        nearer = []
+        for reply in (change.reply for change in changes):
+            own, alone = self._moved(reply), self._moved(replace(reply, answer=self.judge.alone[reply.register][0]))
+            if own is not None and alone is not None:
+                nearer.append(np.minimum(own, UNKNOWN).mean() < 0.5 * np.minimum(alone, UNKNOWN).mean())
+        return 2 * sum(nearer) > len(nearer) if nearer else None
 
     def _agrees(self, reply: Reply, mode: str | None = None) -> bool:
         moved = self._moved(reply, mode)

@@ -123,7 +123,7 @@ class Server(Target):
             steps = (step,) if request.top_logprobs else ()
             if steps and self.wrong == "silent" and at % 9 == 4:
                 yield Delta("", (Step(Token(b"", -0.1), step.top),), 0.1)
-            if beside and self.wrong == "lost" and self.rng.random() < 0.05:
+            if beside and self.wrong == "lost" and at < 12 and self.rng.random() < 0.08:
                 continue
             shown = "??" if beside and self.wrong == "garbled" and self.rng.random() < 0.05 else step.token.raw.decode()
             yield Delta(shown, steps, 0.1)

@@ -139,6 +139,21 @@ def faults(campaign: Campaign, names: Iterable[str], tries: int, seconds: float)
         campaign.keep("faults", name, found["tries"], found["kinds"], time.monotonic() - started, **more)
 
 
+def states(campaign: Campaign, names: Iterable[str], tries: int, seconds: float) -> None:
+    """Run each state machine; all of them share the number of steps."""
+    from .states import counted, machines
+
+    chosen = list(names) or list(machines())
+    for name in chosen:
+        if campaign.done("states", name, tries // len(chosen)):
+            continue
+        started = time.monotonic()
+        done, failures, last = counted(name, tries // len(chosen), seconds / len(chosen), campaign.seed)
+        if last:
+            (campaign.folder / f"states-{name}.txt").write_text(last)
+        campaign.keep("states", name, done, failures, time.monotonic() - started)
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run the attacks that are named, or all."""
     parser = argparse.ArgumentParser(prog="benchmarks.campaign", description=__doc__,
@@ -156,7 +171,8 @@ def main(argv: list[str] | None = None) -> int:
             parser.error(f"no attack {attack}: {', '.join(ATTACKS)}")
         chosen.setdefault(attack, []).extend([subject] if subject else [])
     campaign = Campaign(args.output.absolute(), args.seed)
-    runners: dict[str, Callable[[Campaign, Iterable[str], int, float], None]] = {"parsers": parsers, "faults": faults}
+    runners: dict[str, Callable[[Campaign, Iterable[str], int, float], None]] = {"parsers": parsers, "faults": faults,
+                                                                                "states": states}  # fmt: skip
     total = sum(SHARE[attack] for attack in chosen)
     try:
         for attack, subjects in chosen.items():

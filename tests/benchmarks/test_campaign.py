@@ -16,6 +16,8 @@ import pytest
 
 from benchmarks.campaign.kinds import plain_line
 from benchmarks.campaign.parsers import PARSERS
+from benchmarks.campaign.states import counted
+from ds4ref.eval import log as logs
 
 NUMBERS = [b"-1", b"0", str(2**64 - 1).encode(), b"9" * 40, b"1e308", b"0.5", b"null", b"true"]
 
@@ -142,3 +144,15 @@ def test_failures_are_told_by_kind_and_place():
         fails()
     assert plain_line(caught.value) == "KeyError: test_campaign.py:fails"
     assert "does not name the file" in plain_line(DataError("a"), "b")
+
+
+@pytest.mark.parametrize("name", ["disk cache", "eval log", pytest.param("answers", marks=pytest.mark.thorough)])
+def test_any_order_gives_what_a_fresh_run_gives(name):
+    steps, failures, last = counted(name, 300, 300, 1)
+    assert not failures and steps >= 300, last
+
+
+def test_a_log_that_is_resumed_one_byte_late_is_seen(monkeypatch):
+    scan = logs._scan
+    monkeypatch.setattr(logs, "_scan", lambda path: (*scan(path)[:3], path.stat().st_size))
+    assert counted("eval log", 300, 300, 1)[1]

@@ -27,7 +27,7 @@ from hypothesis.stateful import (
 
 from ds4ref.drafts.session import DraftingSession
 from ds4ref.engine import Engine
-from ds4ref.errors import ContextError, SessionError
+from ds4ref.errors import Cancelled, ContextError, SessionError
 from ds4ref.session.session import Session, Snapshot
 from tests import v41
 
@@ -114,6 +114,11 @@ class Sequences(RuleBasedStateMachine):
             session.sync(self.tokens[which])
         else:
             session.extend(more)
+
+    @rule(which=which, count=st.integers(1, 7))
+    def cancel(self, which: int, count: int) -> None:
+        with pytest.raises(Cancelled):
+            self.sessions[which].sync(self.tokens[which] + self.following(which, count, 7) + [0], cancel=lambda: True)
 
     @rule(which=which, back=st.sampled_from([1, 1, 2, 3, 5, 8, 13, SAFE, 40]))
     def go_back(self, which: int, back: int) -> None:
@@ -202,15 +207,19 @@ def test_the_same_of_a_model_that_looks_up_n_grams(tmp_path: Path, numerics: str
         hold(engine, 20)
 
 
-def hold(engine: Engine, examples: int = 40) -> None:
-    """Run the state machine."""
+def machine(engine: Engine) -> Any:
+    """The state machine of a model's sessions."""
     text = np.random.default_rng(8).integers(0, engine.shape.vocab, CTX).tolist()
     session, alone, begun = engine.session(CTX), {}, {}
     for at, token in enumerate(text[:LENGTH], 1):
         alone[at] = session.eval(token).copy()
         if at in STARTS:
             begun[at] = session.snapshot()
-    machine: Any = type("Machine", (Sequences,), {"engine": engine, "text": text, "alone": alone, "begun": begun})
+    return type("Machine", (Sequences,), {"engine": engine, "text": text, "alone": alone, "begun": begun})
+
+
+def hold(engine: Engine, examples: int = 40) -> None:
+    """Run the state machine."""
     checks = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example]
     how = settings(max_examples=examples, stateful_step_count=30, deadline=None, suppress_health_check=checks)
-    run_state_machine_as_test(machine, settings=how)
+    run_state_machine_as_test(machine(engine), settings=how)

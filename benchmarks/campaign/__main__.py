@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +154,17 @@ def states(campaign: Campaign, names: Iterable[str], tries: int, seconds: float)
         campaign.keep("states", name, done, failures, time.monotonic() - started)
 
 
+def server(campaign: Campaign, names: Iterable[str], tries: int, seconds: float) -> None:
+    """Load a server, and end servers in every phase."""
+    from .server import signals, under_load
+
+    parts = {"load": lambda: under_load(tries, seconds, campaign.seed), "signals": lambda: signals(campaign.seed)}
+    for name in list(names) or list(parts):
+        started = time.monotonic()
+        done, failures, figures = parts[name]()
+        campaign.keep("server", name, done, failures, time.monotonic() - started, **figures)
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run the attacks that are named, or all."""
     parser = argparse.ArgumentParser(prog="benchmarks.campaign", description=__doc__,
@@ -171,8 +182,7 @@ def main(argv: list[str] | None = None) -> int:
             parser.error(f"no attack {attack}: {', '.join(ATTACKS)}")
         chosen.setdefault(attack, []).extend([subject] if subject else [])
     campaign = Campaign(args.output.absolute(), args.seed)
-    runners: dict[str, Callable[[Campaign, Iterable[str], int, float], None]] = {"parsers": parsers, "faults": faults,
-                                                                                "states": states}  # fmt: skip
+    runners = {"parsers": parsers, "faults": faults, "states": states, "server": server}
     total = sum(SHARE[attack] for attack in chosen)
     try:
         for attack, subjects in chosen.items():

@@ -251,6 +251,7 @@ def kvc(folder: Path) -> Built:
 def payload(folder: Path) -> Built:
     """A saved session of the random model; its first bytes, and its rows as they are."""
     from ds4ref.engine import Engine
+    from ds4ref.errors import PayloadError
     from ds4ref.nano import random_path
 
     engine = Engine.open(random_path(), threads=1)
@@ -260,7 +261,13 @@ def payload(folder: Path) -> Built:
     data = file.getvalue()
 
     def read(head: bytes) -> None:
-        session.load(io.BytesIO(head + data[512:]))
+        before, logits = session.tokens, session.logits.copy() if session.valid else None
+        try:
+            session.load(io.BytesIO(head + data[512:]))
+        except PayloadError:
+            same = session.valid and session.tokens == before and (session.logits == logits).all()
+            assert same or not session.valid, "half loaded"
+            raise
         assert session.valid and len(session.tokens) < 64 and (session.logits < np.inf).all()
 
     return [data[:512]], read

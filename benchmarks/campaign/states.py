@@ -136,8 +136,8 @@ class Answers(RuleBasedStateMachine):
     def turn(which: int) -> Any:
         from tests.server.test_streams import turn
 
-        text = " ".join(["One", "Two", "Three"][: 1 + which % 3]) * (1 + 20 * (which % 2))
-        return turn(text, n=4 + which, seed=None if which % 3 else which, client="xy"[which % 2])
+        text = " ".join(["One", "Two", "Three"][: 1 + which % 3]) * (1 + 4 * (which % 2))
+        return turn(text, n=2 + which, seed=None if which % 3 else which, client="xy"[which % 2])
 
     def worker_of(self) -> Any:
         from ds4ref.server.worker import Worker
@@ -207,7 +207,8 @@ def counted(name: str, steps: int, seconds: float, seed: int) -> tuple[int, dict
             nonlocal done
             done += 1
 
-    how = settings(max_examples=10, stateful_step_count=50, deadline=None, database=None, derandomize=False,
+    length = 12 if name == "answers" else 50
+    how = settings(max_examples=10, stateful_step_count=length, deadline=None, database=None, derandomize=False,
                    suppress_health_check=list(HealthCheck), print_blob=False)  # fmt: skip
     end = time.monotonic() + seconds
     while done < steps and time.monotonic() < end:

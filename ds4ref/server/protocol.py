@@ -41,7 +41,7 @@ class Connection(h11.Connection):
     """h11's state machine with limits.
 
     saw      called with every h11 event of the client
-    problem  the last protocol error, None before one
+    problem  the protocol error that is to be answered, None if there is none
     """
 
     def __init__(self, limits: Limits, saw: Callable[[Any], None]):
@@ -235,7 +235,7 @@ class Protocol(H11Protocol):
 
     def send_400_response(self, msg: str) -> None:
         """Answer a request that violates HTTP or a limit, with the status of the error."""
-        problem = self.conn.problem
+        problem, self.conn.problem = self.conn.problem, None  # whose frames hold this connection, and megabytes of it
         status = 400 if problem is None else problem.error_status_hint
         if status not in (414, 431, 501):
             status = 400

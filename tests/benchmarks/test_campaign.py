@@ -16,6 +16,7 @@ import pytest
 
 from benchmarks.campaign.kinds import plain_line
 from benchmarks.campaign.parsers import PARSERS
+from benchmarks.campaign.server import under_load
 from benchmarks.campaign.states import counted
 from ds4ref.eval import log as logs
 
@@ -156,3 +157,9 @@ def test_a_log_that_is_resumed_one_byte_late_is_seen(monkeypatch):
     scan = logs._scan
     monkeypatch.setattr(logs, "_scan", lambda path: (*scan(path)[:3], path.stat().st_size))
     assert counted("eval log", 300, 300, 1)[1]
+
+
+@pytest.mark.thorough
+def test_a_server_under_hostile_clients_answers_and_holds_its_bounds():
+    requests, failures, figures = under_load(40, 120, 1)
+    assert requests >= 40 and not failures and figures["nonsense"] > 50 and figures["left"] > 50

@@ -45,25 +45,6 @@ def test_what_is_written_is_read_and_the_last_of_several_counts(path):
     assert found.header.plan == PLAN and found.questions == {q.id: q for q in PACK.questions}
 
 
-def test_every_torn_end_is_tolerated(path, tmp_path):
-    with Writer.create(path, header()) as log:
-        for i in range(3):
-            log.add(sample(i))
-    whole = path.read_bytes()
-    ends = [i + 1 for i, byte in enumerate(whole) if byte == 10]
-    for cut in range(ends[0], len(whole) + 1):
-        torn = tmp_path / "torn.jsonl"
-        torn.write_bytes(whole[:cut])
-        lines = sum(end <= cut for end in ends) - 1
-        found = logs.read(torn)
-        assert len(found.samples) == lines and found.torn == (cut not in ends)
-        if cut % 97 == 0 or cut in ends:
-            with Writer.resume(torn, header()) as log:
-                for i in range(lines, 3):
-                    log.add(sample(i))
-            assert torn.read_bytes() == whole
-
-
 @pytest.mark.parametrize(
     ("damage", "said"),
     [

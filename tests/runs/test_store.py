@@ -162,28 +162,6 @@ def test_a_store_from_the_future_is_refused(tmp_path):
         Store.open(path)
 
 
-def test_stores_that_are_cut_short_or_damaged_give_one_line(tmp_path):
-    path = tmp_path / "runs.sqlite"
-    with Store.open(path) as store:
-        for _ in range(40):
-            store.add("bench", FACTS, ROWS * 20)
-    data = bytearray(path.read_bytes())
-    assert len(data) > 40_000
-    for size in (1, 50, 99, 100, 4096, 5000, len(data) // 2, len(data) - 1):
-        path.write_bytes(data[:size])
-        with pytest.raises(DataError, match="cut short|not a run store") as error:
-            Store.open(path)
-        one_line(error)
-    for at in range(8192, len(data), 4096):
-        data[at : at + 200] = bytes(200)
-    path.write_bytes(data)
-    with pytest.raises(DataError, match="damaged") as error, Store.open(path) as store:
-        for run in store.runs():
-            store.rows(run.id)
-        store.check()
-    one_line(error)
-
-
 @pytest.mark.parametrize(
     ("column", "cell"),
     [("runs.label", b"x"), ("runs.created", b"x"), ("runs.facts", b"\xff"), ("runs.facts", 7), ("rows.data", 7),

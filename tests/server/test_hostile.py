@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import gzip
 import json
 import signal
@@ -11,6 +12,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
+import h11
 import httpx2
 import pytest
 
@@ -265,6 +267,18 @@ def test_nothing_is_left_behind(scripted):
     scripted.until(lambda: not scripted.seen.live)
     scripted.until(lambda: scripted.service.body_budget.bytes == 0)
     assert scripted.ask().status_code == 200
+
+
+def test_a_refused_connection_is_freed_at_once(scripted):
+    """An error that was kept held its frames, and 10,000 headers with them, until the next full collection."""
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(5):
+            assert status(scripted.raw(b"GET / HTTP/1.1\r\nHost: a\r\n" + b"X: y\r\n" * 300 + b"\r\n")) == 431
+        scripted.until(lambda: not any(isinstance(one, h11.RemoteProtocolError) for one in gc.get_objects()))
+    finally:
+        gc.enable()
 
 
 def test_a_restarted_server_goes_on_from_disk(nano_path, tmp_path):

@@ -49,24 +49,6 @@ def worker(random_engine):
     worker.shut_down(0)
 
 
-@pytest.mark.thorough
-def test_texts_are_those_of_each_alone(random_engine, worker):
-    """Greedy and with a seed, short and long prompts, one with a penalty: whatever computes in between."""
-    turns = [
-        turn("One"), turn("Two " * 300, seed=5), turn("Three", seed=0, client="y"), turn("Four " * 800, client="z"),
-        turn("Five", n=60), turn("Six " * 600, n=3, client="y", seed=7),
-    ]  # fmt: skip
-    together = [Asked(worker, one) for one in turns]
-    for found in together:
-        found.wait()
-    wanted = [alone(random_engine, one) for one in turns]
-    assert [found.tokens for found in together] == wanted and all(wanted)
-    order = sorted((at + found.begun, n) for n, found in enumerate(together) for at, e in found.told if
-                   isinstance(e, Delta))  # fmt: skip
-    changes = sum(a != b for (_, a), (_, b) in zip(order, order[1:], strict=False))
-    assert changes > len(turns), "they did take turns"
-
-
 def passes(worker, monkeypatch):
     """Note the sizes of the groups that share a pass."""
     sizes, look_ahead = [], worker._together.look_ahead

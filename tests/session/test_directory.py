@@ -209,16 +209,6 @@ def test_the_file_that_is_replaced_needs_no_room_of_its_own(folder: Directory) -
 # --- writing
 
 
-@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "full"), KeyboardInterrupt(), SystemExit(143)])
-def test_what_is_broken_off_leaves_nothing(folder: Directory, error: BaseException) -> None:
-    old = put(folder, b"text")
-    before = (folder.path / old).read_bytes()
-    with pytest.raises(type(error)), folder.writing(old, 6) as output:
-        output.write(b"abc")
-        raise error
-    assert names(folder) == {old} and (folder.path / old).read_bytes() == before
-
-
 def test_the_file_is_synced_before_its_name_and_the_folder_after(folder: Directory, monkeypatch) -> None:
     order: list[str] = []
     fsync, rename = os.fsync, os.replace

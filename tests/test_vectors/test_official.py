@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from ds4ref.errors import DataError
 from ds4ref.test_vectors.official import VecCase, from_case, read_vec, write_vec
@@ -63,23 +61,6 @@ def test_malformed_files_name_the_line(tmp_path, broken, why) -> None:
     with pytest.raises(DataError) as caught:
         parse(tmp_path, broken)
     assert why in str(caught.value) and "\n" not in str(caught.value)
-
-
-raw = st.binary(min_size=1, max_size=12)
-logprob = st.floats(-30, 0, width=32).map(lambda x: float(f"{x:.9g}"))
-step = st.tuples(raw, st.lists(st.tuples(raw, logprob), max_size=4).map(tuple))
-case = st.builds(
-    VecCase, st.from_regex(r"[a-z][a-z0-9_]{0,20}", fullmatch=True), st.integers(1, 10**6), st.just("prompts/x.txt"),
-    st.lists(step, min_size=1, max_size=16).map(tuple),
-)  # fmt: skip
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.lists(case, min_size=1, max_size=4, unique_by=lambda c: c.id))
-def test_write_then_read_is_identity(tmp_path_factory, cases) -> None:
-    path = tmp_path_factory.mktemp("vec") / "v.vec"
-    path.write_bytes(write_vec(cases))
-    assert read_vec(str(path)) == cases
 
 
 def test_what_is_written(tmp_path) -> None:

@@ -4,7 +4,6 @@ Where ours departs from ds4 on purpose, the test says what ds4 does.
 """
 
 import json
-import random
 
 import pytest
 from hypothesis import given
@@ -377,21 +376,6 @@ ATOMS = st.sampled_from([
     "</tool_calls>", '<invoke name="x">', "</invoke>", "<think>", "</think>", "&lt;/｜DSML｜parameter>", "&amp;",
     "lt;", "&", "<", "</", "｜DSML｜", "\n", "\n\n", " ", "text", '{"k": "v"}', '"', "\\", "1", "é",
 ])  # fmt: skip
-
-
-@given(st.lists(ATOMS, max_size=25).map("".join), st.booleans(), st.randoms(use_true_random=False))
-def test_random_text_cut_at_random(text, thinking, rng: random.Random):
-    whole = run([text], thinking)
-    check_events(*whole)
-    data = text.encode()
-    cuts = sorted(rng.randrange(len(data) + 1) for _ in range(rng.randrange(6)))
-    pieces = [data[a:b] for a, b in zip([0, *cuts], [*cuts, len(data)], strict=True)]
-    assert run(pieces, thinking) == whole
-    result = whole[1]
-    prefix = "<think>" * text.startswith("<think>")
-    if thinking or prefix:
-        prefix += result.reasoning + "</think>" * result.thinking_closed
-    assert prefix + result.content + result.raw_block + result.trailing == text  # nothing is lost
 
 
 @given(st.lists(ATOMS, max_size=25))

@@ -77,23 +77,17 @@ def save() -> Work:
 
 
 def export() -> Work:
-    """A model as a published folder: shards, then what describes them."""
-    from ds4ref.nano.checkpoint import write_checkpoint
-    from ds4ref.weights import open_source
-    from tests.weights.modelfile import SMALL, write_model
+    """A published folder: shards, then the index of them."""
+    from ds4ref.weights.safetensors_writer import PlannedTensor, write_folder
 
-    path = write_model(Path(os.environ["CAMPAIGN_WORK"]) / "export.gguf", metadata=SMALL.metadata())
-    source = open_source(path)
+    data = np.zeros(50_000, np.float32)
+    tensors = [PlannedTensor(f"t{i}", "F32", data.shape, lambda i=i: data + i) for i in range(5)]  # type: ignore[misc]
 
     def look(folder: Path) -> State:
-        order = sorted((folder / "m").glob("*"), key=lambda file: (file.suffix != ".safetensors", file.name))
+        order = sorted(folder.glob("*"), key=lambda file: (file.suffix != ".safetensors", file.name))
         return tuple((file.name, hash(file.read_bytes())) for file in order if not file.name.startswith("."))
 
-    def act(folder: Path) -> None:
-        (folder / "m").mkdir(exist_ok=True)
-        write_checkpoint(source, folder / "m", 1 << 19)
-
-    return Work(act, look)
+    return Work(lambda folder: write_folder(folder, tensors, 2 * data.nbytes), look)
 
 
 def quantize() -> Work:

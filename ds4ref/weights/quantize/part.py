@@ -152,7 +152,7 @@ class PartFile:
             pass  # a file system without locks
 
     def _resume(self, fresh: bool) -> None:
-        if fresh:
+        if fresh or not os.fstat(self._fd).st_size:  # of a part that got its final name just before a crash
             self.journal.unlink(missing_ok=True)
             return
         try:

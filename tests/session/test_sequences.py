@@ -119,6 +119,7 @@ class Sequences(RuleBasedStateMachine):
     def cancel(self, which: int, count: int) -> None:
         with pytest.raises(Cancelled):
             self.sessions[which].sync(self.tokens[which] + self.following(which, count, 7) + [0], cancel=lambda: True)
+        self.floor[which] = len(self.tokens[which])  # it may not go back further than where it was stopped
 
     @rule(which=which, back=st.sampled_from([1, 1, 2, 3, 5, 8, 13, SAFE, 40]))
     def go_back(self, which: int, back: int) -> None:

@@ -65,6 +65,12 @@ def _no_newest(c: Any) -> None:
         padded[:, : scores.shape[1]] = np.where(np.arange(scores.shape[1]) < visible[:, None], scores, -np.inf)
         return padded.reshape(len(scores), count, size).max(axis=2)
 
+    c.ops = Changed(c.ops, block_maxima=block_maxima)
+
+
+def _listed(value: np.ndarray, layer: int, c: Any, taps: dict) -> np.ndarray:
+    """Count the rows of candidate blocks of which the newest may be missing."""
+
     def listed() -> np.ndarray:
         """Return how many rows of its candidate blocks a token sees: the newest block, if it is among them, is last."""
         rows, size = c.visible(c.ratio), c.shape.candidate_size
@@ -72,7 +78,8 @@ def _no_newest(c: Any) -> None:
         whole = (c.candidates >= 0).sum(axis=1) * size
         return np.where(missing, whole, whole - size + (rows - 1) % size + 1).astype(np.int32)
 
-    c.ops, c.listed = Changed(c.ops, block_maxima=block_maxima), listed
+    c.listed = listed
+    return value
 
 
 def _bound_source(value: np.ndarray | None, layer: int, c: Any, taps: dict) -> np.ndarray | None:
@@ -254,7 +261,8 @@ LIST = [
           edits={"indexer_KVcompress": _index_key("attn_comp_norm", False)}),
     Fault("rows_late", "compressed rows visible one token late", _rows_late),
     Fault("no_candidates", "late index sources score all rows, not those of candidate blocks", _no_candidates),
-    Fault("newest_block_lost", "newest block no candidate unless its score is", _no_newest),
+    Fault("newest_block_lost", "newest block no candidate unless its score is", _no_newest,
+          edits={"candidates": _listed}),
     Fault("candidates_bind_source", "candidate source selects from its own candidates alone",
           edits={"indexer_topk": _bound_source}),
     Fault("not_reindexed", "index sources keep the selection of the kv source", edits={"indexer_topk": _not_reindexed}),

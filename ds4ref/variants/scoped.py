@@ -13,6 +13,7 @@ from typing import Any
 
 from ..archs.deepseek4.chunk import Chunk
 from ..archs.deepseek4.dimensions import Dimensions
+from ..archs.deepseek4.shape import ModelShape
 from .faults import Fault
 
 Where = Callable[[int, str], bool]
@@ -124,9 +125,9 @@ def first_half(fault: Fault | ScopedFault, shape: Dimensions) -> int:
 
 
 def scopes(shape: Any) -> dict[str, Where]:
-    """Return the regions of a model that faults are limited to, by the names used in verdicts; {} for a dense
-    decoder."""
-    if not isinstance(shape, Dimensions):
+    """Return the regions of a model that faults are limited to, by the names used in verdicts; {} for a dense decoder,
+    and for V4.1, whose layers read each other's rows and choices."""
+    if not isinstance(shape, ModelShape):
         return {}
     parts: dict[str, Where] = {
         "layers without compression": lambda layer, half: shape.ratios[layer] == 0,

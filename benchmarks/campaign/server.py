@@ -21,8 +21,9 @@ from typing import Any
 
 IDLE, LIMIT_MB = 300, 64
 FLAGS = ("-c", "4096", "--streams", "4", "--memory-mb", str(LIMIT_MB))
-MOST_MB = 1.5 * LIMIT_MB + 64
-"""What the server may grow by: cached conversations, with the pages that they fill in part, and what it works with."""
+MOST_MB = 1.5 * LIMIT_MB + 128
+"""What the server may grow by after one conversation: cached ones, with the pages that they fill in part; four sessions
+with their recorded passes; connections."""
 WORDS = "the stone sat on a hill and the wind of the sea came over old roads where men carried salt".split()
 SAME = {"messages": [{"role": "user", "content": "Say the same again."}], "max_tokens": 8, "temperature": 0}
 CHAT = "/v1/chat/completions"

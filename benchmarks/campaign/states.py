@@ -39,7 +39,7 @@ class DiskCache(RuleBasedStateMachine):
 
         self.kept = store(Path(self.folder.name), 4000)
 
-    @rule(text=WORDS, others=st.lists(WORDS, max_size=2))
+    @rule(text=WORDS, others=st.lists(WORDS.map(lambda text: b"said " + text), max_size=2))
     def save(self, text: bytes, others: list[bytes]) -> None:
         from tests.session.fake_kv import FakeSession
         from tests.session.storing import loaded
@@ -62,7 +62,7 @@ class DiskCache(RuleBasedStateMachine):
         path = files[which % len(files)]
         data = bytearray(path.read_bytes())
         at %= max(1, len(data))
-        if what == "remove":
+        if what == "remove" or not data:
             path.unlink()
         else:
             data[at : at + 1 if what == "flip" else None] = bytes([data[at] ^ 0x10]) if what == "flip" else b""

@@ -220,6 +220,7 @@ def results_csv() -> Work:
 
 def kernel_cache() -> Work:
     """Compiled kernels; the compiler is replaced by one that copies what was compiled before."""
+    from ds4ref.errors import BackendError
     from ds4ref.kernels.cpu import library
 
     made = {file.name: file.read_bytes() for file in library.objects("F16").iterdir()}
@@ -242,7 +243,10 @@ def kernel_cache() -> Work:
 
     def act(folder: Path) -> bool:
         os.environ["DS4_CACHE_DIR"] = str(folder)
-        made = library.objects("F16")
+        try:
+            made = library.objects("F16")
+        except (OSError, RuntimeError) as error:  # as backends.py does
+            raise BackendError(str(error)) from error
         assert library.complete(made), "kernels that are not whole"
         return folder in made.parents  # else of this process only, as a line says
 

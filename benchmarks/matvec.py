@@ -56,10 +56,10 @@ def random_matrix(fmt: str, megabytes: int, n: int = N) -> Matrix:
     return Matrix(fmt, data, len(data), n)
 
 
-def product(threads: int, w: Matrix, act: str, times: int = 1) -> Target:
-    """Return a target that multiplies one input, rounded as ``act`` says, by ``w``, so many ``times``."""
+def product(threads: int, w: Matrix, act: str, times: int = 1, inputs: int = 1) -> Target:
+    """Return a target that multiplies ``inputs``, rounded as ``act`` says, by ``w``, so many ``times``."""
     recording = CPU(threads).record()
-    x = np.random.default_rng(2).standard_normal((1, w.cols)).astype(np.float32)
+    x = np.random.default_rng(2).standard_normal((inputs, w.cols)).astype(np.float32)
     recording.seal(*[recording.linear(x, w, act) for _ in range(times)])
     return _replayed(recording, w.data)
 

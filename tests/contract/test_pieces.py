@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 from ds4ref.archs.importance import Collector
+from ds4ref.cluster.cache import ClusterSnapshot
+from ds4ref.cluster.history import Base
 from ds4ref.residency.readers import read_pages
 from ds4ref.runs.scored import rate_of
 from ds4ref.steering import measure
@@ -48,3 +50,15 @@ def test_rates_and_counts_of_parts() -> None:
     assert rate_of([(11, 1.0, 2.0), (101, 1.0, 51.0), (1, 1.0, 1.0)]) == pytest.approx(110 / 51)
     counts = [Delta(str(n), usage=Usage(5, n)) for n in (1, 2, 3)]  # as servers report it that do so all along
     assert added_up([*counts, Delta(finish="stop")]).usage == Usage(5, 3)
+
+
+def test_memory_that_is_told_is_the_bytes_of_arrays(nano_engine: Any) -> None:
+    session, base, shape = nano_engine.session(600), Base(600), nano_engine.shape
+    base.end = 300
+    session.sync(range(base.end))
+    parts = [
+        session._cache.compressed(layer, kind) for layer in range(shape.n_layers) for kind in shape.row_widths(layer)
+    ]
+    assert session.snapshot().shared[1] == sum(part.nbytes for part in parts)
+    away = ClusterSnapshot(nano_engine.model, base, None)  # which has float32 rows
+    assert away.shared[1] == 4 * sum(part.size for part in parts) == shape.payload_bytes(300) - away.own_bytes

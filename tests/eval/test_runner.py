@@ -131,6 +131,14 @@ def test_a_failure_is_no_wrong_answer_and_what_is_missing_is_asked_again(run):
     assert [k.question[-1] for k in missing(run.log, wanted, incomplete=True)] == ["2", "3", "5", "6"]
 
 
+@pytest.mark.parametrize("answered", range(1, IN_A_ROW))
+def test_failures_that_are_not_in_a_row_do_not_end_a_run(run, answered):
+    one = run()
+    one.play.answers = {q.id: TargetError("gone") for q in QUESTIONS if q is not QUESTIONS[answered]}
+    one.ended()
+    assert one.failure is None and len(one.log.samples) == len(QUESTIONS) == IN_A_ROW + 1
+
+
 def test_what_ends_a_run(run, monkeypatch):
     one = run()
     one.play.answers = {q.id: TargetError("nobody there") for q in QUESTIONS}

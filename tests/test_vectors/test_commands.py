@@ -231,3 +231,5 @@ def test_an_interrupted_ppl_keeps_the_depths_it_reached(nano_path, capsys, monke
     assert [d["nll"] for d in result["depths"]] == pytest.approx([d["nll"] for d in whole["depths"][:2]], rel=1e-5)
     with Store.open(private_data / "runs.sqlite") as store:
         assert [(r.status, r.rows) for r in store.runs()] == [("stopped", 2), ("complete", 3)]
+        rows = store.rows(store.runs()[1].id)
+    assert [row["nll"] / row["tokens"] for row in rows] == pytest.approx([d["nll"] for d in whole["depths"]])

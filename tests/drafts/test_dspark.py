@@ -113,7 +113,9 @@ def test_a_draft_does_not_depend_on_how_its_rows_came_about(engine: Engine, toke
     fresh.attach(session._cache_ahead)
     drafts = [one.propose(tokens[:181], None, BLOCK) for one in (source(session), fresh)]
     assert drafts[0] == drafts[1] and len(drafts[0]) == BLOCK
-    np.testing.assert_allclose(source(session).chances, fresh.chances, rtol=1e-4)
+    # in mode ds4 a chunk's inputs can round to other integers than a single token's
+    rtol = 1e-4 if engine.numerics == "exact" else 1e-2
+    np.testing.assert_allclose(source(session).chances, fresh.chances, rtol=rtol)
 
 
 def test_a_draft_ends_before_the_first_unlikely_token(engine: Engine, tokens: list[int]) -> None:

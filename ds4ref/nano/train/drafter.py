@@ -42,7 +42,7 @@ from .shape import SHAPE
 
 SIZE, RANK, NOISE = 5, 32, 2
 """Tokens of a block, width of the table of token pairs, and the token that stands for unknown ones (padding)."""
-TOKENS, BLOCKS, STAGE = 4096, 640, "long"
+TOKENS, BLOCKS, STAGE = 4096, 1024, "long"
 """Tokens and blocks of a step, and the stage of the model's training whose rows are used."""
 LENGTH = 1024
 """Rows are cut to so many tokens."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import hypothesis
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
@@ -197,7 +197,7 @@ def machines() -> dict[str, Callable[[], type[RuleBasedStateMachine]]]:
             "eval log": lambda: EvalLog, "answers": answers}  # fmt: skip
 
 
-def counted(name: str, steps: int, seconds: float, seed: int) -> tuple[int, dict[str, int], str]:
+def counted(name: str, steps: int, seconds: float, seed: int, shrink: bool = True) -> tuple[int, dict[str, int], str]:
     """Run a machine for ``steps`` steps or ``seconds``; return the steps done, failures by kind, and the last one."""
     kind, done, failures, last = machines()[name](), 0, dict[str, int](), ""
 
@@ -209,7 +209,8 @@ def counted(name: str, steps: int, seconds: float, seed: int) -> tuple[int, dict
 
     length = 12 if name == "answers" else 50
     how = settings(max_examples=10, stateful_step_count=length, deadline=None, database=None, derandomize=False,
-                   suppress_health_check=list(HealthCheck), print_blob=False)  # fmt: skip
+                   suppress_health_check=list(HealthCheck), print_blob=False,
+                   phases=(Phase.generate, *((Phase.shrink,) if shrink else ())))  # fmt: skip
     end = time.monotonic() + seconds
     while done < steps and time.monotonic() < end:
         seed += 1

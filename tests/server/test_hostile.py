@@ -276,7 +276,7 @@ def test_a_refused_connection_is_freed_at_once(scripted):
     try:
         for _ in range(5):
             assert status(scripted.raw(b"GET / HTTP/1.1\r\nHost: a\r\n" + b"X: y\r\n" * 300 + b"\r\n")) == 431
-        scripted.until(lambda: not any(isinstance(one, h11.RemoteProtocolError) for one in gc.get_objects()))
+        scripted.until(lambda: not any(type(one) is h11.RemoteProtocolError for one in gc.get_objects()))
     finally:
         gc.enable()
 

@@ -15,8 +15,9 @@ from ..archs import families
 from .conftest import missing
 
 
-def theirs(path: Path, ids: list[int]) -> np.ndarray:
-    """Logits (T, V) by transformers, in float32 and without fused kernels."""
+def theirs(path: Path, ids: list[int]) -> tuple[np.ndarray, float]:
+    """Logits (T, V) by transformers in float64, but for what it converts to float32 itself, without fused kernels; and
+    how far its float32 is from them."""
     try:
         import torch
         import transformers
@@ -25,8 +26,9 @@ def theirs(path: Path, ids: list[int]) -> np.ndarray:
     plain = {"attn_implementation": "eager", "experts_implementation": "eager"}
     model = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, **plain)
     with torch.no_grad():
-        logits: np.ndarray = model.eval()(torch.tensor([ids])).logits[0].numpy()
-    return logits
+        single = model.eval()(torch.tensor([ids])).logits[0].numpy()
+        double = model.double()(torch.tensor([ids])).logits[0].numpy()
+    return double.astype(np.float32), float(np.abs(single - double).max())
 
 
 def main(out: str) -> None:
@@ -35,7 +37,7 @@ def main(out: str) -> None:
     for kind in families.KINDS:
         model = families.golden(kind)
         with tempfile.TemporaryDirectory() as folder:
-            logits = theirs(model.folder(Path(folder) / "m"), model.ids)
+            logits, _ = theirs(model.folder(Path(folder) / "m"), model.ids)
         found[kind] = logits[-families.GOLDEN_ROWS :]
     np.savez_compressed(out, **found)
 

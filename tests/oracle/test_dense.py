@@ -32,16 +32,17 @@ def draw(family: str, seed: int) -> DenseShape:
 
 @dataclass
 class Folder:
-    """A checkpoint as Hugging Face saves it, and its logits of ``ids``."""
+    """A checkpoint as Hugging Face saves it, its logits of ``ids``, and how far its float32 is from its float64."""
 
     path: Path
     ids: list[int]
     logits: np.ndarray
+    noise: float = 0.0
 
     @property
     def bar(self) -> float:
         length = next(length for length in BARS if length >= len(self.ids))
-        return BARS[length] * float(self.logits.std()) / BAR_STD
+        return max(BARS[length] * float(self.logits.std()) / BAR_STD, 2 * self.noise)
 
 
 def saved(folder: Path, family: str, shape: DenseShape, seed: int, tied: bool, length: int, **more: Any):

@@ -28,7 +28,7 @@ SEEDS = [int(seed) for seed in os.environ.get("DS4_ORACLE_FAMILY_SEEDS", "").spl
 def test_drawn_configurations(kind: str, seed: int, tmp_path: Path) -> None:
     model = families.draw(kind, seed)
     path = model.folder(tmp_path / "m")
-    wanted = Folder(path, model.ids, theirs(path, model.ids))
+    wanted = Folder(path, model.ids, *theirs(path, model.ids))
     with Engine.open(path, numerics="exact") as engine:
         agrees(engine, wanted)
         session = engine.session(len(model.ids) + 1)
@@ -44,7 +44,7 @@ def test_long_texts(kind: str, tmp_path: Path) -> None:
     model = families.draw(kind, 7, length=500)
     path = model.folder(tmp_path / "m")
     with Engine.open(path, numerics="exact") as engine:
-        agrees(engine, Folder(path, model.ids, theirs(path, model.ids)))
+        agrees(engine, Folder(path, model.ids, *theirs(path, model.ids)))
 
 
 @pytest.mark.parametrize("kind", families.KINDS)

@@ -177,11 +177,11 @@ class Posterior:
         return c if certain and c is not None and (self.told_apart(c) or self._alone(c)) else None
 
     def _alone(self, c: Candidate) -> bool:
-        """Return whether a mistake is ``ALONE`` times nearer to the data than everything that predicts other numbers:
-        which rounding set it is in does not matter then."""
+        """Return whether a mistake is ``ALONE`` times nearer to the data than all sets without one, and than everything
+        that predicts other numbers: which rounding set it is in does not matter then."""
         ref = self.case.reference(c.mode)
         near = (o for o in self.candidates if o.family != c.family and o.fit.rms < c.fit.rms * ALONE)
-        return c.kind in ("fault", "family", "outside") and all(ref.level(o.rows, c.rows) < SAME for o in near)
+        return c.kind in ("fault", "family", "outside") and all(not o.clean and ref.level(o.rows, c.rows) < SAME for o in near)
 
     # --- wide and narrow sets
 

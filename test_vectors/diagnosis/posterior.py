@@ -84,14 +84,7 @@ class Posterior:
         return float(np.clip(prior + scatter + self.case.bayes_factor(a, b), -CLIP, CLIP))
 
     def misfit(self, c: Candidate) -> float:
-        """Return a candidate's misfit by the noise of its rounding set, or of its own replicas if that is smaller.
-
-        It is at least that of the set without a mistake, which is tested harder, if both predict the same numbers.
-        """
-        if c.coarse and not c.clean:
-            clean = self.clean(c.mode)
-            if self.case.reference(c.mode).level(c.rows, clean.rows) < SAME:
-                return max(c.fit.misfit, clean.fit.misfit)
+        """Return a candidate's misfit by the noise of its rounding set, or of its own replicas if that is smaller."""
         if c.clean or c.kind == "outside" or c.fit.misfit < LIMIT:
             return c.fit.misfit
         return min(c.fit.misfit, self.own(c).misfit)

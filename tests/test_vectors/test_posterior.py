@@ -16,7 +16,7 @@ from ds4ref.test_vectors.diagnosis import posterior as module
 from ds4ref.test_vectors.diagnosis.calibration import PATH
 from ds4ref.test_vectors.diagnosis.case import CLIP, HALVES, LAYERS, Candidate, parts_of
 from ds4ref.test_vectors.diagnosis.evidence import LIMIT, Fit, limit_of, log_student
-from ds4ref.test_vectors.diagnosis.posterior import ACCUSED, ALONE, NAMED, SAME, Posterior
+from ds4ref.test_vectors.diagnosis.posterior import ACCUSED, ALONE, NAMED, Posterior
 from ds4ref.variants import LIBRARY
 from ds4ref.variants.families import FAMILIES
 from ds4ref.variants.scoped import scopes
@@ -115,15 +115,6 @@ def test_a_name_needs_odds_over_right_engines_and_over_other_names(posterior, mo
     monkeypatch.setattr(posterior, "fits", lambda c: decision.fits)
     monkeypatch.setattr(posterior, "told_apart", lambda c: decision.apart)
     assert posterior.proven() is (fault if named else None)
-
-
-@pytest.mark.parametrize("level, fits", [(SAME - 0.1, False), (SAME + 0.1, True)])
-def test_a_mistake_without_an_effect_fits_no_better_than_its_set(posterior, level, fits) -> None:
-    """A set that quantizes is also compared with the mean of its runs, which no mistake is."""
-    posterior.case.reference = lambda mode: SimpleNamespace(level=lambda a, b: level)
-    clean, wrong = candidate("rounding", "bf16", misfit=LIMIT + 1), candidate("fault", "bf16", "a", misfit=LIMIT - 1)
-    posterior.candidates.extend([clean, wrong])
-    assert posterior.fits(wrong) is fits
 
 
 def test_the_champion_is_the_best_mistake_that_fits(posterior, monkeypatch) -> None:

@@ -174,7 +174,9 @@ class Posterior:
         that predicts other numbers: which rounding set it is in does not matter then."""
         ref = self.case.reference(c.mode)
         near = (o for o in self.candidates if o.family != c.family and o.fit.rms < c.fit.rms * ALONE)
-        return c.kind in ("fault", "family", "outside") and all(not o.clean and ref.level(o.rows, c.rows) < SAME for o in near)
+        return c.kind in ("fault", "family", "outside") and all(
+            not o.clean and ref.level(o.rows, c.rows) < SAME for o in near
+        )
 
     # --- wide and narrow sets
 

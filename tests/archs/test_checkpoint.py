@@ -112,7 +112,7 @@ DRAFTERS = {"mtp": 1575, "dspark": 4705}
 
 @pytest.mark.parametrize("name", sampled(RELEASES, ["DeepSeek-V4-Flash-0731"]))
 def test_published_folders_open_and_are_named(tmp_path, capsys, name):
-    """Of 160 to 1,600 GB, in holes: 5 seconds, 500 MB."""
+    """Of 160 to 1,600 GB, in holes: 20 seconds of processor time, 500 MB."""
     release, folder = RELEASES[name], tmp_path / name
     try:
         tensors = write_release(folder, release)
@@ -126,7 +126,7 @@ def test_published_folders_open_and_are_named(tmp_path, capsys, name):
     if sys.platform == "linux":
         run = subprocess.run([sys.executable, "-c", OPENED, folder], capture_output=True, text=True, check=True)
         seconds, kilobytes = map(float, run.stdout.split())
-        assert seconds < 5 and kilobytes < 500_000
+        assert seconds < 20 and kilobytes < 500_000
     assert main(["--inspect", str(folder)]) == 0
     shown = capsys.readouterr().out
     assert f"checkpoint  {release.name} (told by " in shown

@@ -144,7 +144,8 @@ def test_an_unknown_mistake_says_from_where_on_and_what_begins_there(library, mo
     monkeypatch.setattr(Runner, "faults", lambda self, mode, tokens: [LIBRARY["no_sink"]])
     logits, reply = library.run("exact", [LIBRARY["row_late"]], seed=7), []
     result = diagnose(library, from_logits(library.ids, logits), 0, progress=lambda n, what: reply.append(what))
-    assert reply[-1].endswith(" (nothing fits yet; exact up to position 3)") and "yet" not in reply[0]
+    assert reply[-1] == "places in the pass" and "yet" not in reply[0]
+    assert reply[-2].endswith(" (nothing fits yet; exact up to position 3)")
     assert result.verdict == "unknown" and (result.agrees_with, result.agrees_until) == ("exact", 3)
     assert "possible cause: layers with ratio 4: the first compressed row is attended from here on" in result.notes
 

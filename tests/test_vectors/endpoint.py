@@ -18,7 +18,8 @@ import numpy as np
 from ds4ref.engine import Engine
 from ds4ref.sampling import top_logprobs
 from ds4ref.test_vectors.diagnosis.prompts import MISTAKES
-from ds4ref.text.prompts import encode_chat_prompt
+from ds4ref.text.chat import Message
+from ds4ref.text.prompts import prompt_of
 
 MISBEHAVIOURS = {
     "": "nothing: it is right",
@@ -140,10 +141,9 @@ class Endpoint:
     def encode(self, path: str, body: dict[str, Any]) -> list[int]:
         tok = self.engine.tokenizer
         if "chat" in path:
-            messages = body["messages"]
-            system = next((m["content"] for m in messages if m["role"] == "system"), "")
+            messages = [Message(m["role"], m["content"]) for m in body["messages"]]
             thinking = "high" if body.get("thinking", {}).get("type") == "enabled" else "none"
-            ids = encode_chat_prompt(tok, system, messages[-1]["content"], thinking)
+            ids = prompt_of(tok.profile, messages, (), thinking, answer=True).encode(tok)
         elif isinstance(body["prompt"], list):
             if not self.ids:
                 raise ValueError("prompt must be a string")

@@ -115,10 +115,10 @@ SERVERS = [
     ("fork", {"mode": "exact"}, "determinism", {"determinism/run to run": (W, "forks at token 0")}),
     # differences that the widest mode makes, too, prove nothing where the rounding is not known
     ("fork", {}, "determinism", {"determinism/run to run": (U, "forks at token 0")}),
-    pytest.param("crowd", {}, "load", {"load/4 at once": (W, "answers altered under load")}, marks=SLOW),
+    pytest.param("crowd", {}, "load", {"load/8 at once": (W, "answers altered under load")}, marks=SLOW),
     # llama.cpp with two slots: 0.002 to 0.006 nats between alone and beside three others; alone twice: none
     pytest.param("batch", {"mode": "exact"}, "determinism,load",
-                 {"load/4 at once": (D, "differs from alone by at most 0.00"),
+                 {"load/8 at once": (D, "differs from alone by at most 0.00"),
                   "determinism/run to run": (OK, IDENTICAL)}, marks=SLOW),
     # llama.cpp: the first answer prefills the whole prompt, later ones its last token; these are identical
     ("cache", {"mode": "exact"}, "determinism", {"determinism/run to run": (D, "the first differs from them")}),

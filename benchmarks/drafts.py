@@ -5,9 +5,9 @@ python -m benchmarks.drafts acceptance          DSpark's blocks of 5 against 3 g
                                                 which also run three layers; on held-out questions of four kinds
 python -m benchmarks.drafts speed --model FILE  with and without drafts that are as often right as published ones
                                                 (2.7 tokens a pass), or never; CPU time of one thread, without the time
-                                                    to make them
-    python -m benchmarks.drafts mistakes            an engine in mode ds4 makes each mistake in turn; how often
-                                                    ``ds4-vectors drafter`` (mode exact, same text) names it
+                                                to make them
+python -m benchmarks.drafts mistakes            an engine in mode ds4 makes each mistake in turn; how often
+                                                ``ds4-vectors drafter`` (mode exact, same text) names it
 """
 
 from __future__ import annotations

@@ -145,6 +145,8 @@ def add_part(group: Group, part: str, **own: dict[str, Any]) -> None:
     """Add the flags of one optional feature, a key of ``PARTS``."""
     for each in flags(PARTS[part][1]):
         add(group, each.metadata["flag"], **own.get(dest(each.metadata["flag"]), {}))
+    if part == "drafts":
+        group.add_argument("--dspark", action="store_const", const="dspark", dest="draft", help="as --draft dspark")
 
 
 def _given(kind: type, args: Namespace) -> dict[str, Any]:

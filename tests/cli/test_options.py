@@ -7,7 +7,9 @@ import pytest
 
 import ds4ref
 from ds4ref.cli.ds4 import build_parser, main, pick_mode
+from ds4ref.console.model import drafting
 from ds4ref.console.options import integer, number, size
+from ds4ref.engine_options import Drafting
 from ds4ref.errors import ModelFileError, UsageError
 
 
@@ -125,6 +127,11 @@ def test_help_counts_where_it_stands(capsys):
     capsys.readouterr()
     assert main(["--version"]) == 0
     assert capsys.readouterr().out.startswith("ds4 ")
+
+
+def test_dspark_is_a_drafter_by_its_own_flag():
+    args = build_parser().parse_args(["--dspark", "--mtp", "d.gguf", "--dspark-confidence", "0.5", "-p", "x"])
+    assert drafting(args) == Drafting("dspark", "d.gguf", confidence=0.5)
 
 
 def test_every_flag_of_ds4_is_known():

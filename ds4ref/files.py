@@ -69,10 +69,10 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             _remove_unlocked(os.path.join(folder, left))
     while True:
         handle, temporary = tempfile.mkstemp(prefix=f".{name}.", suffix=".tmp", dir=folder)
-        _lock(handle)
-        if os.fstat(handle).st_nlink:
+        if _lock(handle) is not False and os.fstat(handle).st_nlink:
             break
         os.close(handle)  # another process took it for what a killed one left, before it was locked
+    locked = os.dup(handle)  # until it is in its place
     try:
         with os.fdopen(handle, "wb") as stream:
             yield stream
@@ -88,6 +88,8 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         if isinstance(error, OSError) and error.filename is None:
             error.filename = path
         raise
+    finally:
+        os.close(locked)
 
 
 def _lock(fd: int) -> bool | None:

@@ -67,7 +67,7 @@ class Binding:
         size = math.prod(shape) * np.dtype(dtype).itemsize
         if size < APART:
             return np.empty(shape, dtype)
-        return np.frombuffer(mmap.mmap(-1, size), dtype).reshape(shape)
+        return np.frombuffer(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), dtype).reshape(shape)
 
     def upload(self, values: np.ndarray) -> Any:
         """Return ``values`` as an array that ops can read: the same array if it is C-contiguous, else a copy."""

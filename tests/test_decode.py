@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -194,3 +196,21 @@ def test_recordings_take_no_more_than_their_share_of_memory(engine: Engine, monk
     assert 2 in kept and max(kept) == 3, "of nine kinds"
     for place, token in enumerate(ids[1:], 1):
         np.testing.assert_array_equal(session.eval(token), wanted[place])
+
+
+FORKED = """
+import os
+from ds4ref.kernels.binding import APART, Binding
+values = Binding().array(APART)
+values[:] = 1
+if not (child := os.fork()):
+    values[:] = 2
+    os._exit(0)
+os.waitpid(child, 0)
+print(values.min(), values.max())
+"""
+
+
+def test_a_forked_process_has_caches_of_its_own():
+    done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, check=True)
+    assert done.stdout == "1.0 1.0\n"

@@ -72,24 +72,21 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         if _lock(handle) is not False and os.fstat(handle).st_nlink:
             break
         os.close(handle)  # another process took it for what a killed one left, before it was locked
-    locked = os.dup(handle)  # until it is in its place
     try:
         with os.fdopen(handle, "wb") as stream:
             yield stream
             stream.flush()
             flush_to_disk(stream.fileno())
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(temporary, 0o666 & ~mask)
-        os.replace(temporary, path)
+            mask = os.umask(0)
+            os.umask(mask)
+            os.chmod(temporary, 0o666 & ~mask)
+            os.replace(temporary, path)  # still locked: nobody may take it for a leftover
     except BaseException as error:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         if isinstance(error, OSError) and error.filename is None:
             error.filename = path
         raise
-    finally:
-        os.close(locked)
 
 
 def _lock(fd: int) -> bool | None:

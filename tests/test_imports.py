@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 def fresh(code: str, path: str | None = None) -> str:
     """The output of a new interpreter, which must end well."""
     env = {**os.environ, "PYTHONPATH": path or str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 

@@ -52,8 +52,11 @@ def model(folder: Path, name: str, extra: tuple[str, ...] = (), **changes: Any) 
     index = {"metadata": {}, "weight_map": names}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     if name == "engram":
-        tokens = [f"w{i}" if i < FOLDED else f"W{i - FOLDED}" for i in range(128)]
-        vocabulary = {token: i for i, token in enumerate(tokens)}
-        tokenizer = {"model": {"type": "BPE", "vocab": vocabulary, "merges": []}}
-        (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+        (folder / "tokenizer.json").write_text(json.dumps(tokenizer()))
     return folder
+
+
+def tokenizer() -> dict[str, Any]:
+    """The tokenizer.json of the model "engram"."""
+    tokens = [f"w{i}" if i < FOLDED else f"W{i - FOLDED}" for i in range(128)]
+    return {"model": {"type": "BPE", "vocab": {token: i for i, token in enumerate(tokens)}, "merges": []}}

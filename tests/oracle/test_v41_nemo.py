@@ -1,53 +1,102 @@
-"""Engram of DeepSeek V4.1 against NVIDIA's NeMo Automodel, torch on the CPU: rows of n-grams, and the gate.
+"""Drawn models of DeepSeek V4.1 with Engram against the whole model of NVIDIA's NeMo Automodel, torch on the CPU.
 
-pip install --no-deps nemo_automodel==0.7.0
+It reads no ``gate_temp``, and no source of rows may follow the source of candidates. With few heads of the index many
+scores are 0, and torch selects any of equal ones. In mode qat two engines may round a number to different neighbours,
+which changes everything after it: there only the first positions are compared.
 """
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-from types import SimpleNamespace
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from ds4ref.archs.deepseek4.hooks import Recorder
+from ds4ref.archs.deepseek41.hashing import primes
+from ds4ref.archs.deepseek41.shape import ModelShape
 from ds4ref.engine import Engine
-from ds4ref.session.session import Session
-from tests.v41 import config, golden, model
+from tests.v41 import FOLDED, tokenizer
+
+from .conftest import missing
+from .test_v41 import BAR, config, draw, weights
 
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]  # of torch and packages around it
+TOKENS, FIRST = 100, 10
 
 
-def test_rows_and_gate_are_those_of_nemo(tmp_path):
-    if find_spec("nemo_automodel") is None:
-        pytest.skip("nemo_automodel is not installed: pip install --no-deps nemo_automodel==0.7.0")
+def with_tables(shape: ModelShape, rng: np.random.Generator) -> tuple[ModelShape, int]:
+    """Give one or two layers of a shape Engram tables; return the least number of a column's rows, too."""
+    layers = sorted(rng.choice(shape.n_layers, size=min(shape.n_layers, int(rng.integers(1, 3))), replace=False))
+    grams, heads, least = (int(rng.integers(*each)) for each in ((2, 5), (1, 4), (20, 60)))
+    rows = primes(least, len(layers), grams - 1, heads).sum((1, 2))
+    return replace(
+        shape, gate_temp=1.0, index_heads=20, candidate_source=None if shape.candidate_source is None else
+        shape.kv_sources[-1], engram_layers=tuple(map(int, layers)), engram_rows=tuple(map(int, rows)),
+        engram_grams=grams, engram_heads=heads, engram_dim=32, engram_vocab=FOLDED, engram_pad=int(rng.integers(9)),
+    ), least  # fmt: skip
+
+
+@pytest.fixture(params=["exact", "qat"])
+def nemo(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, Any]]:
+    """A mode and NeMo's module of the model; in mode exact its caches are not rounded."""
+    try:
+        import nemo_automodel.components.models.deepseek_v41.attention as attention
+        import nemo_automodel.components.models.deepseek_v41.model as module
+    except ImportError as error:
+        missing(f"{error} (pip install --no-deps nemo_automodel==0.7.0)")
     import torch
-    from nemo_automodel.components.models.deepseek_v41.engram import DeepseekV41Engram, DeepseekV41NgramHash
+
+    if request.param == "exact":
+        monkeypatch.setattr(attention, "quantize_cache", lambda values, **_: values)
+    with torch.compiler.set_stance("force_eager"):  # it would compile each shape anew
+        yield request.param, module
+
+
+@pytest.mark.parametrize(
+    "seed", [pytest.param(seed, marks=[pytest.mark.slow] if seed > 3 else []) for seed in range(20)]
+)
+def test_drawn_models_have_the_logits_of_nemo(nemo: tuple[str, Any], tmp_path: Path, seed: int) -> None:
+    import torch
+    from nemo_automodel.components.models.common import BackendConfig
+    from nemo_automodel.components.models.deepseek_v41.config import DeepseekV41Config
+    from safetensors.numpy import save_file
     from transformers import PreTrainedTokenizerFast
 
-    folder, ids = model(tmp_path / "engram", "engram"), golden()["a.ids"].tolist()
-    theirs = SimpleNamespace(**config("engram")["text_config"])
-    tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
-    rows = DeepseekV41NgramHash(theirs, tokenizer)(torch.tensor([ids]))[0].numpy()
-    with Engine.open(folder, backend="reference", numerics="exact", threads=1) as engine:
-        session, seen = Session(engine.model, 256), Recorder("engram_in", "engram_rows", "engram_out")
-        session.hooks = seen
-        session.extend(ids, chunk=len(ids))
-        for which, layer in enumerate(engine.shape.engram_layers):
-            lookup, w = engine.model.lookups[layer], engine.model.weights.layers[layer]
-            before = np.full(engine.shape.engram_grams - 1, -1)
-            assert np.array_equal(lookup.hashing.rows(which, np.array(ids), before), rows[:, which])
-            gate = DeepseekV41Engram.__new__(DeepseekV41Engram)
-            torch.nn.Module.__init__(gate)
-            gate.hidden_size, gate.hc_mult, gate.eps = engine.shape.dim, engine.shape.hc, engine.shape.rms_eps
-            gate.hash_heads, gate.num_embeddings = rows.shape[2], engine.shape.engram_rows[which]
-            looked_up = torch.tensor(seen["engram_rows", layer]).unflatten(-1, (gate.hash_heads, -1))
-            gate.embed = lambda _, found=looked_up: found[None]
-            gate.embed.process_group = None
-            gate.wkv = lambda z, own=w.engram_kv: torch.tensor(engine.model.ops.linear(z[0].numpy(), own, "float"))[
-                None
-            ]
-            gate.q_weight, gate.k_weight = torch.tensor(w.engram_gate), torch.ones(w.engram_gate.shape)
-            out = gate(torch.tensor(seen["engram_in", layer])[None], torch.tensor(rows[None, :, which]))[0].numpy()
-            assert np.abs(out - seen["engram_out", layer]).max() <= 1e-5 * np.abs(out).max()
+    mode, module = nemo
+    rng = np.random.default_rng([47, seed])
+    shape, least = with_tables(draw(rng), rng)
+    ids = rng.integers(0, shape.vocab, TOKENS)
+    tensors = {name: np.ascontiguousarray(values) for name, values in weights(shape, rng).items()}
+    text = config(shape) | {
+        "engram_layer_ids": list(shape.engram_layers), "engram_num_embeddings": list(shape.engram_rows),
+        "engram_vocab_size": least, "engram_max_ngram_size": shape.engram_grams, "engram_n_heads": shape.engram_heads,
+        "engram_head_dim": shape.engram_dim, "engram_pad_token_id": shape.engram_pad,
+        "engram_compressed_vocab_size": shape.engram_vocab, "dtype": "float32",
+    }  # fmt: skip
+    save_file(tensors, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "deepseek_v41", "text_config": text}))
+    (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer()))
+
+    backend = BackendConfig(attn="eager", linear="torch", rms_norm="torch_fp32", experts="torch", dispatcher="torch",
+                            enable_hf_state_dict_adapter=True)  # fmt: skip
+    theirs = module.DeepseekV41ForCausalLM(
+        DeepseekV41Config(text_config=text, vision_config={"num_hidden_layers": 0}),
+        backend=backend,
+        tokenizer=PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json")),
+    )
+    loaded = theirs.state_dict_adapter.from_hf({name: torch.tensor(values) for name, values in tensors.items()})
+    lacking, unknown = theirs.load_state_dict(loaded, strict=False)
+    assert not unknown and {name.rpartition(".")[2] for name in lacking} <= {"bias_vl"}
+    with torch.no_grad():
+        want = theirs(torch.tensor(ids[None])).logits[0].numpy()
+    with Engine.open(tmp_path, numerics=mode, threads=1) as engine:
+        chunked = engine.session(40_000).extend(ids.tolist(), chunk=int(rng.integers(2, 40)))
+        decoding = engine.session(TOKENS + 1)
+        decoded = np.stack([decoding.eval(int(token)) for token in ids])
+    for got in (chunked, decoded):
+        off = np.abs(got - want).max(1) > BAR
+        assert not off[: TOKENS if mode == "exact" else FIRST].any(), shape

@@ -35,7 +35,6 @@ from ds4ref.server.worker import Worker
 from ds4ref.targets import open_target
 from ds4ref.test_vectors.doctor.identify.stage import Identification, candidates
 from ds4ref.test_vectors.doctor.limits import Limit
-from ds4ref.test_vectors.doctor.served import Served
 from ds4ref.text.chat import MAX_PREFIX
 from ds4ref.text.official import PROFILES
 from ds4ref.text.protocol import SYSTEM
@@ -242,19 +241,22 @@ def serving(server: Server) -> Iterator[str]:
         proxy.shutdown()
 
 
-def identified(server: Server, engine: Engine, quick: bool = False) -> tuple[Served, int]:
-    """Identify a drawn server; return the properties, and the number of requests."""
+def identified(server: Server, engine: Engine, quick: bool = False) -> Identification:
+    """Identify a drawn server."""
     with ExitStack() as stack:
         target = stack.enter_context(open_target(stack.enter_context(serving(server)), attempts=2))
         known = None if server.fault == "no model" else engine
         work = Identification(target, Limit(300), known, candidates(known), quick=quick)
-        return work.run(), work.asker.requests
+        work.run()
+        return work
 
 
-def judged(server: Server, served: Served) -> tuple[str, list[str]]:
+def judged(server: Server, work: Identification) -> tuple[str, list[str]]:
     """Return "right", "wrong" or "cannot tell", and the wrong claims."""
+    served = work.served
     wrong = [f"{name} {served.value(name)} ({served[name].probability:.3f})" for name, values in server.truth.items()
              if served.value(name) not in (None, *values)]  # fmt: skip
+    wrong += [f"earlier turns: {work.turns}"] if work.turns else []
     return "wrong" if wrong else "right" if served.value("profile") else "cannot tell", wrong
 
 
@@ -272,13 +274,13 @@ def main(argv: Sequence[str] | None = None) -> None:
             if args.at not in (None, number):
                 continue
             start = time.perf_counter()
-            served, requests = identified(server, engine, args.quick)
-            result, wrong = judged(server, served)
+            work = identified(server, engine, args.quick)
+            served, (result, wrong) = work.served, judged(server, work)
             counts[result] += 1
             claimed.update(name for name in served.properties if served.value(name))
             claims = " ".join(f"{name}={served.value(name)}" for name in server.truth if served.value(name))
             print(f"{number:2} {result:11} {' '.join(filter(None, vars(server).values()))}: {claims}"
-                  f"{' WRONG ' + ', '.join(wrong) if wrong else ''} ({requests} requests, "
+                  f"{' WRONG ' + ', '.join(wrong) if wrong else ''} ({work.asker.requests} requests, "
                   f"{time.perf_counter() - start:.0f} s)", flush=True)  # fmt: skip
             if args.at is not None:
                 print(json.dumps({name: each.to_json() for name, each in served.properties.items()}, indent=1))

@@ -8,20 +8,24 @@ import json
 import random
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 
 from ds4ref.engine import Engine
 from ds4ref.nano import embedded_path
 from ds4ref.nano.diagnostic import diagnostic_path
-from ds4ref.targets import Delta, Message, Usage, open_target
+from ds4ref.targets import Completion, Delta, Finish, Message, Step, Token, Usage, open_target
 from ds4ref.test_vectors import cli
 from ds4ref.test_vectors.doctor.identify import context, drafts
 from ds4ref.test_vectors.doctor.identify.context import Reply
 from ds4ref.test_vectors.doctor.identify.posterior import Posterior
 from ds4ref.test_vectors.doctor.identify.shapes import BASE, SYSTEM, TEMPLATES, TURNS, Shape, lengths_of
 from ds4ref.test_vectors.doctor.identify.stage import Identification
+from ds4ref.test_vectors.doctor.identify.turns import mistakes
+from ds4ref.test_vectors.doctor.identify.weights import Comparison
 from ds4ref.test_vectors.doctor.limits import Limit
 from ds4ref.test_vectors.doctor.served import Property, Served
+from ds4ref.test_vectors.observation import log_softmax
 from ds4ref.text.official import PROFILES
 from ds4ref.text.protocol import SYSTEM as SYSTEM_TOKEN
 
@@ -147,6 +151,45 @@ def test_greedy_answers_tell_a_template_where_nothing_is_counted(_model_cache) -
                 served = work.run()
             assert served.value("profile") == value, served["profile"].to_json()
             assert {served.value(name) for name in ("checkpoint", "quantization")} == {None}
+
+
+class Alone:
+    """Answers with the log probabilities of an engine, after prompts that ``change`` has changed."""
+
+    settings = ("off",)
+
+    def __init__(self, engine: Engine, change):
+        self.engine, self.change = engine, change
+
+    def answer(self, shape: Shape, setting: str, tokens: int, top: int = 0) -> Completion:
+        ids, steps = list(self.change(TEMPLATES[0].ids(shape, "none", self.engine.tokenizer))), []
+        for _ in range(tokens):
+            row = log_softmax(self.engine.logits(ids)[-1:].astype(np.float64))[0]
+            listed = [Token(self.engine.tokenizer.token_bytes(int(i)), float(row[i]), int(i))
+                      for i in np.argsort(-row)[:top]]  # fmt: skip
+            steps.append(Step(listed[0], tuple(listed)))
+            ids.append(int(listed[0].id))
+        return Completion("", tuple(steps), Finish.LENGTH, Usage(len(ids), tokens))
+
+
+def turned(engine: Engine, change) -> tuple[str, float, float] | None:
+    comparison = Comparison(engine)
+    comparison.run(Alone(engine, change), Posterior([TEMPLATES[0]], lengths_of(engine.tokenizer)), 20)
+    return comparison.turns()
+
+
+def test_mistakes_in_earlier_turns_are_named(_model_cache) -> None:
+    with Engine.open(embedded_path(), threads=1) as engine:
+        known = engine.tokenizer
+        assert turned(engine, list) is None
+        for name in ("earlier answers follow the user's marker", "earlier answers are not ended by EOS"):
+            says, gap, first = turned(engine, lambda ids, name=name: dict(mistakes(ids, known)).get(name, ids))
+            assert says == name and gap > 0.1 and first < 1e-5
+        # no mistake that has a name: nothing is wrong for sure
+        says, *_ = turned(engine, lambda ids: [*ids[:2], *ids[2:4][::-1], *ids[4:]] if len(ids) > 8 else ids)
+        assert says == ""
+        # first turns that are off, too, show another model
+        assert turned(engine, lambda ids: ids[1:]) is None
 
 
 def test_nothing_is_claimed_where_counts_vary_or_are_missing(tokenizer) -> None:

@@ -70,6 +70,7 @@ class Identification:
     progress    called with a line of text while it works
     quick       leave out the context limit
     contradictions  sentences on claims that the measurements contradict
+    turns       what is wrong with earlier turns of a conversation (``Comparison.turns``)
     """
 
     target: Target
@@ -81,6 +82,7 @@ class Identification:
     served: Served = field(default_factory=Served)
     claims: dict[str, Any] = field(default_factory=dict)
     contradictions: list[str] = field(default_factory=list)
+    turns: tuple[str, float, float] | None = None
 
     def run(self) -> Served:
         """Ask everything and return the properties."""
@@ -102,6 +104,7 @@ class Identification:
         self.progress("thinking by default")
         behaviour = self._thinking(posterior)
         self._report(posterior, comparison, behaviour)
+        self.turns = None if comparison is None else comparison.turns()
         self.progress("control strings")
         self._escaping()
         self.progress("drafts")
@@ -392,6 +395,11 @@ def identify(case: ExamContext, stage: Stage) -> None:
         says = f"{value} (probability {found.probability:.3f})" if value else f"cannot tell ({_close(found.odds)})"
         stage.add(name, Outcome.OK if value else Outcome.IMPOSSIBLE, says, figures={"odds": dict(found.odds)},
                   notes=[found.evidence])  # fmt: skip
+    if work.turns is not None:
+        name, gap, first = work.turns
+        stage.add("earlier turns", Outcome.WRONG if name else Outcome.UNSURE,
+                  f"{name or 'they are not rendered as by a known template'}: answers to three turns are {gap:.2g} nats "
+                  f"from our engine's, answers to first turns {first:.2g}", cause="template")  # fmt: skip
     for line in work.contradictions:
         stage.add("claims", Outcome.UNSURE, line)
 

@@ -11,6 +11,7 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
@@ -27,6 +28,7 @@ from ..trials import rms, scored
 from .asking import Asker
 from .posterior import MANNERS, Manner, Posterior
 from .shapes import BASE, SYSTEM, TURNS, Shape, Template
+from .turns import mistakes
 
 SHAPES = (SYSTEM, TURNS, BASE)
 STORIES = "Tell a short story about a mill.", "What is a river?"
@@ -43,6 +45,9 @@ EFFECTIVE = 0.5
 LIKELY, FEWEST, TELLS, MATCHING = 0.1, 3, 0.25, 0.6
 """For answers without: nats below which our engine could have given the answer, fewest tokens, measurements per
 token, and the share of answers that a known prompt must explain."""
+FITS, OFF = 0.1, 4
+"""Answers to three turns are off if first turns are within FITS nats of our engine's, and those OFF times as far and
+farther than FITS; a mistake that brings them to FITS explains them."""
 SAME, WEIGHTS = 0.003, 0.3
 """Distances in nats below which the weights have the file's formats, and below which they are of its checkpoint."""
 
@@ -51,6 +56,20 @@ def _whole(answer: Completion) -> bool:
     """Return whether an answer lists all of its tokens: many servers leave out those of reasoning."""
     tokens = answer.usage.completion
     return bool(answer.steps) and (not answer.reasoning if tokens is None else tokens == len(answer.steps))
+
+
+Hypothesis = tuple[Template, str, int]
+"""A template, a thinking mode and how many BOS tokens more or fewer than the template's, plus 1."""
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """An answer to a conversation, its log probabilities, and prompts and distances by hypothesis."""
+
+    forced: list[int]
+    rows: Sequence[Mapping[int, float]]
+    prompts: Mapping[Hypothesis, list[int]]
+    distances: Mapping[Hypothesis, float]
 
 
 class Comparison:
@@ -66,6 +85,7 @@ class Comparison:
         self._ids = ids_by_bytes(self.tokenizer)
         self.distance: float | None = None
         self.answers = self._asked = 0
+        self._fits = dict[tuple[Shape, str], _Fit]()
         self._odds = list[tuple[Callable[[Template, Manner, int], float], float]]()
         self._scores = list[tuple[tuple[int, ...], list[int], Sequence[Mapping[int, float]]]]()
 
@@ -73,7 +93,8 @@ class Comparison:
         """Ask for answers to several conversations and update ``posterior``; ``top``: how many log probabilities to ask
         for."""
         settings = [name for name in ("default", "off", "high", "max") if name in asker.settings]
-        for shape, setting in [(shape, settings[0]) for shape in SHAPES] + [(SYSTEM, name) for name in settings[1:]]:
+        asked = [(shape, settings[0]) for shape in SHAPES] + [(SYSTEM, name) for name in settings[1:]]
+        for shape, setting in asked + [(TURNS, name) for name in settings[1:] if name == "off"]:
             answer = asker.answer(shape, setting, TOKENS, top) if top else None
             if answer is not None and answer.steps:
                 if _whole(answer) and answer.steps[0].top:
@@ -99,6 +120,25 @@ class Comparison:
         name = min(gaps, key=lambda name: gaps[name])
         return name, gaps[name]
 
+    def turns(self) -> tuple[str, float, float] | None:
+        """Return what is wrong with earlier turns (``mistakes``; "": none of these), how far answers to three turns
+        are from our engine's and how far those to first turns, in nats; None: nothing wrong, or not known."""
+        asked, setting = next(((fit, setting) for (shape, setting), fit in self._fits.items() if shape is TURNS),
+                              (None, ""))  # fmt: skip
+        others = [fit.distances for (shape, name), fit in self._fits.items() if shape is not TURNS and name == setting]
+        if not others or asked is None:
+            return None
+        known = {key: max(each.get(key, OTHER) for each in others) for key in asked.distances}
+        first = min(known.values(), default=OTHER)
+        likely = {tuple(asked.prompts[key]) for key, gap in known.items() if gap <= 2 * max(first, FLOOR)}
+        gap = min((asked.distances[key] for key in known if tuple(asked.prompts[key]) in likely), default=0.0)
+        if first > FITS or gap <= max(FITS, OFF * first):
+            return None
+        found = [(self._distance(made, asked.forced, asked.rows), name)
+                 for ids in likely for name, made in mistakes(ids, self.tokenizer)]  # fmt: skip
+        left, name = min(found, default=(OTHER, ""))
+        return name if left <= max(FITS, 2 * first) else "", gap, first
+
     def _written(self, answer: Completion) -> list[int]:
         """Return the tokens of a whole answer that follows ``<think>``; of one that was cut off all but the last."""
         ids = self.tokenizer.encode(answer.reasoning)
@@ -113,7 +153,8 @@ class Comparison:
         if not any(rows) if rows else len(forced) < FEWEST:
             return
         cache: dict[tuple[int, ...], float] = {}
-        distances: dict[tuple[Template, str, int], float] = {}
+        prompts: dict[Hypothesis, list[int]] = {}
+        distances: dict[Hypothesis, float] = {}
         for template in posterior.templates:
             for mode in {manner.mode(setting) for manner in MANNERS}:
                 with suppress(Ds4Error):
@@ -125,7 +166,9 @@ class Comparison:
                             cache[tuple(made)] = self._distance(
                                 made, forced[not rows and made[-1:] == forced[:1] :], rows
                             )
-                        distances[template, mode, bos] = cache[tuple(made)]
+                        prompts[template, mode, bos], distances[template, mode, bos] = made, cache[tuple(made)]
+        if rows:
+            self._fits[shape, setting] = _Fit(forced, rows, prompts, distances)
         self._asked += 1
         best = min(cache, key=lambda ids: cache[ids], default=())
         closest = cache.get(best, OTHER)

@@ -14,6 +14,7 @@ import pytest
 from ds4ref.engine import Engine
 from ds4ref.nano import embedded_path
 from ds4ref.nano.diagnostic import diagnostic_path
+from ds4ref.nano.diagnostic41 import diagnostic41_path
 from ds4ref.targets import Completion, Delta, Finish, Message, Step, Token, Usage, open_target
 from ds4ref.test_vectors import cli
 from ds4ref.test_vectors.doctor.identify import context, drafts
@@ -154,15 +155,17 @@ def test_greedy_answers_tell_a_template_where_nothing_is_counted(_model_cache) -
 
 
 class Alone:
-    """Answers with the log probabilities of an engine, after prompts that ``change`` has changed."""
+    """Answers with the log probabilities of an engine, after prompts that ``change`` has changed; none of reasoning."""
 
-    settings = ("off",)
+    settings = ("default", "off")
 
     def __init__(self, engine: Engine, change):
         self.engine, self.change = engine, change
 
     def answer(self, shape: Shape, setting: str, tokens: int, top: int = 0) -> Completion:
         ids, steps = list(self.change(TEMPLATES[0].ids(shape, "none", self.engine.tokenizer))), []
+        if setting != "off":
+            return Completion("", (), Finish.LENGTH, Usage(len(ids), tokens, reasoning=tokens))
         for _ in range(tokens):
             row = log_softmax(self.engine.logits(ids)[-1:].astype(np.float64))[0]
             listed = [Token(self.engine.tokenizer.token_bytes(int(i)), float(row[i]), int(i))
@@ -172,10 +175,21 @@ class Alone:
         return Completion("", tuple(steps), Finish.LENGTH, Usage(len(ids), tokens))
 
 
-def turned(engine: Engine, change) -> tuple[str, float, float] | None:
+def compared(engine: Engine, change) -> Comparison:
     comparison = Comparison(engine)
     comparison.run(Alone(engine, change), Posterior([TEMPLATES[0]], lengths_of(engine.tokenizer)), 20)
-    return comparison.turns()
+    return comparison
+
+
+def turned(engine: Engine, change) -> tuple[str, float, float] | None:
+    return compared(engine, change).turns()
+
+
+def test_weights_are_known_by_the_tokens_that_are_listed() -> None:
+    """Of V4.1, too, which has fewer rounding sets."""
+    with Engine.open(diagnostic41_path(), threads=1, numerics="qat") as engine:
+        name, gap = compared(engine, list).rounded()
+    assert name == "qat" and gap < 1e-5
 
 
 def test_mistakes_in_earlier_turns_are_named(_model_cache) -> None:

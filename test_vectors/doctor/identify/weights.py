@@ -21,7 +21,7 @@ from ds4ref.errors import Ds4Error
 from ds4ref.targets import Completion, Finish, Message
 from ds4ref.text.protocol import THINK_CLOSE
 from ds4ref.text.vocabulary import ids_by_bytes
-from ds4ref.variants import ROUNDING, Runner
+from ds4ref.variants import Runner
 
 from ...observation import log_softmax
 from ..trials import rms, scored
@@ -93,14 +93,18 @@ class Comparison:
         """Ask for answers to several conversations and update ``posterior``; ``top``: how many log probabilities to ask
         for."""
         settings = [name for name in ("default", "off", "high", "max") if name in asker.settings]
+        # many servers list the tokens of an answer, and not those of its reasoning
+        shown = (asker.answer(BASE, name, 1, top) for name in ("off", settings[0]) if top and name in settings)
+        if not any(answer is not None and answer.steps for answer in shown):
+            top = 0
         asked = [(shape, settings[0]) for shape in SHAPES] + [(SYSTEM, name) for name in settings[1:]]
         for shape, setting in asked + [(TURNS, name) for name in settings[1:] if name == "off"]:
-            answer = asker.answer(shape, setting, TOKENS, top) if top else None
-            if answer is not None and answer.steps:
-                if _whole(answer) and answer.steps[0].top:
+            if top:
+                answer = asker.answer(shape, setting, TOKENS, top)
+                if answer is not None and _whole(answer) and answer.steps[0].top:
                     self._update(posterior, shape, setting, *scored(self._ids, answer.steps))
                 continue
-            top, before = 0, shape.messages if shape is BASE else shape.messages[:-1]
+            before = shape.messages if shape is BASE else shape.messages[:-1]
             for text, turns in product(STORIES, (before, ()) if setting != settings[0] else (before,)):
                 story = Shape(text, (*turns, Message("user", text)))
                 if (answer := asker.answer(story, setting, GREEDY)) is not None:
@@ -114,7 +118,7 @@ class Comparison:
     def rounded(self) -> tuple[str, float]:
         """Return the rounding set that is closest to the server's log probabilities, and its distance in nats."""
         runner, gaps = Runner(self.engine), dict[str, float]()
-        for name in ROUNDING:
+        for name in runner.sets():
             rows = [_log(runner.run([*ids, *forced], name)[0][len(ids) - 1 :]) for ids, forced, _ in self._scores]
             gaps[name] = max(rms(ours, scores) for ours, (*_, scores) in zip(rows, self._scores, strict=True))
         name = min(gaps, key=lambda name: gaps[name])

@@ -4,8 +4,8 @@ mistakes of a drafter its acceptance names.
 python -m benchmarks.drafts acceptance          DSpark's blocks of 5 against 3 guesses of multi-token prediction,
                                                 which also run three layers; on held-out questions of four kinds
 python -m benchmarks.drafts speed --model FILE  with and without drafts that are as often right as published ones
-                                                (2.7 tokens a pass), or never; CPU time of one thread, without the time
-                                                to make them
+                                                (2.7 tokens a pass), or never, without the time to make them; CPU time
+                                                of one thread, or the clock with --threads 2
 python -m benchmarks.drafts mistakes            an engine in mode ds4 makes each mistake in turn; how often
                                                 ``ds4-vectors drafter`` (mode exact, same text) names it
 """
@@ -92,13 +92,14 @@ class Oracle:
         """Implement ``Draft.truncate``."""
 
 
-def speed(model: str, tokens: int, rounds: int) -> Iterator[Row]:
+def speed(model: str, tokens: int, rounds: int, threads: int) -> Iterator[Row]:
     """Yield speed with drafts over speed without, in turn; sessions that have recorded their passes before."""
+    clock = time.process_time if threads == 1 else time.perf_counter
     cases: dict[str, tuple[Sequence[float], int]] = {
         "plain": ((), 0), "as often right as published ones": (PUBLISHED, 0), "the same, always 2": (PUBLISHED, 2),
         "the same, always 5": (PUBLISHED, 5), "never right": ((1e-3,) * 5, 0),
     }  # fmt: skip
-    with Engine.open(model, numerics="ds4", threads=1, drafts=Drafting("lookup")) as engine:
+    with Engine.open(model, numerics="ds4", threads=threads, drafts=Drafting("lookup")) as engine:
         prompt = [1 + (7 * i) % 900 for i in range(32)]
         text = list(prompt)
 
@@ -116,10 +117,10 @@ def speed(model: str, tokens: int, rounds: int) -> Iterator[Row]:
         def decoded(session: Any) -> Callable[[], float]:
             def once() -> float:
                 session.sync(prompt)
-                begun = time.process_time()
+                begun = clock()
                 for token in text[len(prompt) :]:
                     session.append(token)
-                return time.process_time() - begun
+                return clock() - begun
 
             return once
 
@@ -182,6 +183,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--model", metavar="FILE", help="model of the part speed")
     parser.add_argument("--questions", metavar="N", type=int, default=25, help="of each skill (25)")
     parser.add_argument("--tokens", metavar="N", type=int, default=128, help="of a round or of all answers (128)")
+    parser.add_argument("--threads", metavar="N", type=int, default=1, help="of the part speed (1)")
     parser.add_argument("--rounds", metavar="N", type=int, default=5, help="(5)")
     args = parser.parse_args(argv)
     if args.part == "acceptance":
@@ -189,7 +191,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     elif args.part == "mistakes":
         rows = mistakes(args.tokens, seed=11)
     else:
-        rows = speed(args.model or embedded_path(), args.tokens, args.rounds)
+        rows = speed(args.model or embedded_path(), args.tokens, args.rounds, args.threads)
     show(list(rows), "drafts", args.json)
     return 0
 

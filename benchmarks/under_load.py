@@ -355,6 +355,10 @@ def llama_server(path: str, slots: int) -> Iterator[str]:
             process.wait()
 
 
+class Absent(RuntimeError):
+    """A server that is not installed."""
+
+
 PYTHON_SERVER = ("-m", "llama_cpp.server", "--n_ctx", "4096", "--logits_all", "true", "--chat_format", "chatml",
                  "--n_threads", "1", "--interrupt_requests", "false")  # fmt: skip
 """Arguments of the server of llama-cpp-python."""
@@ -372,7 +376,8 @@ def python_server(path: str) -> Iterator[str]:
         while True:
             with suppress(OSError), urllib.request.urlopen(url := f"http://127.0.0.1:{port}/v1/models", timeout=5):
                 break
-            assert process.poll() is None, "the server did not start: pip install llama-cpp-python[server]"
+            if process.poll() is not None:
+                raise Absent("the server did not start: pip install llama-cpp-python[server]")
             time.sleep(0.3)
         yield url.removesuffix("/models")
     finally:
@@ -454,7 +459,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     results, rows = Results(args.output), []
     for name in names:
         run = partial(trial, name, args.model, not args.long, args.text, args.budget, args.stages.split(","))
-        entry = results.get(f"{name} {args.model}{' text' * args.text}", run)
+        try:
+            entry = results.get(f"{name} {args.model}{' text' * args.text}", run)
+        except Absent as error:
+            print(f"{name}: not run: {error}", file=sys.stderr, flush=True)
+            continue
         note = f"{entry['outcome']}: {'; '.join(entry['spoilt'][:3])}"
         rows.append(Row(entry["name"], entry["wall_s"], "s", note=note))
         print(f"{entry['name']}: {note} ({entry['wall_s']} s)", file=sys.stderr, flush=True)

@@ -117,7 +117,7 @@ def run(argv: Sequence[str]) -> int:
                    "A B [options]",
                    "'local?draft=off' 'local?draft=auto'",
                    "http://one:8000/v1 http://two:8000/v1 --at 0,8192 --at-once 1,4")  # fmt: skip
-    flags.add_argument("specs", nargs="*", metavar="TARGET", help="two: without drafts, with drafts")
+    flags.add_argument("specs", nargs="*", metavar="TARGET", help="two: without drafts, with drafts; or --target twice")
     flags.add_argument("--scenes", metavar="A,B", default=",".join(SCENES), help="prose, edit, json, random (all)")
     flags.add_argument(
         "--at", metavar="LIST", type=integers(0), default=[0], help="prompt lengths in tokens (0: short)"
@@ -129,18 +129,19 @@ def run(argv: Sequence[str]) -> int:
     flags.add_argument("--answer", metavar="N", type=integer(FEW), default=128, help="tokens per answer (128)")
     flags.add_argument("--as-text", action="store_true", help="send text, not chats")
     add(flags, "--json")
-    add_target(flags, default=None)
+    add_target(flags, default=None, action="append")
     args = parsed(flags, argv)
     if args is None:
         return 0
-    if len(args.specs) != 2:
-        raise UsageError(f"give two targets, without drafts and with drafts, not {len(args.specs)}")
+    specs = [*args.specs, *(args.target or ())]
+    if len(specs) != 2:
+        raise UsageError(f"give two targets, without drafts and with drafts, not {len(specs)}")
     names = [name.strip() for name in args.scenes.split(",")]
     if unknown_ones := [name for name in names if name not in SCENES]:
         raise UsageError(f"unknown scene {unknown_ones[0]!r}: choose from {', '.join(SCENES)}")
     cells = [Cell(name, depth, streams) for name in names for depth in args.at for streams in args.streams]
     with ExitStack() as stack, Progress("measured") as progress:
-        targets = [stack.enter_context(target_of(args, spec)) for spec in args.specs]
+        targets = [stack.enter_context(target_of(args, spec)) for spec in specs]
         chat = not args.as_text
         for target in targets:
             target.require(Ability.CHAT if chat else Ability.TEXT, Ability.STREAM, needed_for=PROG)

@@ -73,10 +73,11 @@ def is_embedded(spec: str) -> bool:
     return spec.partition("?")[0] in ("local", "local:")
 
 
-def add_target(parser: Parser, default: str | None = "local") -> None:
-    """Add the options that open a target; ``default``: the target if the user gives none."""
+def add_target(parser: Parser, default: str | None = "local", action: str = "store") -> None:
+    """Add the options that open a target; ``default``: the target if the user gives none; action ``append``: the option
+    may be repeated."""
     engines = "local[:MODEL.gguf][?OPTION=VALUE&...], http(s)://HOST/v1 or command:BINARY ARGS"
-    add(parser, "--target", default=default, help=f"{engines} ({default or 'none'})")
+    add(parser, "--target", default=default, action=action, help=f"{engines} ({default or 'none'})")
     for name in ("--backend", "--numerics", "--threads"):
         add(parser, name)
     add(parser, "--ctx", help="local or command target: context size in tokens")

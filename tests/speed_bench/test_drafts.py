@@ -81,10 +81,16 @@ def test_scenes_reach_their_depth_and_differ_by_seed(name: str) -> None:
 def test_the_command_on_the_embedded_model(capsys: pytest.CaptureFixture[str]) -> None:
     """Drafts change no greedy answer; what is asked wrongly is refused before anything is measured."""
     targets = ["local?draft=off&threads=1", "local?draft=lookup&threads=1"]
-    assert main(["drafts", *targets, "--rounds", "1", "--answer", "16", "--scenes", "edit,json", "--json"]) == 0
+    given = [targets[0], "--target", targets[1]]
+    assert main(["drafts", *given, "--rounds", "1", "--answer", "16", "--scenes", "edit,json", "--json"]) == 0
     cells = json.loads(capsys.readouterr().out)["cells"]
     assert [cell["equal_answers"] for cell in cells] == [[1, 1], [1, 1]]
     assert [cell["low"] for cell in cells] == [None, None]  # one round has no interval
-    for arguments, says in ((targets[:1], "not 1"), ([*targets, "--scenes", "prosa"], "choose from prose")):
+    many = [part for target in (*targets, "local") for part in ("--target", target)]
+    for arguments, says in (
+        (targets[:1], "not 1"),
+        (many, "not 3"),
+        ([*targets, "--scenes", "prosa"], "choose from prose"),
+    ):
         assert main(["drafts", *arguments]) == 2
         assert says in capsys.readouterr().err

@@ -398,7 +398,7 @@ def identify(case: ExamContext, stage: Stage) -> None:
     if work.turns is not None:
         name, gap, first = work.turns
         stage.add("earlier turns", Outcome.WRONG if name else Outcome.UNSURE,
-                  f"{name or 'they are not rendered as by a known template'}: answers to three turns are {gap:.2g} nats "
+                  f"{name or 'rendered as by no known template'}: answers to three turns are {gap:.2g} nats "
                   f"from our engine's, answers to first turns {first:.2g}", cause="template")  # fmt: skip
     for line in work.contradictions:
         stage.add("claims", Outcome.UNSURE, line)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import mmap
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -32,3 +34,15 @@ def need_mapped(*paths: Path) -> None:
     finally:
         for each in maps:
             each.close()
+
+
+def peak_memory(code: str, path: Path) -> float:
+    """Return the peak resident memory in bytes of a Python process that runs ``code`` on ``path``, its sys.argv[1].
+
+    Linux only. ru_maxrss would start at the peak of the process that forks it.
+    """
+    peak = 'print(re.search(r"VmHWM:\\s*([0-9]+)", open("/proc/self/status").read())[1])'
+    script = f"import re, sys\n{code}\n{peak}"
+    run = subprocess.run([sys.executable, "-c", script, path], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr[-2000:]
+    return 1024 * float(run.stdout)

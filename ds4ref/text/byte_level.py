@@ -17,7 +17,16 @@ ALPHABET = _alphabet()
 """The character for each byte: ALPHABET[byte]."""
 
 _TO_CHAR = dict(enumerate(ALPHABET))
-_TO_BYTE = {ord(char): byte for byte, char in enumerate(ALPHABET)}
+
+
+class _Bytes(dict[int, int]):
+    """For ``str.translate``: characters outside the alphabet are dropped."""
+
+    def __missing__(self, code: int) -> None:
+        return None
+
+
+_TO_BYTE = _Bytes((ord(char), byte) for byte, char in enumerate(ALPHABET))
 
 
 def to_chars(data: bytes) -> str:
@@ -27,4 +36,4 @@ def to_chars(data: bytes) -> str:
 
 def to_bytes(chars: str) -> bytes:
     """Return the bytes of ``chars``; characters outside the alphabet are dropped, as in ds4."""
-    return bytes(_TO_BYTE[code] for code in map(ord, chars) if code in _TO_BYTE)
+    return chars.translate(_TO_BYTE).encode("latin-1")

@@ -47,6 +47,7 @@ BITS = {
 }  # fmt: skip
 """Bits per element, by dtype."""
 
+_FIELDS = {"dtype", "shape", "data_offsets"}
 # <name>.safetensors, in the folder itself: no separator and no leading dot.
 _SHARD_NAME = re.compile(r"[\w-][\w.\-]*\.safetensors", re.ASCII)
 
@@ -107,26 +108,29 @@ def read_header(file: MappedFile, shard: int = 0) -> dict[str, Stored]:
 
 def _entry(path: str, name: str, entry: Any, shard: int, start: int) -> Stored:
     """Check one tensor of the header by itself; ``start`` is the byte offset of the data section in the file."""
-    label = f"tensor {quote(name)}"
+
+    def refused(problem: str) -> ModelFileError:
+        return ModelFileError(path, f"tensor {quote(name)}{problem}", 8)
+
     if not name or len(name.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES or not name.isprintable():
-        raise ModelFileError(path, f"{label} has an unusable name", 8)
-    if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
-        raise ModelFileError(path, f"{label} has other fields than dtype, shape and data_offsets", 8)
+        raise refused(" has an unusable name")
+    if not isinstance(entry, dict) or entry.keys() != _FIELDS:
+        raise refused(" has other fields than dtype, shape and data_offsets")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or dtype not in BITS:
-        raise ModelFileError(path, f"{label} has unknown dtype {str(dtype)[:40]!r}", 8)
+        raise refused(f" has unknown dtype {str(dtype)[:40]!r}")
     if not isinstance(shape, list) or len(shape) > MAX_RANK or not all(map(_count, shape)):
-        raise ModelFileError(path, f"{label}: a shape is a list of at most {MAX_RANK} sizes", 8)
+        raise refused(f": a shape is a list of at most {MAX_RANK} sizes")
     elements = 1
     for size in shape:
         elements *= size
         if elements > MAX_ELEMENTS:
-            raise ModelFileError(path, f"{label} has more than 2^63 elements", 8)
+            raise refused(" has more than 2^63 elements")
     if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(_count, offsets)) or offsets[0] > offsets[1]:
-        raise ModelFileError(path, f"{label}: data_offsets are not two ascending byte positions", 8)
+        raise refused(": data_offsets are not two ascending byte positions")
     bits, nbytes = elements * BITS[dtype], offsets[1] - offsets[0]
     if bits % 8 or bits // 8 != nbytes:
-        raise ModelFileError(path, f"{label}: {elements} of {dtype} do not fit into {nbytes} bytes exactly", 8)
+        raise refused(f": {elements} of {dtype} do not fit into {nbytes} bytes exactly")
     return Stored(name, dtype, tuple(shape), shard, start + offsets[0], nbytes)
 
 

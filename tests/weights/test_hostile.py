@@ -9,7 +9,6 @@ import json
 import os
 import re
 import struct
-import time
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
@@ -221,7 +220,6 @@ CASES: dict[str, tuple[Callable[[Path], Path], str]] = {
 def test_one_clear_line(case, tmp_path):
     build, reason = CASES[case]
     path = build(tmp_path)
-    started = time.process_time()
     tracemalloc.start()
     with pytest.raises(Ds4Error) as caught:
         load(path)
@@ -229,7 +227,7 @@ def test_one_clear_line(case, tmp_path):
     tracemalloc.stop()
     text = str(caught.value)
     assert re.search(reason, text) and "\n" not in text and text.isprintable() and len(text) < 600
-    assert str(tmp_path) in text and time.process_time() - started < 3 and peak < 96 << 20
+    assert str(tmp_path) in text and peak < 96 << 20
 
 
 # --- limits, and what a file system does

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-import time
 from pathlib import Path
 
 import numpy as np
@@ -159,11 +158,10 @@ def test_the_sampler_at_the_edges() -> None:
 
 
 def refused(path: Path) -> str:
-    """The one line that opening ends in, soon."""
-    start = time.process_time()
+    """The one line that opening ends in."""
     with pytest.raises(Ds4Error) as found, Engine.open(path) as engine:
         engine.prompt("a stone")
-    assert time.process_time() - start < 20 and "\n" not in str(found.value)
+    assert "\n" not in str(found.value)
     return str(found.value)
 
 

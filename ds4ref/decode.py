@@ -86,13 +86,13 @@ def record(
 
     plans: what the model's ``plan_rows`` returned for each sequence. ranks: number of top-ranked tokens to copy to the
     host. The recording's outputs are values and ids of the op ``top``; it keeps streams and logits, or for a model
-    without an output head the streams alone. Before each replay set tokens and positions with the inputs'
+    without an output head its state alone. Before each replay set tokens and positions with the inputs'
     ``move_sequences``.
     """
     recording: Any = model.ops.record()
     streams, logits, inputs = model.record_rows(recording, caches, counts, plans)
     if logits is None:
-        recording.seal(kept=(streams,))
+        recording.seal(kept=streams)
     else:
         recording.seal(*recording.top(logits, min(ranks, model.shape.vocab)), kept=(streams, logits))
     return recording, inputs
@@ -182,8 +182,8 @@ class Decoder:
     def run(self, *tokens: Sequence[int], incoming: np.ndarray | None = None) -> list[Rows]:
         """Advance each cache by its tokens, one or more, and return the outputs of each sequence's rows.
 
-        incoming: residual streams (T, C, D) from the layers before, for a model that lacks the first layers (one of
-        several machines). Without the last layers there is no output head, and rows have streams alone.
+        incoming: the state that the layers before left, for a model that lacks the first layers (one of several
+        machines). Without the last layers there is no output head, and rows have the state alone, as their streams.
         """
         counts = [len(ids) for ids in tokens]
         self._reserve(counts)
@@ -196,7 +196,7 @@ class Decoder:
             self.last.replay()
         if not self.last.outputs:
             self.caches[0].advance(counts[0])
-            return [Rows(self.last.kept[0], None, [], [])]
+            return [Rows(self.last.kept, None, [], [])]
         host, (values, best), (streams, logits) = self.model.ops.host, self.last.outputs, self.last.kept
         best, values = host(best).tolist(), host(values).tolist()
         outputs, first = [], 0

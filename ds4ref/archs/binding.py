@@ -85,6 +85,14 @@ def fill_slots(source: TensorSource, wanted: Iterable[Slot]) -> tuple[list[tuple
     return filled, problems
 
 
+def of_part(wanted: Iterable[Slot], shape: Any, layers: range) -> list[Slot]:
+    """Return those of a model's slots that consecutive ``layers`` need; the embedding goes with the first layer of the
+    model, the output head with the last."""
+    edges = {"token_embd": 0 in layers}
+    last = shape.n_layers - 1 in layers
+    return [s for s in wanted if (edges.get(s.attr, last) if s.layer is None else s.layer in layers)]
+
+
 def read_slots(
     source: TensorSource, filled: list[tuple[Slot, TensorInfo]], verify: bool | None = None
 ) -> Iterator[tuple[Slot, TensorInfo, Matrix | np.ndarray]]:

@@ -87,7 +87,7 @@ class ClusterCache:
             base, passes = chain(self.node)
             self.model.all_stages("open", handle.number, self.ctx)
             if base.end:
-                self.model.all_stages("restart", handle.number, base.end)
+                self.model.all_stages("restart", handle.number, tuple(base.tokens))
                 for stage, layers in enumerate(link.layers):
                     for layer in layers:
                         self.model.send(stage, "put", handle.number, layer - layers.start, *base.layers[layer])

@@ -19,11 +19,12 @@ class Base:
     """The beginning of a sequence: nothing, or the cache rows of a saved session.
 
     A saved session is loaded into this object as into a cache (``archs.deepseek4.payload.load``): ``layers`` keeps, by
-    layer, the arguments with which ``put_compressed`` and ``put`` were called. ``end`` is the number of tokens.
+    layer, the arguments with which ``put_compressed`` and ``put`` were called. ``end`` is the number of ``tokens``.
     """
 
     def __init__(self, ctx: int):
         self.ctx, self.end = ctx, 0
+        self.tokens: list[int] = []
         self.layers: dict[int, tuple[dict[str, Any], Any, Any]] = {}
         self._compressed: dict[str, Any] = {}
 

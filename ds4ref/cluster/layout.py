@@ -13,10 +13,11 @@ from collections.abc import Sequence
 from ..errors import UsageError
 
 
-def parse(text: str, n_layers: int) -> list[tuple[str, range]]:
+def parse(text: str, n_layers: int, starts: Sequence[int] = ()) -> list[tuple[str, range]]:
     """Return (worker, layers) for each part of ``text``, which has the form "0-20@a,21-42@b".
 
-    Raise UsageError unless the parts cover all ``n_layers`` layers in order, each on another worker.
+    starts: layers at which a part can begin, all if there are none. Raise UsageError unless the parts begin there and
+    cover all ``n_layers`` layers in order, each on another worker.
     """
     parts: list[tuple[str, range]] = []
     done = 0
@@ -27,6 +28,9 @@ def parse(text: str, n_layers: int) -> list[tuple[str, range]]:
         layers = range(int(match[1]), int(match[2] or match[1]) + 1)
         if layers.start != done or not layers:
             raise UsageError(f"layers {part.strip()[:60]!r}: the next layer is {done}")
+        if starts and done not in starts:
+            places = ", ".join(map(str, starts))
+            raise UsageError(f"layers {part.strip()[:60]!r}: a part of this model can begin at layer {places}")
         done = layers.stop
         parts.append((match[3], layers))
     if done != n_layers:
@@ -38,15 +42,16 @@ def parse(text: str, n_layers: int) -> list[tuple[str, range]]:
     return parts
 
 
-def balanced(costs: Sequence[int], workers: int) -> list[range]:
+def balanced(costs: Sequence[int], workers: int, starts: Sequence[int] = ()) -> list[range]:
     """Return consecutive layers for each worker, at least one each, such that the largest cost is as small as possible.
 
-    ``costs`` has the cost of each layer, with the embedding counted in the first and the output head in the last. Raise
-    UsageError for more workers than layers.
+    ``costs`` has the cost of each layer, with the embedding counted in the first and the output head in the last.
+    starts: layers at which a worker's can begin, all if there are none. Raise UsageError for more workers than these.
     """
     count = len(costs)
-    if workers > count:
-        raise UsageError(f"{workers} workers are more than the model has layers, {count}: name some with --layers")
+    ends = [*(starts or range(count)), count][1:]
+    if workers > len(ends):
+        raise UsageError(f"{workers} workers are more than the model has parts, {len(ends)}: name some with --layers")
     sums = list(itertools.accumulate(costs, initial=0))
     # number of layers on the workers so far -> the smallest possible largest cost, and the bounds between workers
     best: dict[int, tuple[int, tuple[int, ...]]] = {0: (0, (0,))}
@@ -54,7 +59,8 @@ def balanced(costs: Sequence[int], workers: int) -> list[range]:
         best = {
             end: min((max(cost, sums[end] - sums[start]), (*bounds, end))
                      for start, (cost, bounds) in best.items() if start < end)
-            for end in range(min(best) + 1, count + 1)
+            for end in ends
+            if end > min(best)
         }  # fmt: skip
     bounds = best[count][1]
     return [range(start, end) for start, end in zip(bounds, bounds[1:], strict=False)]

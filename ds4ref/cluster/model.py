@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from ..archs.deepseek4 import payload
-from ..archs.deepseek4.shape import ModelShape
+from ..archs.deepseek4.dimensions import Dimensions
 from ..costs import PREFILL_CHUNK
 from ..decode import RANKS, Rows
 from ..errors import Cancelled, ClusterError, UsageError
@@ -124,7 +124,7 @@ class ClusterModel:
 
     def __init__(
         self,
-        shape: ModelShape,
+        shape: Dimensions,
         mode: Numerics,
         connect: Callable[[], Workers],
     ):
@@ -296,9 +296,9 @@ class ClusterModel:
         The coordinator keeps the cache rows, so that they can be sent again if a worker is replaced.
         """
         base = Base(cache.ctx)
-        tokens, logits = payload.load(file, self.shape, base)  # type: ignore[arg-type]
+        base.tokens, logits = payload.load(file, self.shape, base)  # type: ignore[arg-type]
         cache.start(base)
-        return tokens, logits
+        return list(base.tokens), logits
 
     def saved_bytes(self, tokens: int) -> int:
         """Return the size of a saved session of ``tokens`` tokens in bytes."""

@@ -9,8 +9,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from ..archs.deepseek4.shape import ModelShape
-from ..archs.deepseek4.tensors import slots
+from ..archs import arch_of
+from ..archs.deepseek4.dimensions import Dimensions
 from ..engine_options import ClusterSettings, EngineOptions
 from ..errors import ClusterError, UsageError
 from ..numerics import numerics
@@ -23,7 +23,7 @@ from .stage import StageSpec, check_family, part_digest
 from .workers import Place, Workers
 
 
-def open_cluster(options: EngineOptions, source: TensorSource, shape: ModelShape) -> ClusterModel:
+def open_cluster(options: EngineOptions, source: TensorSource, shape: Dimensions) -> ClusterModel:
     """Open a model on the cluster that ``options.cluster`` names.
 
     ``source`` is the coordinator's model file and ``shape`` its dimensions. Raise UsageError or DataError if the
@@ -46,9 +46,9 @@ class _Connection:
     Which worker has which layers is decided at the first call and then kept.
     """
 
-    def __init__(self, settings: ClusterSettings, source: TensorSource, shape: ModelShape, spec: StageSpec):
+    def __init__(self, settings: ClusterSettings, source: TensorSource, shape: Dimensions, spec: StageSpec):
         self.settings, self.source, self.shape, self.spec = settings, source, shape, spec
-        self._layout = None if settings.layers is None else parse(settings.layers, shape.n_layers)
+        self._layout = None if settings.layers is None else parse(settings.layers, shape.n_layers, shape.starts)
         self._told = False
         self._digests: dict[range, str] = {}
         self._client: Any = None
@@ -94,8 +94,9 @@ class _Connection:
             known = known_workers(client)
             if self._layout is None and known:
                 costs = layer_bytes(self.source, self.shape)
-                names = sorted(known)[: len(costs)]
-                self._layout = list(zip(names, balanced(costs, len(names)), strict=True))
+                starts = self.shape.starts
+                names = sorted(known)[: len(starts)]
+                self._layout = list(zip(names, balanced(costs, len(names), starts), strict=True))
             places = _placed(self._layout or [], known, strict=self.settings.layers is not None)
             missing = [name for place, (name, _) in zip(places, self._layout or [], strict=True) if place is None]
             if places and not missing:
@@ -154,13 +155,13 @@ def _placed(layout: Sequence[tuple[str, range]], known: dict[str, str], strict: 
     return places
 
 
-def layer_bytes(source: TensorSource, shape: ModelShape) -> list[int]:
+def layer_bytes(source: TensorSource, shape: Dimensions) -> list[int]:
     """Return, for each layer, the bytes of weights that are read to compute one token.
 
     The embedding is counted in the first layer, the output head in the last.
     """
     costs = [0] * shape.n_layers
-    for slot in slots(shape):
+    for slot in arch_of(source).part("weights").slots(shape):
         info = source.tensors.get(slot.name)
         if info is not None:
             layer = slot.layer if slot.layer is not None else 0 if slot.attr == "token_embd" else shape.n_layers - 1

@@ -14,10 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..archs import arch_of
+from ..archs.binding import of_part
 from ..archs.deepseek4.cache import Cache, Projections
-from ..archs.deepseek4.shape import ARCHITECTURE, ModelShape
-from ..archs.deepseek4.tensors import part_slots
-from ..archs.deepseek4.weights import bind_part
+from ..archs.deepseek4.dimensions import Dimensions
 from ..backends import load_backend
 from ..decode import Decoder
 from ..engine_options import EngineOptions
@@ -28,6 +27,9 @@ from ..version import __version__
 from ..weights import open_source
 from ..weights.source import TensorSource, architecture
 from .digest import tensors_digest
+
+FAMILIES = ("deepseek4", "deepseek41")
+"""Architectures whose layers can be distributed over stages."""
 
 
 class StageSpec(NamedTuple):
@@ -69,7 +71,7 @@ class StageSequence:
     """A sequence on a stage: its caches, recordings of operations, and on the last stage the outputs of its last pass.
 
     decoder   replays recorded passes of single tokens, None if the backend cannot record
-    streams   residual streams (T, C, D): tokens, streams, width
+    streams   what the output head takes: residual streams (T, C, D), or their weighted sum
     logits    logits (T, vocab), None unless the pass was recorded
     """
 
@@ -81,16 +83,18 @@ class StageSequence:
 
 def check_family(source: TensorSource) -> None:
     """Raise ModelFileError unless the layers of models of this architecture can be distributed over stages."""
-    if architecture(source) != ARCHITECTURE:
-        raise ModelFileError(source.path, f"a cluster runs {ARCHITECTURE} alone, not {architecture(source)[:40]!r}")
+    name = architecture(source)
+    if name not in FAMILIES:
+        raise ModelFileError(source.path, f"a cluster runs {' and '.join(FAMILIES)} alone, not {name[:40]!r}")
 
 
-def part_digest(source: TensorSource, shape: ModelShape, layers: range) -> tuple[str, int]:
+def part_digest(source: TensorSource, shape: Dimensions, layers: range) -> tuple[str, int]:
     """Return (digest, size in bytes) of the tensors of ``layers``.
 
     The digest also covers the model's shape, which has all metadata of the file that results depend on.
     """
-    names = [slot.name for slot in part_slots(shape, layers)]
+    wanted = arch_of(source).part("weights").slots(shape)
+    names = [slot.name for slot in of_part(wanted, shape, layers)]
     size = sum(source.tensors[name].nbytes for name in names if name in source.tensors)
     return tensors_digest(source, names, repr(replace(shape, name=""))), size
 
@@ -103,9 +107,9 @@ class Stage:
         self.source = open_source(spec.path)
         try:
             check_family(self.source)
-            whole = arch_of(self.source).read_shape(self.source)
-            weights = bind_part(self.source, whole, spec.layers)
             arch, mode = arch_of(self.source), numerics(spec.options.numerics)
+            whole = arch.read_shape(self.source)
+            weights = arch.part("weights").bind_part(self.source, whole, spec.layers)
             needs = arch.kernels(self.source, whole, mode.act_quant)
             self.ops = load_backend(spec.options.backend, spec.options.threads, formats=needs)
             digest, size = part_digest(self.source, whole, spec.layers)
@@ -151,10 +155,10 @@ class Stage:
 
         recorded   replay it from a recording of operations, if the backend can record
         ranks      number of most likely next tokens to return
-        incoming   streams from the previous stage, None on the first stage
+        incoming   state from the previous stage, None on the first stage
 
-        Return the residual streams (T, C, D) for the next stage; on the last one, the likeliest next tokens of a
-        recorded pass, else None.
+        Return the state (T, C, n) for the next stage; on the last one, the likeliest next tokens of a recorded pass,
+        else None.
         """
         sequence = self._sequences[key]
         sequence.streams = sequence.logits = None
@@ -162,12 +166,12 @@ class Stage:
             sequence.decoder.ranks = max(ranks, sequence.decoder.ranks)
             (rows,) = sequence.decoder.run(ids, incoming=incoming)
             if not self.is_last:
-                return rows.streams.copy()  # it may still be on its way when the next replay overwrites the streams
+                return self.model.joined(rows.streams)  # a copy: the next replay may overwrite them on their way
             sequence.streams, sequence.logits = rows.streams, rows.logits
             return Ranked(rows.best, rows.values)
         streams = self.model.forward(np.asarray(ids, np.int32), sequence.cache, incoming=incoming)
         if not self.is_last:
-            return self.ops.host(streams)
+            return self.model.joined(streams)
         sequence.streams = streams
         return None
 
@@ -208,20 +212,23 @@ class Stage:
 
     # --- saved sessions, and numbers
 
-    def rows(self, key: int, layer: int) -> tuple[np.ndarray, dict[str, tuple[np.ndarray, Projections]]]:
+    def rows(self, key: int, layer: int) -> tuple[np.ndarray, dict[str, tuple[np.ndarray, Projections | None]]]:
         """Return a layer's uncompressed cache rows; and by compressor, its compressed rows and pending projections.
 
-        Pending are those of the newest tokens, which are not yet compressed into a row.
+        Pending are those of the newest tokens, which are not yet compressed into a row; None where none wait.
         """
         cache = self._sequences[key].cache
-        kinds = cache.layers[layer].projections
+        rings = cache.layers[layer].projections
         return cache.raw_rows(layer), {
-            kind: (np.array(cache.compressed(layer, kind)), cache.waiting(layer, kind)) for kind in kinds
+            kind: (np.array(cache.compressed(layer, kind)), cache.waiting(layer, kind) if kind in rings else None)
+            for kind in self.model.shape.row_widths(layer)
         }
 
-    def restart(self, key: int, pos: int) -> None:
-        """Set the number of tokens of an empty sequence to ``pos``, before ``put`` writes its cache rows."""
-        self._sequences[key].cache.restart(pos)
+    def restart(self, key: int, tokens: Sequence[int]) -> None:
+        """Make ``tokens`` those of an empty sequence, before ``put`` writes their cache rows."""
+        cache = self._sequences[key].cache
+        cache.restart(len(tokens))
+        cache.note(0, tokens)
 
     def put(self, key: int, layer: int, compressed: dict[str, np.ndarray], raw: np.ndarray, projections: dict) -> None:
         """Write a layer's cache rows (see ``rows``), to restore a saved session."""

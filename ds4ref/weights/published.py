@@ -226,8 +226,16 @@ class PublishedSource:
 
     def stored_bytes(self, name: str) -> int:
         """Return the size in the files, in bytes, of a tensor and its scales."""
-        stored = [self.checkpoint.tensors[part] for part in self._conversions[name].part.of]
-        return sum(each.nbytes for tensor in stored for each in (tensor, self._scale(tensor.name)) if each is not None)
+        return sum(each.nbytes for each in self._parts(name))
+
+    def _parts(self, name: str) -> list[Stored]:
+        tensors = [self.checkpoint.tensors[part] for part in self._conversions[name].part.of]
+        return [each for tensor in tensors for each in (tensor, self._scale(tensor.name)) if each is not None]
+
+    def stored(self, name: str) -> list[np.ndarray]:
+        """Return the bytes from which a tensor is made, as views of the files, uint8 each: weights and their scales, by
+        matrix; for a tensor that is computed from the config its values."""
+        return [self.checkpoint.raw(each.name) for each in self._parts(name)] or [self.raw(name)]
 
     def apart(self, name: str) -> ApartRows | None:
         """Return codes and scales of a tensor by row, as views of the files; None if it has to be converted."""

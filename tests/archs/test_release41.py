@@ -195,17 +195,21 @@ def test_other_kinds_of_tables_are_refused_by_name(tmp_path, changes, says):
     assert says in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_drafters_and_clusters_are_refused_in_one_line(capsys):
-    """Neither V4.1's DSpark nor its layers over several machines are computed here."""
+def test_drafters_are_refused_in_one_line(capsys):
+    """V4.1's DSpark is not computed here."""
     from ds4ref.nano.diagnostic41 import diagnostic41_path
 
     path = diagnostic41_path()
-    for options, says in (
-        (
-            ["--draft", "dspark", "--mtp", path],
-            "a drafter goes with a DeepSeek V4 model, this one is ds4ref diagnostic",
-        ),
-        (["--cluster", "tcp://127.0.0.1:1"], "a cluster runs deepseek4 alone, not 'deepseek41'"),
-    ):
-        assert main(["-m", path, *options, "-p", "hi", "-n", "1"]) != 0
-        assert [says in line for line in capsys.readouterr().err.splitlines()].count(True) == 1
+    assert main(["-m", path, "--draft", "dspark", "--mtp", path, "-p", "hi", "-n", "1"]) != 0
+    says = "a drafter goes with a DeepSeek V4 model, this one is ds4ref diagnostic"
+    assert [says in line for line in capsys.readouterr().err.splitlines()].count(True) == 1
+
+
+def test_parts_for_several_machines_begin_where_rows_are_made():
+    """Of Flash; each part has the tables and sources of its own layers, and together they have all."""
+    assert FLASH.starts == [0, 1, 2, 8, 14, 20]
+    parts = [FLASH.part(range(a, b)) for a, b in ((0, 8), (8, 20), (20, 40))]
+    assert [part.engram_layers for part in parts] == [(1,), (6,), ()]
+    assert sum((part.engram_rows for part in parts), ()) == FLASH.engram_rows
+    assert [part.kv_source[-1] for part in parts] == [2, 6, 0] and parts[2].candidate_source == 0
+    assert all(part.starts[0] == 0 for part in parts) and parts[0].candidate_source is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,8 +13,9 @@ from ds4ref.engine_options import EngineOptions
 from ds4ref.errors import ClusterError
 from ds4ref.numerics import numerics
 
-CUTS = {1: (0, 6), 2: (0, 3, 6), 3: (0, 1, 4, 6), 5: (0, 1, 2, 3, 5, 6)}
-"""Layers of the random model, which has 6, by number of stages."""
+CUTS = {6: {1: (0, 6), 2: (0, 3, 6), 3: (0, 1, 4, 6), 5: (0, 1, 2, 3, 5, 6)},
+        9: {1: (0, 9), 2: (0, 5, 9), 3: (0, 2, 5, 9), 4: (0, 1, 2, 5, 9)}}  # fmt: skip
+"""Layers of the random models of V4 (6) and of V4.1 (9) by number of stages."""
 
 
 class Done:
@@ -52,12 +54,12 @@ class LocalLink:
             stage.close()
 
 
-def layers_of(stages: int) -> list[range]:
-    return [range(a, b) for a, b in zip(CUTS[stages], CUTS[stages][1:], strict=False)]
+def layers_of(engine: Engine, stages: int) -> list[range]:
+    return [range(a, b) for a, b in itertools.pairwise(CUTS[engine.shape.n_layers][stages])]
 
 
 def local_link(engine: Engine, mode: str, stages: int, backend: str = "cpu") -> LocalLink:
-    layers = layers_of(stages)
+    layers = layers_of(engine, stages)
     return LocalLink([Stage(StageSpec(engine.path, one, EngineOptions(backend, mode, 1))) for one in layers], layers)
 
 

@@ -21,6 +21,8 @@ from ds4ref.cluster.stage import StageSpec
 from ds4ref.engine_options import EngineOptions
 from ds4ref.errors import UsageError
 from ds4ref.weights import open_source
+from ds4ref.weights.published import PublishedSource
+from tests.weights.checkpointfile import write_small
 
 
 def test_layouts_by_hand() -> None:
@@ -39,21 +41,25 @@ def test_layouts_by_hand() -> None:
     ):
         with pytest.raises(UsageError, match=said):
             parse(text, 43)
+    assert parse("0-4@a,5-8@b", 9, [0, 1, 2, 5])[1] == ("b", range(5, 9))
+    with pytest.raises(UsageError, match=r"layers '4-8@b': a part of this model can begin at layer 0, 1, 2, 5$"):
+        parse("0-3@a,4-8@b", 9, [0, 1, 2, 5])
 
 
 def test_the_largest_part_is_as_small_as_can_be() -> None:
     """Against all layouts there are."""
     costs = np.random.default_rng(5).integers(1, 20, 8).tolist()
-    for workers in range(1, 9):
-        every = [(0, *ends, 8) for ends in itertools.combinations(range(1, 8), workers - 1)]
-        layout = balanced(costs, workers)
+    for starts, workers in [(range(8), n) for n in range(1, 9)] + [((0, 1, 2, 5), n) for n in range(1, 5)]:
+        every = [(0, *ends, 8) for ends in itertools.combinations(starts[1:], workers - 1)]
+        layout = balanced(costs, workers, starts)
         bounds = (0, *(part.stop for part in layout))
         assert [part.start for part in layout] == list(bounds[:-1]) and bounds in every
         assert max(sum(costs[part.start : part.stop]) for part in layout) == min(
             max(sum(costs[a:b]) for a, b in itertools.pairwise(one)) for one in every
         )
-    with pytest.raises(UsageError, match="more than the model has layers"):
-        balanced([1], 2)
+    for wanted in ([], [0, 1]):
+        with pytest.raises(UsageError, match=f"more than the model has parts, {len(wanted) or 4}: "):
+            balanced([1] * 4, 5, wanted)
 
 
 def test_another_worker_stands_in_unless_named() -> None:
@@ -102,6 +108,24 @@ def test_digests_tell_files_apart(nano_path: str, tmp_path) -> None:
         with open_source(tmp_path / "other.gguf") as source:
             assert tensors_digest(source, names) != wanted
             assert tensors_digest(source, others) == same
+
+
+def test_a_published_folder_is_told_apart_without_converting_it(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_small(tmp_path / "folder")
+    monkeypatch.setattr(PublishedSource, "piece", lambda *_: pytest.fail("converted"))
+    with open_source(folder) as source:
+        assert isinstance(source, PublishedSource)
+        name = next(name for name in source.tensors if name.endswith("down_exps.weight"))
+        wanted = tensors_digest(source, [name])
+        last = source._parts(name)[-1]
+        path = Path(source.checkpoint.files[last.shard].path)
+    with path.open("r+b") as file:
+        file.seek(last.offset)
+        byte = file.read(1)[0]
+        file.seek(last.offset)
+        file.write(bytes([byte ^ 1]))
+    with open_source(folder) as source:
+        assert tensors_digest(source, [name]) != wanted
 
 
 class CountingStage:

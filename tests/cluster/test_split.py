@@ -17,6 +17,7 @@ from ds4ref.cluster.stage import Stage, StageSpec, check_family
 from ds4ref.engine import Engine
 from ds4ref.engine_options import EngineOptions, Steering
 from ds4ref.errors import Cancelled, ClusterError, ModelFileError, PayloadError, UsageError
+from ds4ref.nano.diagnostic41 import diagnostic41_path
 from ds4ref.runs import provenance
 from ds4ref.session.identity import Identity
 from ds4ref.session.session import Session
@@ -33,7 +34,9 @@ CTX = 400
 
 @pytest.fixture(scope="module")
 def engines(nano_path: str) -> dict[str, Engine]:
-    return {mode: Engine.open(nano_path, numerics=mode, threads=1) for mode in MODES}
+    paths = {mode: (nano_path, mode) for mode in MODES}
+    paths |= {f"v41 {mode}": (diagnostic41_path(), mode) for mode in ("exact", "qat")}
+    return {name: Engine.open(path, numerics=mode, threads=1) for name, (path, mode) in paths.items()}
 
 
 def ids_of(engine: Engine, count: int, seed: int = 3) -> list[int]:
@@ -66,12 +69,16 @@ def story(session: Session, ids: list[int]) -> Iterator[np.ndarray]:
 
 
 @pytest.mark.parametrize(
-    ("mode", "stages"), sampled([(mode, n) for mode in MODES for n in (1, 2, 3, 5)], [("ds4", 3), ("exact", 5)])
+    ("model", "stages"),
+    sampled(
+        [(mode, n) for mode in MODES for n in (1, 2, 3, 5)] + [(f"v41 {m}", n) for m in MODES[:2] for n in range(1, 5)],
+        [("ds4", 3), ("exact", 5), ("v41 qat", 4)],
+    ),
 )
-def test_same_bits_as_one_machine(engines: dict[str, Engine], mode: str, stages: int) -> None:
-    engine = engines[mode]
+def test_same_bits_as_one_machine(engines: dict[str, Engine], model: str, stages: int) -> None:
+    engine = engines[model]
     ids = ids_of(engine, 320)
-    here, there = engine.session(CTX), Session(split(engine, mode, stages), CTX)
+    here, there = engine.session(CTX), Session(split(engine, model.split()[-1], stages), CTX)
     for number, (wanted, got) in enumerate(zip(story(here, ids), story(there, ids), strict=True)):
         np.testing.assert_array_equal(got, wanted, err_msg=f"step {number}")
     assert there.tokens == here.tokens
@@ -98,19 +105,20 @@ def saved(session: Session) -> bytes:
     return file.getvalue()
 
 
-def test_a_saved_session_knows_no_split(engines: dict[str, Engine]) -> None:
-    """Written by 3 stages: the bytes of one machine, and read by 1 and 5."""
-    engine = engines["ds4"]
+@pytest.mark.parametrize(("model", "most"), [("ds4", 5), ("v41 qat", 4)])
+def test_a_saved_session_knows_no_split(engines: dict[str, Engine], model: str, most: int) -> None:
+    """Written by 3 stages: the bytes of one machine, and read by one and by as many as can be."""
+    engine, mode = engines[model], model.split()[-1]
     ids = ids_of(engine, 200)
-    here, three = engine.session(CTX), Session(split(engine, "ds4", 3), CTX)
+    here, three = engine.session(CTX), Session(split(engine, mode, 3), CTX)
     for session in (here, three):
         session.sync(ids[:133])
         session.append(ids[133])
     data = saved(here)
     assert saved(three) == data and len(data) == three.payload_bytes()
     wanted = [here.eval(token) for token in ids[134:140]]
-    for stages in (1, 5):
-        other = Session(split(engine, "ds4", stages), CTX)
+    for stages in (1, most):
+        other = Session(split(engine, mode, stages), CTX)
         other.load(io.BytesIO(data))
         assert saved(other) == data
         for token, logits in zip(ids[134:140], wanted, strict=True):
@@ -225,24 +233,26 @@ def test_stages_forget_what_nobody_holds(engines: dict[str, Engine]) -> None:
         assert len(stage._sequences) == 1 and not stage._snapshots
 
 
-def test_only_the_bytes_of_its_layers_are_touched(nano_path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("v41", [False, True])
+def test_only_the_bytes_of_its_layers_are_touched(nano_path: str, monkeypatch: pytest.MonkeyPatch, v41: bool) -> None:
     read: list[str] = []
-    raw = GGUFFile.raw
+    raw, path = GGUFFile.raw, diagnostic41_path() if v41 else nano_path
     monkeypatch.setattr(GGUFFile, "raw", lambda self, name: read.append(name) or raw(self, name))
 
     def tensors(layers: range) -> set[str]:
         read.clear()
-        Stage(StageSpec(nano_path, layers, EngineOptions(backend="reference", numerics="qat", threads=None))).close()
+        Stage(StageSpec(path, layers, EngineOptions(backend="reference", numerics="qat", threads=None))).close()
         return set(read)
 
-    first, middle, last = tensors(range(2)), tensors(range(2, 5)), tensors(range(5, 6))
+    first, middle, last = tensors(range(2)), tensors(range(2, 5)), tensors(range(5, 9 if v41 else 6))
     assert {name.split(".")[1] for name in first if name.startswith("blk.")} == {"0", "1"}
     assert {name for name in first if not name.startswith("blk.")} == {"token_embd.weight"}
     assert {name.split(".")[1] for name in middle} == {"2", "3", "4"}
     assert {name for name in last if not name.startswith("blk.")} == {
-        "output.weight", "output_norm.weight", "output_hc_fn.weight", "output_hc_base.weight", "output_hc_scale.weight"
+        "output.weight", "output_norm.weight",
+        *(f"output_hc_{name}.weight" for name in ("fn", "base", "scale") if not v41),
     }  # fmt: skip
-    with GGUFFile.open(nano_path) as file:
+    with GGUFFile.open(path) as file:
         assert first | middle | last == set(file.tensors)
 
 
@@ -260,5 +270,5 @@ def test_what_is_refused(nano_path: str) -> None:
     with pytest.raises(UsageError, match="draft"):
         Engine.open(nano_path, cluster="tcp://127.0.0.1:1", drafts=Drafting("lookup"))
     llama: Any = SimpleNamespace(path="m.gguf", metadata=Metadata([("general.architecture", "string", "llama")]))
-    with pytest.raises(ModelFileError, match="deepseek4 alone, not 'llama'"):
+    with pytest.raises(ModelFileError, match="deepseek4 and deepseek41 alone, not 'llama'"):
         check_family(llama)

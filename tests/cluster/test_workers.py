@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -19,7 +20,8 @@ import pytest
 from ds4ref.cli.ds4 import main
 from ds4ref.engine import Engine
 from ds4ref.engine_options import ClusterSettings
-from ds4ref.errors import ClusterError, DataError
+from ds4ref.errors import ClusterError, DataError, Ds4Error, UsageError
+from ds4ref.nano.diagnostic41 import diagnostic41_path
 from ds4ref.session.session import Session
 
 from .test_split import CTX, ids_of, story
@@ -92,6 +94,29 @@ def test_same_bits_as_one_machine(nano_path: str, workers: str, mode: str, stage
             zip(story(engine.session(CTX), ids), story(far.session(CTX), ids), strict=True)
         ):
             np.testing.assert_array_equal(got, wanted, err_msg=f"step {number}")
+
+
+def test_v41_begins_a_part_only_where_rows_are_made(workers: str) -> None:
+    """Of five workers four take part; a context that is sent as a saved session, and continued."""
+    path = diagnostic41_path()
+    said: list[str] = []
+    with Engine.open(path, numerics="qat", threads=1) as engine:
+        with clustered(path, workers, None, "qat", tell=said.append) as far:
+            here, there, file = engine.session(CTX), far.session(CTX), io.BytesIO()
+            ids = ids_of(engine, 150)
+            here.sync(ids[:140])
+            here.save(file)
+            there.load(io.BytesIO(file.getvalue()))
+            for token in ids[140:]:
+                np.testing.assert_array_equal(there.eval(token), here.eval(token))
+            assert [layers.start for layers in far.model.link().layers] == engine.shape.starts
+        assert len(said) == 1
+        with pytest.raises(UsageError, match="a part of this model can begin at layer 0, 1, 2, 5"):
+            Engine.open(path, cluster=ClusterSettings(workers, "0-3@0,4-8@1"))
+        with pytest.raises(
+            Ds4Error, match=r"^worker 0 at \S+ \(layers 0-0\): numerics ds4 is not known for DeepSeek V4.1"
+        ):
+            Engine.open(path, numerics="ds4", cluster=workers)
 
 
 def test_a_layout_by_bytes(nano_path: str, workers: str) -> None:

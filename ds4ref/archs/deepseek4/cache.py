@@ -14,7 +14,7 @@ Append-only rows live in a ``Store`` that sequences with a common prefix share (
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -199,6 +199,9 @@ class Cache(SequenceCache):
         """Move ``pos`` forward by ``count`` tokens, after their rows have been written."""
         super().advance(count)
         self._newest = max(self._newest, self.pos)
+
+    def note(self, pos: int, ids: Sequence[int] | np.ndarray) -> Any:
+        """Note the ids of tokens from position ``pos`` on, in families whose later passes depend on them."""
 
     # --- ring buffers
 

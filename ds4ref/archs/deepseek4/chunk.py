@@ -90,7 +90,7 @@ class Chunk(Inputs):
         self.plan = plan
         self.given: dict[int, np.ndarray] = {}
         self.incoming: np.ndarray | None = None
-        """Residual streams (T, C, D) float32 from the preceding layers, for a model that lacks the first layers."""
+        """What the preceding layers left (``forward.joined``), for a model that lacks the first layers."""
         if hooks is not None:
             hooks.begin(self)
 
@@ -176,15 +176,9 @@ class Chunk(Inputs):
         """Return the number of compressed rows that exist after the chunk, int32 (1,)."""
         return self.input(("count", ratio), lambda c: (np.array([(c.pos0 + len(c.ids)) // ratio], np.int32),))[0]
 
-    def streams_before(self) -> np.ndarray:
-        """Return the residual streams of the preceding layers, (T, C, D): ``incoming``, or zeros while a pass is
-        recorded."""
-
-        def compute(c: Chunk) -> tuple[np.ndarray]:
-            blank = np.zeros((len(c.ids), c.shape.hc, c.shape.dim), np.float32)
-            return (blank if c.incoming is None else c.incoming,)
-
-        return self.input("streams", compute)[0]
+    def state_before(self) -> tuple[np.ndarray, ...]:
+        """Return what the preceding layers left: the residual streams (T, C, D)."""
+        return self.input("state", lambda c: (incoming(c, 0),))
 
     # --- rounding
 
@@ -206,3 +200,9 @@ class Chunk(Inputs):
         """Return indexer vectors (..., index_dim), Hadamard-transformed and rounded to E2M1 (4-bit float) if the mode
         does so."""
         return self.ops.round_e2m1(self.ops.hadamard(v)) if self.numerics.indexer_qat else v
+
+
+def incoming(c: Chunk, more: int) -> np.ndarray:
+    """Return a chunk's ``incoming`` (T, C, D + more) float32, or zeros while a pass is recorded."""
+    blank = (len(c.ids), c.shape.hc, c.shape.dim + more)
+    return np.zeros(blank, np.float32) if c.incoming is None else c.incoming

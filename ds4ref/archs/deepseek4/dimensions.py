@@ -240,6 +240,17 @@ class Dimensions:
         """Return how many attention rows one token reads after ``tokens`` tokens, and how many indexer rows."""
         raise NotImplementedError
 
+    def reads_from(self, layer: int) -> int:
+        """Return the first layer whose cache rows or choice of rows layers from ``layer`` on read: itself, unless
+        layers share them."""
+        return layer
+
+    @property
+    def starts(self) -> list[int]:
+        """Return the layers at which a part of the model can begin, as nothing after them reads what is cached
+        before."""
+        return [layer for layer in range(self.n_layers) if self.reads_from(layer) == layer]
+
     def row_values(self, layer: int) -> int:
         """Return the number of values that a layer caches per compressed row."""
         return sum(self.row_widths(layer).values())

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ... import archs
 from ...errors import Cancelled
 from ...numerics import Numerics
@@ -25,8 +27,6 @@ from .shape import ModelShape
 from .weights import Weights
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from ...residency.resident import ResidentExperts
 
 
@@ -77,12 +77,12 @@ class Base(archs.Model):
         hooks: Hooks | None = None,
         cancel: Callable[[], bool] | None = None,
         incoming: np.ndarray | None = None,
-    ) -> np.ndarray:
+    ) -> Any:
         """Run tokens ids (T,) through all layers, advance ``cache`` by T, and return the final streams (T, ...) for
-        ``logits``.
+        ``logits``; the state (a tuple) if the model lacks the last layers.
 
         hooks: see and may replace named intermediates.
-        incoming: streams (T, C, D) of the preceding layers, for a model that lacks the first ones
+        incoming: state of the preceding layers (``joined``), for a model that lacks the first ones
         (``weights.bind_part``).
         Raise Cancelled if ``cancel()``, called between layers, returns true; the caller must then roll back the cache.
         """
@@ -123,8 +123,8 @@ class Base(archs.Model):
         """Compute logits (T, V) from what ``collapse`` returns; ``weights``: to use instead of the model's own."""
         raise NotImplementedError
 
-    def _layers(self, c: Any, *caches: Any, cancel: Callable[[], bool] | None = None) -> np.ndarray:
-        """Run a chunk through all layers and return what ``head`` takes."""
+    def _layers(self, c: Any, *caches: Any, cancel: Callable[[], bool] | None = None) -> Any:
+        """Run a chunk through all layers and return what ``head`` takes; the state without an output head."""
         state = self.enter(c)
         for layer, w in enumerate(self.weights.layers):
             if cancel is not None and cancel():
@@ -132,7 +132,13 @@ class Base(archs.Model):
             c.at_layer(layer, w, *(cache.layers[layer] for cache in caches))
             for half in HALVES:
                 state = self.half_layer(c, half, *state)
-        return self.collapse(c, *state)
+        return state if self.weights.output is None else self.collapse(c, *state)
+
+    def joined(self, state: Sequence[Any]) -> np.ndarray:
+        """Return the state as one array on the host, float32 (T, C, n), which a model of the following layers takes as
+        ``incoming``."""
+        parts = [self.ops.host(part) for part in state]
+        return np.concatenate([part.reshape(*parts[0].shape[:2], -1) for part in parts], axis=2)
 
     def logits(self, X: np.ndarray, pos0: int = 0, hooks: Hooks | None = None) -> np.ndarray:
         """Compute logits (T, V) float32, an array of the backend, from the streams X (T, ...) of tokens, the first one
@@ -166,8 +172,8 @@ class Base(archs.Model):
     ) -> tuple[Any, Any, Inputs]:
         """Record the ops of a pass of T tokens in all: ``counts`` tokens, planned by ``plans``, for each of ``caches``.
 
-        Return the pass's streams (T, ...), its logits (T, V), None for a model without the output head, and its
-        inputs.
+        Return the pass's streams (T, ...), its logits (T, V) and its inputs; for a model without the output head its
+        state, None and its inputs.
         """
         members = [
             self.chunk_kind(self, blank(count), cache.pos, rows_plan, None, recording)
@@ -195,7 +201,7 @@ class Model(Base):
             moe.hashed_experts(c, layer, w)
         weights = weights or self.weights
         if weights.token_embd is None:
-            return (c.streams_before(),)
+            return c.state_before()
         return (c.ops.streams(c.ops.embed(weights.token_embd, c.ids), self.shape.hc),)
 
     def half_layer(self, c: Chunk, half: str, *state: Any) -> tuple[Any, ...]:

@@ -62,17 +62,6 @@ def slots(shape: ModelShape) -> list[Slot]:
     return [*_model_slots(shape), *(slot for layer in range(shape.n_layers) for slot in _layer_slots(shape, layer))]
 
 
-def part_slots(shape: ModelShape, layers: range) -> list[Slot]:
-    """Return the slots of consecutive ``layers``; the embedding goes with the first layer of the model, the output head
-    with the last."""
-    edges = {"token_embd": 0 in layers}
-    return [
-        slot
-        for slot in slots(shape)
-        if (edges.get(slot.attr, shape.n_layers - 1 in layers) if slot.layer is None else slot.layer in layers)
-    ]
-
-
 def mtp_slots(shape: ModelShape) -> list[Slot]:
     """Return a slot for every tensor of the block for multi-token prediction: projections of its two inputs, a layer
     without compression whose experts are chosen by score, and a head of its own.

@@ -22,10 +22,10 @@ from ds4ref.kernels.formats import Matrix
 from ...errors import ModelFileError
 from ...weights.accounting import Account, inert, settle_tensors
 from ...weights.cursor import quote
-from ..binding import Slot, fields_of, fill_slots, read_slots
+from ..binding import Slot, fields_of, fill_slots, of_part, read_slots
 from ..keys import check
 from .shape import ARCHITECTURE
-from .tensors import READERS, RECIPES, Recipe, expected_tensors, part_slots, slots
+from .tensors import READERS, RECIPES, Recipe, expected_tensors, slots
 
 if TYPE_CHECKING:
     from ...weights.source import TensorInfo, TensorSource
@@ -182,7 +182,7 @@ def bind_part(source: TensorSource, shape: ModelShape, layers: range, verify: bo
     Embedding and output head are None unless the first or the last layer is included. ``verify`` and errors are those
     of ``bind``.
     """
-    names = {slot.name for slot in part_slots(shape, layers)}
+    names = {slot.name for slot in of_part(slots(shape), shape, layers)}
     filled = [(slot, info) for slot, info in check_tensors(source, shape) if slot.name in names]
     model: dict[str, Any] = {name: None for name in Weights.__dataclass_fields__ if name != "layers"}
     fields: dict[int, dict[str, Any]] = {layer: {} for layer in layers}

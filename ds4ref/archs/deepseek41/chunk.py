@@ -11,6 +11,7 @@ import numpy as np
 from ..deepseek4 import chunk
 from ..deepseek4.chunk import HEAD as HEAD
 from ..deepseek4.chunk import LASTING
+from ..deepseek4.chunk import incoming as _incoming
 from .hashing import Lookup
 from .shape import JOINT, PAIRS, ModelShape
 from .weights import LayerWeights
@@ -126,6 +127,11 @@ class Chunk(chunk.Chunk):
             return (weights,)
 
         return self.input("first", compute)[0]
+
+    def state_before(self) -> tuple[np.ndarray, ...]:
+        """Return what the preceding layers left: the streams (T, C, D), and the weights (T, C) by which to read
+        them."""
+        return self.input("state", lambda c: (_incoming(c, 1)[..., :-1], _incoming(c, 1)[..., -1]))
 
     def visible_blocks(self) -> np.ndarray:
         """Return how many blocks have a row that a token may attend to, int32 (T,), at the candidate source."""

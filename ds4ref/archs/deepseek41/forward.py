@@ -73,7 +73,10 @@ class Model(Base):
 
     def enter(self, c: Chunk, weights: Weights | None = None) -> tuple[Any, ...]:
         """Return the streams that enter the first layer, and the weights by which it reads them."""
-        return c.ops.streams(c.ops.embed((weights or self.weights).token_embd, c.ids), self.shape.hc), c.first_weights()
+        weights = weights or self.weights
+        if weights.token_embd is None:
+            return c.state_before()
+        return c.ops.streams(c.ops.embed(weights.token_embd, c.ids), self.shape.hc), c.first_weights()
 
     def half_layer(self, c: Chunk, half: str, *state: Any) -> tuple[Any, ...]:
         """Run a half of the chunk's current layer on the streams X (T, C, D), which it reads by weights (T, C); return
@@ -85,13 +88,9 @@ class Model(Base):
 
     def restart(self, half: int) -> int:
         """Return the half layer from which on a pass can be repeated: that of the first source of what it reads."""
-        s, before = self.shape, 2 * self.shape.n_layers + 1
+        before = half + 1
         while half < before:
-            before, later = half, [layer for layer in range((half + 1) // 2, s.n_layers) if s.ratios[layer]]
-            sources = [s.kv_source[layer] for layer in later]
-            if later and s.candidate_source is not None and later[-1] > s.candidate_source:
-                sources.append(s.candidate_source)
-            half = min([half, *(2 * source for source in sources if source is not None)])
+            before, half = half, min(half, 2 * self.shape.reads_from((half + 1) // 2))
         return half
 
     def collapse(self, c: Chunk, *state: Any) -> np.ndarray:

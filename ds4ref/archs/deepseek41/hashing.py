@@ -11,7 +11,7 @@ weights, are never read as a whole.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -107,6 +107,12 @@ class Hashing:
         ends = sizes.reshape(layers, -1).cumsum(1)
         offsets = (ends - sizes.reshape(layers, -1)).reshape(sizes.shape)
         return cls(numbers, int(numbers[shape.engram_pad]), factors, sizes, offsets)
+
+    def of(self, tables: Sequence[int]) -> Hashing:
+        """Return the same for some of the layers with Engram, given by their number among these."""
+        some = list(tables)
+        arrays = {name: getattr(self, name)[some] for name in ("multipliers", "primes", "offsets")}
+        return replace(self, **arrays)
 
     def rows(self, which: int, ids: np.ndarray, before: np.ndarray) -> np.ndarray:
         """Return the table rows of tokens ids (T,) in the layer number ``which`` of those with Engram, int64 (T,

@@ -7,7 +7,7 @@ ones; ``FLASH`` are the published ones. Metadata keys are those of a GGUF file o
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -209,6 +209,28 @@ class ModelShape(Dimensions):
         """Return the layer whose compressed rows a layer reads."""
         source = self.kv_source[layer]
         return layer if source is None else source
+
+    def reads_from(self, layer: int) -> int:
+        """Return the first layer whose rows, or choice of blocks of rows, layers from ``layer`` on read."""
+        later = [one for one in range(layer, self.n_layers) if self.ratios[one]]
+        sources = [self.kv_source[one] for one in later]
+        if later and self.candidate_source is not None and later[-1] > self.candidate_source:
+            sources.append(self.candidate_source)
+        return min([layer, *(source for source in sources if source is not None)])
+
+    def part(self, layers: range) -> ModelShape:
+        """Return the shape of a model that consists only of the given consecutive layers, renumbered from 0; the first
+        one is one of ``starts``."""
+        own = lambda some: tuple(layer - layers.start for layer in some if layer in layers)  # noqa: E731
+        tables = zip(self.engram_layers, self.engram_rows, strict=True)
+        source, of_layers = self.candidate_source, slice(layers.start, layers.stop)
+        return replace(
+            self, n_layers=len(layers), ratios=self.ratios[of_layers], swiglu_limit=self.swiglu_limit[of_layers],
+            kv_sources=own(self.kv_sources), index_sources=own(self.index_sources),
+            candidate_source=source - layers.start if source is not None and source in layers else None,
+            engram_layers=own(self.engram_layers),
+            engram_rows=tuple(rows for layer, rows in tables if layer in layers),
+        )  # fmt: skip
 
     def overlap(self, layer: int) -> int:
         """Return how many tokens before an incomplete row its compressor needs: none."""

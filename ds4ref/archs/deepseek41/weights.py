@@ -15,7 +15,7 @@ from ds4ref.kernels.formats import Matrix
 
 from ...weights.accounting import Account, settle_tensors
 from ...weights.published import PublishedSource
-from ..binding import Slot, fields_of, read_slots
+from ..binding import Slot, fields_of, of_part, read_slots
 from ..deepseek4.weights import INERT_TENSORS, CommonWeights, fill_checked
 from ..keys import check
 from .hashing import Hashing
@@ -53,7 +53,8 @@ class LayerWeights(CommonWeights):
 
 @dataclass(frozen=True, kw_only=True)
 class Weights:
-    """Weights of a model; ``hashing``: what Engram's hash is made of, None without Engram."""
+    """Weights of a model; ``hashing``: what Engram's hash is made of, None without Engram. In a part of a model that
+    lacks the first layer ``token_embd`` is None, without the last one ``output`` and its norm."""
 
     token_embd: Matrix
     output_norm: np.ndarray  # (dim,)
@@ -97,11 +98,24 @@ def bind(source: TensorSource, shape: ModelShape, verify: bool | None = None) ->
     Raise ShapeError for a tensor that does not fit ``shape``, ModelFileError for NaN or infinity, or if the arrays of
     Engram's hash do not fit.
     """
-    model: dict[str, Any] = {"hashing": Hashing.read(source, shape) if shape.engram_layers else None}
-    fields: list[dict[str, Any]] = [{} for _ in range(shape.n_layers)]
-    for slot, _, value in read_slots(source, check_tensors(source, shape), verify):
+    return bind_part(source, shape, range(shape.n_layers), verify)
+
+
+def bind_part(source: TensorSource, shape: ModelShape, layers: range, verify: bool | None = None) -> Weights:
+    """Return the weights of consecutive ``layers`` of a model of ``shape``, without reading those of other layers.
+
+    Embedding and output head are None unless the first or the last layer is included. ``verify`` and errors are those
+    of ``bind``.
+    """
+    tables = [which for which, layer in enumerate(shape.engram_layers) if layer in layers]
+    model: dict[str, Any] = dict.fromkeys(("token_embd", "output_norm", "output"))
+    model["hashing"] = Hashing.read(source, shape).of(tables) if tables else None
+    names = {slot.name for slot in of_part(slots(shape), shape, layers)}
+    filled = [(slot, info) for slot, info in check_tensors(source, shape) if slot.name in names]
+    fields: dict[int, dict[str, Any]] = {layer: {} for layer in layers}
+    for slot, _, value in read_slots(source, filled, verify):
         (model if slot.layer is None else fields[slot.layer])[slot.attr] = value
-    for some in fields:
+    for some in fields.values():
         if "engram_embd" in some:
             some["engram_gate"] = some["engram_q_norm"] * some["engram_k_norm"]
-    return Weights(**model, layers=[fields_of(LayerWeights, some) for some in fields])
+    return Weights(**model, layers=[fields_of(LayerWeights, some) for some in fields.values()])

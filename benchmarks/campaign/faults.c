@@ -1,5 +1,6 @@
 /* A file layer that counts the calls on files below one folder, and fails, shortens, delays or ends the process at the
-   Nth. Loaded with LD_PRELOAD, so that Python, NumPy and SQLite alike go through it; armed by faults.py. */
+   Nth, or sets the clock back or ahead from there on. Loaded with LD_PRELOAD, so that Python, NumPy and SQLite alike go
+   through it; armed by faults.py. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -10,9 +11,10 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/types.h>
+#include <time.h>
 #include <unistd.h>
 
-enum { OFF, NO_SPACE, IO_ERROR, FULL_FROM_HERE, SHORT, SLOW, KILL };
+enum { OFF, NO_SPACE, IO_ERROR, FULL_FROM_HERE, SHORT, SLOW, KILL, BACK, AHEAD };
 static char folder[PATH_MAX];
 static int mode = OFF;
 static long target, count;
@@ -36,7 +38,7 @@ static int hit(int may_fail) {
     if (mode == KILL) _exit(137);
     if (mode == SLOW) usleep(20000);
     if (mode == SHORT) return 1;
-    if (mode == SLOW || !may_fail) return 0;
+    if (mode == SLOW || mode >= BACK || !may_fail) return 0;
     errno = mode == IO_ERROR ? EIO : ENOSPC;
     return -1;
 }
@@ -82,3 +84,11 @@ OTHER(rename, (const char *from, const char *to), (from, to), below(to), 1)
 OTHER(mkdir, (const char *path, mode_t m), (path, m), below(path), 1)
 OTHER(unlink, (const char *path), (path), below(path), 0)
 OTHER(rmdir, (const char *path), (path), below(path), 0)
+
+int clock_gettime(clockid_t which, struct timespec *now) {
+    REAL(int, clock_gettime);
+    int failed = real(which, now);
+    if (!failed && which == CLOCK_REALTIME && mode >= BACK && count >= target)
+        now->tv_sec += mode == BACK ? -86400 : 366 * 86400;
+    return failed;
+}

@@ -1,4 +1,5 @@
-"""Files that fail: for one work, every call of the system fails, is cut short, delayed or the last, one after another.
+"""Files that fail: for one work, every call of the system fails, is cut short, delayed or the last, one after another;
+or the clock jumps there.
 
     python -m benchmarks.campaign.faults NAME FOLDER KILLS SEED      with the layer of faults.c loaded
 
@@ -28,6 +29,7 @@ from .kinds import plain_line
 from .works import WORKS, State, Work
 
 MODES = {"no space": 1, "I/O error": 2, "full from here on": 3, "short write": 4, "delay": 5, "kill": 6}
+MODES |= {"clock back a day": 7, "clock ahead a year": 8}
 MOST, SECONDS = 500, 10.0
 SOURCE = Path(__file__).with_name("faults.c")
 

@@ -24,7 +24,7 @@ from .archs import Model, arch_of, costs_of
 from .archs.experts import cached, dense_bytes
 from .backends import load_backend
 from .costs import prefill_chunk
-from .engine_options import EngineOptions, Steering
+from .engine_options import UNSTEERED, EngineOptions, Steering, check_on_cluster
 from .environment import available_bytes, memory_bytes
 from .errors import BackendError, DataError, SessionError, TextError, TokenError, UsageError, did_you_mean
 from .numerics import checked_settings, numerics
@@ -44,8 +44,6 @@ recordings (``decode``)."""
 
 SCORE_ROWS = 128
 """Number of tokens whose logits are in memory at a time while a text is scored."""
-
-UNSTEERED = "a model on a cluster is not steered: one machine, or no directions"
 
 if TYPE_CHECKING:
     import numpy as np
@@ -106,7 +104,7 @@ class Engine:
         if wanted.drafts is not None and wanted.drafts.kind == "off":
             wanted = replace(wanted, drafts=None)
         if wanted.cluster is not None:
-            _check_on_cluster(wanted)
+            check_on_cluster(wanted)
         if wanted.threads is not None:
             _check_threads(wanted.threads)
         if path is None:
@@ -572,20 +570,6 @@ def _expert_cache(
         return *cached(source, weights, ops, max(0, int(FREE_FOR_EXPERTS * free) - dense_bytes(source)), used), ""
     except (UsageError, BackendError) as error:  # too little memory for a cache: experts are read from the mapped file
         return weights, None, str(error)
-
-
-def _check_on_cluster(wanted: EngineOptions) -> None:
-    """Raise UsageError for an option that is not supported on a cluster."""
-    if wanted.drafts is not None:
-        raise UsageError("speculative decoding is not supported on a cluster: turn drafting off")
-    if wanted.steering is not None:
-        raise UsageError(UNSTEERED)
-    if wanted.expert_cache not in (None, "auto", "off"):
-        raise UsageError("the expert cache is not supported on a cluster: each worker maps the experts of its layers")
-    if wanted.advise is not None:
-        raise UsageError("advise is not supported on a cluster: each worker decides for its layers")
-    if wanted.gpu_memory is not None:
-        raise UsageError("GPU memory cannot be set on a cluster: workers use backend cpu or reference")
 
 
 def _steered(model: Model, steering: Steering | None) -> Model:

@@ -13,6 +13,7 @@ from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from .backends import BACKENDS, DEFAULT_BACKEND
+from .errors import UsageError
 from .numerics import DEFAULT_MODE, MODES
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 DRAFTS = "off", "auto", "lookup", "mtp", "dspark"
 SPLITS = "unicode", "ds4"
 TEMPLATES = "may", "0731", "v4.1"
+UNSTEERED = "a model on a cluster is not steered: one machine, or no directions"
 MOST_DRAFTED = 7
 """Most drafted tokens that one pass verifies: a pass holds 8 rows, the first of which is the pending token."""
 PATIENCE = 15.0
@@ -186,3 +188,17 @@ def dest(flag: str) -> str:
 
 
 KINDS = EngineOptions, Drafting, Steering, ClusterSettings
+
+
+def check_on_cluster(options: EngineOptions) -> None:
+    """Raise UsageError for an option that is not supported on a cluster."""
+    if options.drafts is not None:
+        raise UsageError("speculative decoding is not supported on a cluster: turn drafting off")
+    if options.steering is not None:
+        raise UsageError(UNSTEERED)
+    if options.expert_cache not in (None, "auto", "off"):
+        raise UsageError("the expert cache is not supported on a cluster: each worker maps the experts of its layers")
+    if options.advise is not None:
+        raise UsageError("advise is not supported on a cluster: each worker decides for its layers")
+    if options.gpu_memory is not None:
+        raise UsageError("GPU memory cannot be set on a cluster: workers use backend cpu or reference")

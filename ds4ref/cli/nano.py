@@ -25,7 +25,7 @@ COMMANDS = ("path", "dspark", "random", "slice", "checkpoint")
 USAGE = """ds4 nano path [--recipe R] [--mtp-block]  print the path of the embedded model, building it if necessary
        ds4 nano dspark                        print the path of its DSpark drafter
        ds4 nano random                        print the path of a small model with random weights
-       ds4 nano slice [OUT] [options]         write a random model of Flash's or Pro's dimensions, fewer layers
+       ds4 nano slice [OUT] [options]         write a random model of published dimensions, fewer layers
        ds4 nano checkpoint FOLDER [options]   write a model in DeepSeek's release format: safetensors in FP8 and FP4"""
 
 EPILOG = """\
@@ -48,7 +48,7 @@ def build_parser() -> Parser:
     parser = Parser(
         PROG,
         usage=USAGE,
-        description="The embedded model, random models, and slices of Flash and Pro.",
+        description="The embedded model, random models, and slices of Flash, Pro and V4.1 Flash.",
         epilog=EPILOG.format(about=ABOUT, recipes=lines),
     )
     parser.add_argument("names", metavar="COMMAND", nargs="*", help=f"{', '.join(COMMANDS)}; then OUT or FOLDER")

@@ -89,8 +89,8 @@ class ClusterCache:
             if base.end:
                 self.model.all_stages("restart", handle.number, tuple(base.tokens))
                 for stage, layers in enumerate(link.layers):
-                    for layer in layers:
-                        self.model.send(stage, "put", handle.number, layer - layers.start, *base.layers[layer])
+                    for place, layer in enumerate(self.model.shape.cached(layers)):
+                        self.model.send(stage, "put", handle.number, place, *base.layers[layer])
             for one in passes:
                 self.model.run(handle.number, one.ids, one.recorded, RANKS, cancel)
                 if one.kept < len(one.ids):
@@ -180,7 +180,8 @@ class ClusterCache:
         if self._layer is None or self._layer[0] != layer:
             layers = self.model.link().layers
             stage = next(number for number, some in enumerate(layers) if layer in some)
-            rows = self.model.wait(self.model.send(stage, "rows", self.key(), layer - layers[stage].start))
+            place = self.model.shape.cached(layers[stage]).index(layer)
+            rows = self.model.wait(self.model.send(stage, "rows", self.key(), place))
             self._layer = layer, rows
         return self._layer[1]
 

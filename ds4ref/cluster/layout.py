@@ -29,8 +29,9 @@ def parse(text: str, n_layers: int, starts: Sequence[int] = ()) -> list[tuple[st
         if layers.start != done or not layers:
             raise UsageError(f"layers {part.strip()[:60]!r}: the next layer is {done}")
         if starts and done not in starts:
-            places = ", ".join(map(str, starts))
-            raise UsageError(f"layers {part.strip()[:60]!r}: a part of this model can begin at layer {places}")
+            near = [str(max(s for s in starts if s < done)), *map(str, [s for s in starts if s > done][:1])]
+            where = f"not at layer {done}, but at {' or '.join(near)}"
+            raise UsageError(f"layers {part.strip()[:60]!r}: a part of this model can begin {where}")
         done = layers.stop
         parts.append((match[3], layers))
     if done != n_layers:

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..archs import arch_of
-from ..archs.binding import of_part
 from ..archs.deepseek4.cache import Cache, Projections
 from ..archs.deepseek4.dimensions import Dimensions
 from ..backends import load_backend
@@ -93,8 +92,7 @@ def part_digest(source: TensorSource, shape: Dimensions, layers: range) -> tuple
 
     The digest also covers the model's shape, which has all metadata of the file that results depend on.
     """
-    wanted = arch_of(source).part("weights").slots(shape)
-    names = [slot.name for slot in of_part(wanted, shape, layers)]
+    names = [slot.name for slot in arch_of(source).part("weights").part_slots(shape, layers)]
     size = sum(source.tensors[name].nbytes for name in names if name in source.tensors)
     return tensors_digest(source, names, repr(replace(shape, name=""))), size
 
@@ -115,7 +113,9 @@ class Stage:
             digest, size = part_digest(self.source, whole, spec.layers)
             memory = memory_bytes()
             advise = memory is not None and size > memory
-            self.model: Any = arch.model(whole.part(spec.layers), weights, self.ops, mode, advise)
+            made = arch.part("forward").Model.of_part
+            self.model: Any = made(whole, spec.layers, weights, self.ops, mode, advise)
+            self._own = slice(len(whole.cached(spec.layers)) - len(spec.layers), None)
         except BaseException:
             self.source.close()
             raise
@@ -166,12 +166,12 @@ class Stage:
             sequence.decoder.ranks = max(ranks, sequence.decoder.ranks)
             (rows,) = sequence.decoder.run(ids, incoming=incoming)
             if not self.is_last:
-                return self.model.joined(rows.streams)  # a copy: the next replay may overwrite them on their way
+                return self.model.joined(rows.streams, incoming)  # a copy: the next replay may overwrite them
             sequence.streams, sequence.logits = rows.streams, rows.logits
             return Ranked(rows.best, rows.values)
         streams = self.model.forward(np.asarray(ids, np.int32), sequence.cache, incoming=incoming)
         if not self.is_last:
-            return self.model.joined(streams)
+            return self.model.joined(streams, incoming)
         sequence.streams = streams
         return None
 
@@ -213,7 +213,8 @@ class Stage:
     # --- saved sessions, and numbers
 
     def rows(self, key: int, layer: int) -> tuple[np.ndarray, dict[str, tuple[np.ndarray, Projections | None]]]:
-        """Return a layer's uncompressed cache rows; and by compressor, its compressed rows and pending projections.
+        """Return the uncompressed cache rows of a layer, given by its place in ``shape.cached``; and by compressor, its
+        compressed rows and pending projections.
 
         Pending are those of the newest tokens, which are not yet compressed into a row; None where none wait.
         """
@@ -243,7 +244,7 @@ class Stage:
 
     def counts(self) -> np.ndarray:
         """Return how often each routed expert was chosen, (layers, experts)."""
-        return np.array(self.ops.host(self.model.experts.counts))
+        return np.array(self.ops.host(self.model.experts.counts))[self._own]
 
     def set_threads(self, count: int) -> None:
         """Compute with ``count`` threads."""

@@ -205,11 +205,16 @@ def test_drafters_are_refused_in_one_line(capsys):
     assert [says in line for line in capsys.readouterr().err.splitlines()].count(True) == 1
 
 
-def test_parts_for_several_machines_begin_where_rows_are_made():
-    """Of Flash; each part has the tables and sources of its own layers, and together they have all."""
-    assert FLASH.starts == [0, 1, 2, 8, 14, 20]
-    parts = [FLASH.part(range(a, b)) for a, b in ((0, 8), (8, 20), (20, 40))]
-    assert [part.engram_layers for part in parts] == [(1,), (6,), ()]
+def test_parts_for_several_machines_have_the_rows_that_they_read():
+    """Of Flash; each part has the tables and sources of its own layers, and of one earlier source if it needs it."""
+    assert FLASH.starts == [*range(25), 28, 32, 36]
+    parts = [FLASH.part(range(a, b)) for a, b in ((0, 8), (8, 16), (16, 28), (28, 40))]
+    assert [part.n_layers for part in parts] == [8, 8, 13, 13] and FLASH.cached(range(28, 40)) == [20, *range(28, 40)]
+    assert [part.engram_layers for part in parts] == [(1,), (6,), (), ()]
     assert sum((part.engram_rows for part in parts), ()) == FLASH.engram_rows
-    assert [part.kv_source[-1] for part in parts] == [2, 6, 0] and parts[2].candidate_source == 0
-    assert all(part.starts[0] == 0 for part in parts) and parts[0].candidate_source is None
+    assert [part.kv_source for part in parts[2:]] == [(0,) * 5 + (5,) * 8, (0,) * 13]
+    assert [part.index_source for part in parts[2:]] == [
+        (0,) * 5 + (5,) * 4 + (9,) * 4,
+        (0,) + (1,) * 4 + (5,) * 4 + (9,) * 4,
+    ]
+    assert [part.candidate_source for part in parts] == [None, None, 5, 0]

@@ -14,8 +14,8 @@ from ds4ref.errors import ClusterError
 from ds4ref.numerics import numerics
 
 CUTS = {6: {1: (0, 6), 2: (0, 3, 6), 3: (0, 1, 4, 6), 5: (0, 1, 2, 3, 5, 6)},
-        9: {1: (0, 9), 2: (0, 5, 9), 3: (0, 2, 5, 9), 4: (0, 1, 2, 5, 9)}}  # fmt: skip
-"""Layers of the random models of V4 (6) and of V4.1 (9) by number of stages."""
+        9: {1: (0, 9), 2: (0, 5, 9), 3: (0, 1, 6, 9), 5: (0, 3, 4, 6, 7, 9)}}  # fmt: skip
+"""Layers of the random models of V4 (6) and of V4.1 (9, of which 2 and 5 make rows for others) by number of stages."""
 
 
 class Done:

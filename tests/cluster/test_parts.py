@@ -42,8 +42,9 @@ def test_layouts_by_hand() -> None:
         with pytest.raises(UsageError, match=said):
             parse(text, 43)
     assert parse("0-4@a,5-8@b", 9, [0, 1, 2, 5])[1] == ("b", range(5, 9))
-    with pytest.raises(UsageError, match=r"layers '4-8@b': a part of this model can begin at layer 0, 1, 2, 5$"):
-        parse("0-3@a,4-8@b", 9, [0, 1, 2, 5])
+    for text, said in (("0-3@a,4-8@b", "not at layer 4, but at 2 or 5"), ("0-7@a,8@b", "not at layer 8, but at 5")):
+        with pytest.raises(UsageError, match=f"@b': a part of this model can begin {said}$"):
+            parse(text, 9, [0, 1, 2, 5])
 
 
 def test_the_largest_part_is_as_small_as_can_be() -> None:

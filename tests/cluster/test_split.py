@@ -29,7 +29,8 @@ from tests.marking import sampled
 from .links import Breaking, split
 
 MODES = ["exact", "qat", "ds4"]
-CTX = 400
+CTX, BYTES = 400, 16
+"""Length of contexts; step of ``story`` that yields the size of the caches."""
 
 
 @pytest.fixture(scope="module")
@@ -71,8 +72,9 @@ def story(session: Session, ids: list[int]) -> Iterator[np.ndarray]:
 @pytest.mark.parametrize(
     ("model", "stages"),
     sampled(
-        [(mode, n) for mode in MODES for n in (1, 2, 3, 5)] + [(f"v41 {m}", n) for m in MODES[:2] for n in range(1, 5)],
-        [("ds4", 3), ("exact", 5), ("v41 qat", 4)],
+        [(mode, n) for mode in MODES for n in (1, 2, 3, 5)]
+        + [(f"v41 {m}", n) for m in MODES[:2] for n in (1, 2, 3, 5)],
+        [("ds4", 3), ("exact", 5), ("v41 qat", 5)],
     ),
 )
 def test_same_bits_as_one_machine(engines: dict[str, Engine], model: str, stages: int) -> None:
@@ -80,6 +82,9 @@ def test_same_bits_as_one_machine(engines: dict[str, Engine], model: str, stages
     ids = ids_of(engine, 320)
     here, there = engine.session(CTX), Session(split(engine, model.split()[-1], stages), CTX)
     for number, (wanted, got) in enumerate(zip(story(here, ids), story(there, ids), strict=True)):
+        if model.startswith("v41") and stages > 2 and number == BYTES:
+            assert got > wanted  # some parts make rows of earlier layers again
+            continue
         np.testing.assert_array_equal(got, wanted, err_msg=f"step {number}")
     assert there.tokens == here.tokens
 
@@ -105,9 +110,9 @@ def saved(session: Session) -> bytes:
     return file.getvalue()
 
 
-@pytest.mark.parametrize(("model", "most"), [("ds4", 5), ("v41 qat", 4)])
-def test_a_saved_session_knows_no_split(engines: dict[str, Engine], model: str, most: int) -> None:
-    """Written by 3 stages: the bytes of one machine, and read by one and by as many as can be."""
+@pytest.mark.parametrize("model", ["ds4", "v41 qat"])
+def test_a_saved_session_knows_no_split(engines: dict[str, Engine], model: str) -> None:
+    """Written by 3 stages: the bytes of one machine, and read by 1 and 5."""
     engine, mode = engines[model], model.split()[-1]
     ids = ids_of(engine, 200)
     here, three = engine.session(CTX), Session(split(engine, mode, 3), CTX)
@@ -117,7 +122,7 @@ def test_a_saved_session_knows_no_split(engines: dict[str, Engine], model: str, 
     data = saved(here)
     assert saved(three) == data and len(data) == three.payload_bytes()
     wanted = [here.eval(token) for token in ids[134:140]]
-    for stages in (1, most):
+    for stages in (1, 5):
         other = Session(split(engine, mode, stages), CTX)
         other.load(io.BytesIO(data))
         assert saved(other) == data
@@ -210,11 +215,12 @@ def test_what_an_engine_on_a_cluster_is(engines: dict[str, Engine]) -> None:
             there.steered(steering)
 
 
-def test_experts_are_counted_over_all_stages(engines: dict[str, Engine]) -> None:
-    here, model = Engine.open(engines["qat"].path, numerics="qat", threads=1), split(engines["qat"], "qat", 3)
-    for session in (here.session(40), Session(model, 40)):
+@pytest.mark.parametrize("model", ["qat", "v41 qat"])
+def test_experts_are_counted_over_all_stages(engines: dict[str, Engine], model: str) -> None:
+    here, there = Engine.open(engines[model].path, numerics="qat", threads=1), split(engines[model], "qat", 3)
+    for session in (here.session(40), Session(there, 40)):
         session.sync(list(range(20)))
-    assert model.experts.summary(5) == here.expert_use(5)
+    assert there.experts.summary(5) == here.expert_use(5)
     here.close()
 
 
@@ -245,6 +251,9 @@ def test_only_the_bytes_of_its_layers_are_touched(nano_path: str, monkeypatch: p
         return set(read)
 
     first, middle, last = tensors(range(2)), tensors(range(2, 5)), tensors(range(5, 9 if v41 else 6))
+    if v41:  # of layer 5, whose rows are read, what makes them
+        names = {name.removesuffix(".weight") for name in tensors(range(6, 8)) if name.split(".")[1] == "5"}
+        assert len(names) == 8 and all(name[6:].startswith(("attn_q_a", "attn_comp", "indexer")) for name in names)
     assert {name.split(".")[1] for name in first if name.startswith("blk.")} == {"0", "1"}
     assert {name for name in first if not name.startswith("blk.")} == {"token_embd.weight"}
     assert {name.split(".")[1] for name in middle} == {"2", "3", "4"}

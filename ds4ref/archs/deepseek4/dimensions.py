@@ -240,16 +240,21 @@ class Dimensions:
         """Return how many attention rows one token reads after ``tokens`` tokens, and how many indexer rows."""
         raise NotImplementedError
 
-    def reads_from(self, layer: int) -> int:
-        """Return the first layer whose cache rows or choice of rows layers from ``layer`` on read: itself, unless
+    def needs(self, layer: int) -> set[int]:
+        """Return the earlier layers whose cache rows, or choice of rows, layers from ``layer`` on read: none, unless
         layers share them."""
-        return layer
+        return set()
 
     @property
     def starts(self) -> list[int]:
-        """Return the layers at which a part of the model can begin, as nothing after them reads what is cached
-        before."""
-        return [layer for layer in range(self.n_layers) if self.reads_from(layer) == layer]
+        """Return the layers at which a part of the model can begin: it can make the rows of one earlier layer
+        itself."""
+        return [layer for layer in range(self.n_layers) if len(self.needs(layer)) < 2]
+
+    def cached(self, layers: range) -> list[int]:
+        """Return the layers whose rows a part of the model with these ``layers`` keeps: they, and before them the
+        earlier one whose rows they read."""
+        return [*self.needs(layers.start), *layers]
 
     def row_values(self, layer: int) -> int:
         """Return the number of values that a layer caches per compressed row."""

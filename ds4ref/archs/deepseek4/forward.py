@@ -134,9 +134,15 @@ class Base(archs.Model):
                 state = self.half_layer(c, half, *state)
         return state if self.weights.output is None else self.collapse(c, *state)
 
-    def joined(self, state: Sequence[Any]) -> np.ndarray:
-        """Return the state as one array on the host, float32 (T, C, n), which a model of the following layers takes as
-        ``incoming``."""
+    @classmethod
+    def of_part(cls, whole: Any, layers: range, *more: Any) -> Any:
+        """Return a model of some consecutive ``layers`` of a model of shape ``whole``; ``more``: what ``Base`` takes
+        besides the shape."""
+        return cls(whole.part(layers), *more)
+
+    def joined(self, state: Sequence[Any], incoming: np.ndarray | None = None) -> np.ndarray:
+        """Return the state after a pass as one array on the host, float32 (T, C, n), which a model of the following
+        layers takes as ``incoming``; here ``incoming`` is what this one took."""
         parts = [self.ops.host(part) for part in state]
         return np.concatenate([part.reshape(*parts[0].shape[:2], -1) for part in parts], axis=2)
 

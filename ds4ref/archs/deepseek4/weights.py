@@ -176,13 +176,18 @@ def bind(source: TensorSource, shape: ModelShape, verify: bool | None = None) ->
     return bind_part(source, shape, range(shape.n_layers), verify)
 
 
+def part_slots(shape: ModelShape, layers: range) -> list[Slot]:
+    """Return the slots that consecutive ``layers`` need."""
+    return of_part(slots(shape), shape, layers)
+
+
 def bind_part(source: TensorSource, shape: ModelShape, layers: range, verify: bool | None = None) -> Weights:
     """Return the weights of consecutive ``layers`` of a model of ``shape``, without reading those of other layers.
 
     Embedding and output head are None unless the first or the last layer is included. ``verify`` and errors are those
     of ``bind``.
     """
-    names = {slot.name for slot in of_part(slots(shape), shape, layers)}
+    names = {slot.name for slot in part_slots(shape, layers)}
     filled = [(slot, info) for slot, info in check_tensors(source, shape) if slot.name in names]
     model: dict[str, Any] = {name: None for name in Weights.__dataclass_fields__ if name != "layers"}
     fields: dict[int, dict[str, Any]] = {layer: {} for layer in layers}

@@ -5,7 +5,7 @@ shape, hashing, chunk, engram, compressor, indexer, attention, forward.
 What V4 computes alike is in ``archs.deepseek4``: rope, hyper-connections, experts, chunk and cache. Three things are
 new: lookup tables by hashed n-grams (Engram), hyper-connections whose input weights are those of the half layer
 before, and four layers that compress rows for all others. ``tensors`` and ``weights`` bind a model's tensors,
-``published`` reads DeepSeek's folder.
+``published`` reads DeepSeek's folder, ``part`` computes some of the layers on one of several machines.
 """
 
 from __future__ import annotations

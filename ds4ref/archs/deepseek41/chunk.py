@@ -64,6 +64,7 @@ class Chunk(chunk.Chunk):
     tokens, before  the ids and those of the positions before, on the host: Engram's rows follow from them
     selected        rows that the last index source selected, int32 (T, k); None while all are
     candidates      candidate blocks of rows, int32 (T, blocks), once the candidate source has chosen them
+    carried         attention input (T, D) that the next part of the model needs, too (``part``)
     """
 
     plan: Plan  # type: ignore[assignment]
@@ -85,6 +86,7 @@ class Chunk(chunk.Chunk):
         self.lookups = model.lookups
         self.selected: np.ndarray | None = None
         self.candidates: np.ndarray | None = None
+        self.carried: np.ndarray | None = None
         super().__init__(model, ids, pos0, plan, hooks, ops, members)
 
     def move(self, ids: np.ndarray | Sequence[int] | int, pos0: int) -> None:
@@ -102,7 +104,7 @@ class Chunk(chunk.Chunk):
 
     def leave(self) -> Any:
         """Drop references to weights, cache and arrays of the pass, keeping the inputs; return the chunk."""
-        self.selected = self.candidates = None
+        self.selected = self.candidates = self.carried = None
         return super().leave()
 
     @property
@@ -128,10 +130,17 @@ class Chunk(chunk.Chunk):
 
         return self.input("first", compute)[0]
 
-    def state_before(self) -> tuple[np.ndarray, ...]:
-        """Return what the preceding layers left: the streams (T, C, D), and the weights (T, C) by which to read
-        them."""
-        return self.input("state", lambda c: (_incoming(c, 1)[..., :-1], _incoming(c, 1)[..., -1]))
+    def state_before(self, rows: bool = False) -> tuple[np.ndarray, ...]:
+        """Return what the preceding layers left: the streams (T, C, D), and the weights (T, C) by which to read them;
+        with ``rows`` also the attention input (T, D) of the layer whose rows are read here (``part``)."""
+
+        def compute(c: Chunk) -> tuple[np.ndarray, ...]:
+            dim = c.shape.dim
+            state = _incoming(c, 1 + rows * dim // c.shape.hc)
+            more = (state[..., dim + 1 :].reshape(len(state), dim),) if rows else ()
+            return state[..., :dim], state[..., dim], *more
+
+        return self.input("state", compute)
 
     def visible_blocks(self) -> np.ndarray:
         """Return how many blocks have a row that a token may attend to, int32 (T,), at the candidate source."""

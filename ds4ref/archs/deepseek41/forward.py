@@ -56,6 +56,14 @@ class Model(Base):
             if hashing is not None and table is not None
         }
 
+    @classmethod
+    def of_part(cls, whole: ModelShape, layers: range, *more: Any) -> Any:
+        """Return a model of some consecutive ``layers`` of a model of shape ``whole``; ``more``: what the model takes
+        besides the shape."""
+        from .part import PartModel
+
+        return PartModel(whole, layers, *more)
+
     def chunk(self, ids: np.ndarray, cache: Any, hooks: Any = None) -> Any:
         """Make room for tokens ids (T,) in ``cache`` and return them as a chunk at its position."""
         c = super().chunk(ids, cache, hooks)
@@ -84,13 +92,17 @@ class Model(Base):
         X, weights = state
         if half == "ffn":
             return _half_layer(c, half, X, weights, feed_forward)
-        return _half_layer(c, half, engram.apply(c, X) if c.layer in self.lookups else X, weights, attention.attend)
+        return _half_layer(c, half, engram.apply(c, X) if c.layer in self.lookups else X, weights, self.attend)
+
+    def attend(self, c: Chunk, x: np.ndarray) -> np.ndarray:
+        """Return the attention output (T, D) for its normed input x (T, D)."""
+        return attention.attend(c, x)
 
     def restart(self, half: int) -> int:
         """Return the half layer from which on a pass can be repeated: that of the first source of what it reads."""
         before = half + 1
         while half < before:
-            before, half = half, min(half, 2 * self.shape.reads_from((half + 1) // 2))
+            before, half = half, min(half, 2 * min(self.shape.needs((half + 1) // 2), default=half))
         return half
 
     def collapse(self, c: Chunk, *state: Any) -> np.ndarray:

@@ -210,26 +210,28 @@ class ModelShape(Dimensions):
         source = self.kv_source[layer]
         return layer if source is None else source
 
-    def reads_from(self, layer: int) -> int:
-        """Return the first layer whose rows, or choice of blocks of rows, layers from ``layer`` on read."""
+    def needs(self, layer: int) -> set[int]:
+        """Return the earlier layers whose rows, or choice of rows or of blocks, layers from ``layer`` on read."""
         later = [one for one in range(layer, self.n_layers) if self.ratios[one]]
-        sources = [self.kv_source[one] for one in later]
-        if later and self.candidate_source is not None and later[-1] > self.candidate_source:
-            sources.append(self.candidate_source)
-        return min([layer, *(source for source in sources if source is not None)])
+        read = {source[one] for one in later for source in (self.kv_source, self.index_source)}
+        if self.candidate_source is not None and any(
+            self.candidate_source < one for one in {*later} & {*self.index_sources}
+        ):
+            read.add(self.candidate_source)
+        return {source for source in read if source is not None and source < layer}
 
     def part(self, layers: range) -> ModelShape:
-        """Return the shape of a model that consists only of the given consecutive layers, renumbered from 0; the first
-        one is one of ``starts``."""
-        own = lambda some: tuple(layer - layers.start for layer in some if layer in layers)  # noqa: E731
-        tables = zip(self.engram_layers, self.engram_rows, strict=True)
-        source, of_layers = self.candidate_source, slice(layers.start, layers.stop)
+        """Return the shape of a model that consists only of some consecutive layers, which begin at one of ``starts``,
+        and of the layer before whose rows they read (``cached``); they are renumbered from 0."""
+        kept = self.cached(layers)
+        own = lambda some: tuple(kept.index(layer) for layer in some if layer in kept)  # noqa: E731
+        tables = [at for at in zip(self.engram_layers, self.engram_rows, strict=True) if at[0] in layers]
         return replace(
-            self, n_layers=len(layers), ratios=self.ratios[of_layers], swiglu_limit=self.swiglu_limit[of_layers],
+            self, n_layers=len(kept), ratios=tuple(self.ratios[layer] for layer in kept),
+            swiglu_limit=tuple(self.swiglu_limit[layer] for layer in kept),
             kv_sources=own(self.kv_sources), index_sources=own(self.index_sources),
-            candidate_source=source - layers.start if source is not None and source in layers else None,
-            engram_layers=own(self.engram_layers),
-            engram_rows=tuple(rows for layer, rows in tables if layer in layers),
+            candidate_source=next(iter(own((self.candidate_source,))), None),
+            engram_layers=own(layer for layer, _ in tables), engram_rows=tuple(rows for _, rows in tables),
         )  # fmt: skip
 
     def overlap(self, layer: int) -> int:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["READERS", "LayerWeights", "Weights", "bind", "check_tensors", "slots"]
 
+_OF_ROWS = "attn_q_a", "attn_compressor", "indexer"
+"""Beginnings of the names of weights that make a kv source's rows and its choice of rows."""
 ON_HOST = ("engram_embd",)
 """Weights that are never moved to a backend's memory."""
 
@@ -101,6 +103,14 @@ def bind(source: TensorSource, shape: ModelShape, verify: bool | None = None) ->
     return bind_part(source, shape, range(shape.n_layers), verify)
 
 
+def part_slots(shape: ModelShape, layers: range) -> list[Slot]:
+    """Return the slots that consecutive ``layers`` need, and those of the earlier layer whose rows they read, as far as
+    the rows need them."""
+    sources = shape.needs(layers.start)
+    rows = [slot for slot in slots(shape) if slot.layer in sources and slot.attr.startswith(_OF_ROWS)]
+    return rows + of_part(slots(shape), shape, layers)
+
+
 def bind_part(source: TensorSource, shape: ModelShape, layers: range, verify: bool | None = None) -> Weights:
     """Return the weights of consecutive ``layers`` of a model of ``shape``, without reading those of other layers.
 
@@ -110,9 +120,9 @@ def bind_part(source: TensorSource, shape: ModelShape, layers: range, verify: bo
     tables = [which for which, layer in enumerate(shape.engram_layers) if layer in layers]
     model: dict[str, Any] = dict.fromkeys(("token_embd", "output_norm", "output"))
     model["hashing"] = Hashing.read(source, shape).of(tables) if tables else None
-    names = {slot.name for slot in of_part(slots(shape), shape, layers)}
+    names = {slot.name for slot in part_slots(shape, layers)}
     filled = [(slot, info) for slot, info in check_tensors(source, shape) if slot.name in names]
-    fields: dict[int, dict[str, Any]] = {layer: {} for layer in layers}
+    fields: dict[int, dict[str, Any]] = {layer: {} for layer in shape.cached(layers)}
     for slot, _, value in read_slots(source, filled, verify):
         (model if slot.layer is None else fields[slot.layer])[slot.attr] = value
     for some in fields.values():

@@ -173,6 +173,7 @@ def test_an_edit(tools, folder) -> None:
 @pytest.mark.parametrize("arguments, why", [
     ({"old": "x", "new": "y"}, "old text not found"),
     ({"old": "o", "new": "y"}, "old text is not unique (it starts in lines 1 and 2); give more of the text"),
+    ({"path": "again", "old": "x\nx\n", "new": "y"}, "old text is not unique (it starts in lines 1 and 2)"),
     ({"old": "one"}, "edit: Object missing required field `new`"),
     ({"old": "", "new": "x"}, "Expected `str` of length >= 1 - at `$.old`"),
     ({"old": "one", "new": "one"}, "this edit changes nothing"),
@@ -182,6 +183,7 @@ def test_an_edit(tools, folder) -> None:
 def test_edits_that_are_refused(tools, folder, arguments, why) -> None:
     (folder / "a").write_text("one\ntwo\nthree\n")
     (folder / "latin").write_bytes(b"a\xe4")
+    (folder / "again").write_text("x\nx\nx\n")
     done = tools("edit", **{"path": "a", **arguments})
     assert done.failed and why in done.text and "\n" not in done.text
     assert (folder / "a").read_text() == "one\ntwo\nthree\n"

@@ -80,8 +80,12 @@ def test_progress_draws_on_a_terminal_only_and_wipes_itself(monkeypatch):
     with common.Progress("reading") as progress:
         progress(1, 4)
         progress(2, 4)  # too soon after the first
+        progress.clear()
+        progress(3, 4)  # never too soon after other output
         progress(4, 4)
-    assert sys.stderr.getvalue() == "\rreading: 1/4 (25.0%)\x1b[K\rreading: 4/4 (100.0%)\x1b[K\r\x1b[K"
+    assert sys.stderr.getvalue() == (
+        "\rreading: 1/4 (25.0%)\x1b[K\r\x1b[K\rreading: 3/4 (75.0%)\x1b[K\rreading: 4/4 (100.0%)\x1b[K\r\x1b[K"
+    )
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     with common.Progress("reading") as progress:
         progress(1, 4)

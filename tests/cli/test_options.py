@@ -30,6 +30,7 @@ def test_a_value_is_a_value_whatever_it_looks_like():
     assert parse("-p", "").prompt == ""
     assert parse("-p", "a=b").prompt == "a=b"
     assert parse("--prompt=--think").prompt == "--think"
+    assert parse("--prompt=", "--nothink").prompt == ""
     assert parse("-sys", "").system == ""
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from ds4ref.errors import DataError
 from ds4ref.nano import random_path, recipe
-from ds4ref.nano.cache import NANO_SHA256, building, file_sha256, slice_path
+from ds4ref.nano.cache import NANO_SHA256, building, file_sha256, kept, slice_path
 from tests.marking import sampled
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -94,8 +94,8 @@ def test_waiting_in_vain_is_one_clear_line(folder, capsys):
     thread.start()
     try:
         assert held.wait(300)
-        with pytest.raises(DataError, match="another process has been building"), building(folder / "m.gguf", wait=0.2):
-            pass
+        with pytest.raises(DataError, match="another process has been building .* for 0 s"):
+            kept(folder / "m.gguf", Path.exists, Path.touch, wait=0.2)
     finally:
         release.set()
         thread.join()

@@ -243,7 +243,9 @@ def test_difficulty_depth_guessing_median_and_price():
     assert scores[0]["guessing"] == "25.0%" and (answers["median"], answers["per right answer"]) == ("20", "330")
     (domains,) = tables(assemble([run("x", rows, kind="eval")]), "Graded", "x by domain")
     assert [row["domain"] for row in domains] == ["a"], "one question is no domain"
-    rows[0]["outcome"] = "wrong"
+    rows[1] |= {"outcome": "right", "tokens": None}
+    assert graded(run("x", rows, kind="eval"))[1]["per right answer"] == "310", "of answers whose length is known"
+    rows[0]["outcome"] = rows[1]["outcome"] = "wrong"
     assert graded(run("x", rows, kind="eval"))[1]["per right answer"] == ""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import httpx2
@@ -20,6 +21,7 @@ from ds4ref.targets import (
     Usage,
     collect,
     open_target,
+    openai,
 )
 from ds4ref.targets.dialects import Dialect, finish_of, usage_of
 
@@ -57,6 +59,14 @@ def test_what_a_server_refuses_is_left_out_and_remembered(stream: bool) -> None:
     sent = ["thinking" in json.loads(request.content) for request in server.requests]
     assert sent == [True, False, False], "one request was spent on learning it"
     assert target.notes() == [f"{target.name} rejects thinking: not sent"]
+
+
+def test_a_refused_request_is_no_part_of_an_answers_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each request to this server takes a second."""
+    server = Strict()
+    monkeypatch.setattr(openai, "time", SimpleNamespace(perf_counter=lambda: float(len(server.requests))))
+    *_, last = server.target().stream(HI)
+    assert len(server.requests) == 2 and last.time == 1
 
 
 @pytest.mark.parametrize("says", ["Unknown parameter in the request", "invalid body", ""])

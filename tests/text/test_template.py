@@ -8,7 +8,7 @@ import os
 import pytest
 
 from ds4ref.errors import TextError
-from ds4ref.text import limited_worker
+from ds4ref.text import limited, limited_worker
 from ds4ref.text.template import ChatTemplate
 from tests.marking import sampled
 
@@ -93,6 +93,21 @@ def test_a_process_that_was_killed_is_replaced_and_the_last_one_ends_with_its_te
     process = template._process._process
     del template
     assert process.wait(300) is not None
+
+
+def test_after_ctrl_c_or_in_vain_the_next_text_gets_its_own_answer(monkeypatch):
+    """Not the one that the process was still making."""
+    template = ChatTemplate("{{ messages[0].content }}")
+    for stop in (KeyboardInterrupt, TextError("not done")):
+        with monkeypatch.context() as patch:
+
+            def stopped(*_, stop=stop):
+                raise stop
+
+            patch.setattr(limited.select, "select", stopped)
+            with pytest.raises(BaseException, match="not done|^$"):
+                template.render([{"role": "user", "content": "first"}])
+        assert template.render([{"role": "user", "content": "second"}]) == "second"
 
 
 def test_the_worker_says_what_went_wrong_without_a_process():

@@ -41,7 +41,7 @@ def layouts(path: str, workers: int) -> dict[str, str]:
     """Return, for one worker and for all of them, which layers each has, balanced by the bytes that a token reads."""
     with open_source(path) as source:
         shape = arch_of(source).read_shape(source)
-        parts = balanced(layer_bytes(source, shape), workers)
+        parts = balanced(layer_bytes(source, shape), workers, shape.starts)
     several = ",".join(f"{part.start}-{part.stop - 1}@{number}" for number, part in enumerate(parts))
     return {"one": f"0-{shape.n_layers - 1}@0", "several": several}
 

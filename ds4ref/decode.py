@@ -183,7 +183,7 @@ class Decoder:
         """Advance each cache by its tokens, one or more, and return the outputs of each sequence's rows.
 
         incoming: the state that the layers before left, for a model that lacks the first layers (one of several
-        machines). Without the last layers there is no output head, and rows have the state alone, as their streams.
+        machines). Without the last layers there is no output head, and ``streams`` is the state, a tuple.
         """
         counts = [len(ids) for ids in tokens]
         self._reserve(counts)

@@ -14,7 +14,7 @@ from importlib import import_module
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
-from ..errors import ModelFileError
+from ..errors import ModelFileError, UsageError
 from ..weights.source import NOT_MODELS, architecture
 
 if TYPE_CHECKING:
@@ -141,8 +141,9 @@ class Model(Protocol):
     ) -> tuple[Any, Any, Inputs]:
         """Record the ops of a pass of T tokens in all: ``counts`` tokens, planned by ``plans``, for each of ``caches``.
 
-        Return the pass's streams (T, ...), its logits (T, vocab) and its inputs. Both arrays must be results of ops
-        other than ``embed``. The caller, ``ds4ref.decode``, completes the recording.
+        Return the pass's streams (T, ...), its logits (T, vocab) and its inputs; for a model without an output head
+        its state, a tuple of arrays, None and its inputs. All arrays must be results of ops other than ``embed``. The
+        caller, ``ds4ref.decode``, completes the recording.
         """
 
 
@@ -151,6 +152,8 @@ class Arch(ABC):
     ``report``, which are imported on first use."""
 
     package: str
+    rounds_inputs = True
+    """Whether it is known how an engine rounds the inputs of this family's matrices (mode ds4)."""
 
     @abstractmethod
     def read_shape(self, source: TensorSource, strict: bool = False) -> Any:
@@ -181,8 +184,21 @@ class Arch(ABC):
         advise    tell the operating system, once routed experts are chosen, that their pages will be read
         resident  the cache of the routed experts of ``weights`` (``experts.cached``), used instead of ``advise``
         """
+        self.check_numerics(numerics)
         made: Model = self.part("forward").Model(shape, weights, ops, numerics, advise, resident)
         return made
+
+    def model_of(
+        self, whole: Any, layers: range, weights: Any, ops: Backend, numerics: Numerics, advise: bool = False
+    ) -> Model:
+        """Return a runnable model of some consecutive ``layers`` of a model of shape ``whole``; ``weights``: theirs
+        (``bind_part``)."""
+        return self.model(whole.part(layers), weights, ops, numerics, advise)
+
+    def check_numerics(self, numerics: Numerics) -> None:
+        """Raise UsageError for a numerics mode that is not known for this family."""
+        if numerics.act_quant and not self.rounds_inputs:
+            raise UsageError(f"numerics {numerics.name} is not known for {self.package}: use exact or qat")
 
     def kernels(self, source: TensorSource, shape: Any, act_quant: bool) -> set[str]:
         """Return the groups of kernels that a model needs, for ``load_backend``: the formats of its matrices, the

@@ -1,8 +1,8 @@
 """Runs one model on several machines: each has some consecutive layers. Machines communicate through Dask.
 
 The process that the user started is the coordinator; it sends instructions to the workers. A worker's layers are a
-stage. The hidden state goes from one stage to the next; DeepSeek V4 has several residual streams per token
-(hyper-connections), so it is called streams here.
+stage. The state between two layers goes from one stage to the next: the residual streams (hyper-connections) and, in
+V4.1, the weights by which they are read and the input of a layer whose rows are needed further on.
 
     layout      which worker has which layers: chosen by hand, or by size
     digest      checks that a worker's model file is the coordinator's
@@ -15,6 +15,6 @@ stage. The hidden state goes from one stage to the next; DeepSeek V4 has several
     open        opens a model on a cluster
     connect     connects to a Dask scheduler
 
-A worker maps the model file itself and reads only the bytes of its layers. Not supported: backends other than cpu and
-reference, models without hyper-connections, drafts, and hooks, which need all layers in one process.
+A worker maps the model file itself and reads only the bytes that its layers need. Not supported: backends other than
+cpu and reference, models without hyper-connections, drafts, and hooks, which need all layers in one process.
 """

@@ -202,20 +202,18 @@ class ClusterSnapshot:
     """A snapshot of a sequence: its history, and the key of the stages' snapshots if they have any."""
 
     def __init__(self, model: Any, node: Node, handle: Handle | None):
-        self.node, self.handle, self._shape = node, handle, model.shape
+        self.node, self.handle, self._shape, self._parts = node, handle, model.shape, model.layers
 
     @property
     def own_bytes(self) -> int:
         """Return the bytes on all stages that are not shared with other snapshots."""
-        return self._shape.payload_bytes(self.node.end) - self._compressed_bytes
+        return self._shape.payload_bytes(self.node.end) - self._rows_bytes(range(self._shape.n_layers))
 
     @property
     def shared(self) -> tuple[int, int]:
         """Return (id, bytes) of the compressed cache rows, which snapshots of the same sequence share."""
-        return id(chain(self.node)[0]), self._compressed_bytes
+        return id(chain(self.node)[0]), sum(self._rows_bytes(self._shape.cached(part)) for part in self._parts)
 
-    @property
-    def _compressed_bytes(self) -> int:
-        shape = self._shape
-        rows = (self.node.end // r * shape.row_values(layer) for layer, r in enumerate(shape.ratios) if r)
-        return 4 * sum(rows)
+    def _rows_bytes(self, layers: Sequence[int]) -> int:
+        shape, ratios = self._shape, self._shape.ratios
+        return 4 * sum(self.node.end // ratios[i] * shape.row_values(i) for i in layers if ratios[i])

@@ -1,7 +1,7 @@
 """Decides which worker has which layers.
 
-parse("0-20@a,21-42@b", 43)      chosen by the user: layers, and names or addresses of workers
-balanced(layer_bytes, 3)         chosen by size, so that the largest number of bytes on a worker is as small as possible
+parse("0-20@a,21-42@b", ...)     chosen by the user: layers, and names or addresses of workers
+balanced(layer_bytes, 3, ...)    chosen by size, so that the largest number of bytes on a worker is as small as possible
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from ..errors import UsageError
 
 
-def parse(text: str, n_layers: int, starts: Sequence[int] = ()) -> list[tuple[str, range]]:
+def parse(text: str, n_layers: int, starts: Sequence[int]) -> list[tuple[str, range]]:
     """Return (worker, layers) for each part of ``text``, which has the form "0-20@a,21-42@b".
 
-    starts: layers at which a part can begin, all if there are none. Raise UsageError unless the parts begin there and
-    cover all ``n_layers`` layers in order, each on another worker.
+    starts: layers at which a part can begin. Raise UsageError unless the parts begin there and cover all ``n_layers``
+    layers in order, each on another worker.
     """
     parts: list[tuple[str, range]] = []
     done = 0
@@ -28,7 +28,7 @@ def parse(text: str, n_layers: int, starts: Sequence[int] = ()) -> list[tuple[st
         layers = range(int(match[1]), int(match[2] or match[1]) + 1)
         if layers.start != done or not layers:
             raise UsageError(f"layers {part.strip()[:60]!r}: the next layer is {done}")
-        if starts and done not in starts:
+        if done < n_layers and done not in starts:
             near = [str(max(s for s in starts if s < done)), *map(str, [s for s in starts if s > done][:1])]
             where = f"not at layer {done}, but at {' or '.join(near)}"
             raise UsageError(f"layers {part.strip()[:60]!r}: a part of this model can begin {where}")
@@ -43,14 +43,14 @@ def parse(text: str, n_layers: int, starts: Sequence[int] = ()) -> list[tuple[st
     return parts
 
 
-def balanced(costs: Sequence[int], workers: int, starts: Sequence[int] = ()) -> list[range]:
+def balanced(costs: Sequence[int], workers: int, starts: Sequence[int]) -> list[range]:
     """Return consecutive layers for each worker, at least one each, such that the largest cost is as small as possible.
 
     ``costs`` has the cost of each layer, with the embedding counted in the first and the output head in the last.
-    starts: layers at which a worker's can begin, all if there are none. Raise UsageError for more workers than these.
+    starts: layers at which a worker's part can begin. Raise UsageError for more workers than there are such layers.
     """
     count = len(costs)
-    ends = [*(starts or range(count)), count][1:]
+    ends = [*starts, count][1:]
     if workers > len(ends):
         raise UsageError(f"{workers} workers are more than the model has parts, {len(ends)}: name some with --layers")
     sums = list(itertools.accumulate(costs, initial=0))

@@ -170,6 +170,7 @@ class ClusterModel:
         """Return the connection to the stages, connecting first if there is none; raise ClusterError if that fails."""
         if self._link is None:
             self._link = self._connect()
+            self.layers = self._link.layers
             self.epoch += 1
             if self.threads is not None:
                 self._under_way += [

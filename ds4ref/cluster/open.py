@@ -31,6 +31,7 @@ def open_cluster(options: EngineOptions, source: TensorSource, shape: Dimensions
     architecture cannot be distributed.
     """
     check_family(source)
+    arch_of(source).check_numerics(numerics(options.numerics))
     if options.backend not in ("cpu", "reference"):
         raise UsageError(f"a cluster's workers compute with backend cpu or reference, not {options.backend}")
     where = options.cluster

@@ -1,7 +1,8 @@
 """A stage: some consecutive layers of a model with their caches, in one process.
 
-It is a model of its own (``ModelShape.part``), whose layers are numbered from 0. ``do`` carries out an instruction of
-the coordinator, which is one of the public methods below it. Stages are not thread-safe.
+It is a model of its own (``ModelShape.part``), whose layers are numbered from 0; in V4.1 the first may be an earlier
+one whose rows they read. ``do`` carries out an instruction of the coordinator, which is one of the public methods below
+it. Stages are not thread-safe.
 """
 
 from __future__ import annotations
@@ -113,9 +114,8 @@ class Stage:
             digest, size = part_digest(self.source, whole, spec.layers)
             memory = memory_bytes()
             advise = memory is not None and size > memory
-            made = arch.part("forward").Model.of_part
-            self.model: Any = made(whole, spec.layers, weights, self.ops, mode, advise)
-            self._own = slice(len(whole.cached(spec.layers)) - len(spec.layers), None)
+            self.model: Any = arch.model_of(whole, spec.layers, weights, self.ops, mode, advise)
+            self._layers = len(spec.layers)
         except BaseException:
             self.source.close()
             raise
@@ -157,7 +157,7 @@ class Stage:
         ranks      number of most likely next tokens to return
         incoming   state from the previous stage, None on the first stage
 
-        Return the state (T, C, n) for the next stage; on the last one, the likeliest next tokens of a recorded pass,
+        Return the state (T, n) for the next stage; on the last one, the likeliest next tokens of a recorded pass,
         else None.
         """
         sequence = self._sequences[key]
@@ -181,7 +181,7 @@ class Stage:
         return 0 if decoder is None else decoder.prepare(positions)
 
     def streams(self, key: int, start: int, stop: int) -> np.ndarray:
-        """Return the final streams of the tokens [start, stop) of the last pass, (n, C, D)."""
+        """Return what the output head takes of the tokens [start, stop) of the last pass, (n, ...)."""
         return np.array(self.ops.host(self._sequences[key].streams[start:stop]))
 
     def logits(self, key: int, start: int, stop: int) -> np.ndarray:
@@ -244,7 +244,7 @@ class Stage:
 
     def counts(self) -> np.ndarray:
         """Return how often each routed expert was chosen, (layers, experts)."""
-        return np.array(self.ops.host(self.model.experts.counts))[self._own]
+        return np.array(self.ops.host(self.model.experts.counts))[-self._layers :]
 
     def set_threads(self, count: int) -> None:
         """Compute with ``count`` threads."""

@@ -178,7 +178,7 @@ def test_the_pad_of_engram_has_either_of_two_names(tmp_path: Path) -> None:
 
 def test_mode_ds4_is_refused_and_images_are_left_out(tmp_path: Path) -> None:
     folder = model(tmp_path / "a", "a")
-    assert "numerics ds4 is not known for DeepSeek V4.1" in refused(folder, UsageError, numerics="ds4")
+    assert "numerics ds4 is not known for deepseek41" in refused(folder, UsageError, numerics="ds4")
     left_out = ("vision.patch.weight", "aligner.w1.weight", "image_start", "mtp.0.main_norm.weight")
     folder = model(tmp_path / "more", "a", (*left_out, *(f"layers.{i}.ffn.gate.bias_vl" for i in range(9))))
     (folder / "config.json").write_text(json.dumps(config("a") | {"vision_config": {"depth": 3}, "image_token_id": 7}))

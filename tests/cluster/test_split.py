@@ -6,6 +6,8 @@ import gc
 import io
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +19,7 @@ from ds4ref.cluster.stage import Stage, StageSpec, check_family
 from ds4ref.engine import Engine
 from ds4ref.engine_options import EngineOptions, Steering
 from ds4ref.errors import Cancelled, ClusterError, ModelFileError, PayloadError, UsageError
+from ds4ref.nano import diagnostic41
 from ds4ref.nano.diagnostic41 import diagnostic41_path
 from ds4ref.runs import provenance
 from ds4ref.session.identity import Identity
@@ -26,7 +29,7 @@ from ds4ref.weights.gguf import GGUFFile
 from ds4ref.weights.source import Metadata
 from tests.marking import sampled
 
-from .links import Breaking, split
+from .links import CUTS, Breaking, split
 
 MODES = ["exact", "qat", "ds4"]
 CTX, BYTES = 400, 16
@@ -87,6 +90,25 @@ def test_same_bits_as_one_machine(engines: dict[str, Engine], model: str, stages
             continue
         np.testing.assert_array_equal(got, wanted, err_msg=f"step {number}")
     assert there.tokens == here.tokens
+
+
+def test_a_source_may_need_the_blocks_of_an_earlier_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layer 5 makes rows and chooses among the blocks of layer 2: a part that needs its choice needs both, and no part
+    makes the rows of two layers. The streams' width is no multiple of their number."""
+    shape = replace(
+        diagnostic41.DIAGNOSTIC41, ratios=(0, 0, *(1,) * 7), index_sources=(2, 5, 7), candidate_source=2, hc=3
+    )
+    monkeypatch.setattr(diagnostic41, "DIAGNOSTIC41", shape)
+    diagnostic41.write_diagnostic41(tmp_path / "m.gguf")
+    monkeypatch.setitem(CUTS, 9, {6: (*shape.starts, 9)})
+    assert shape.starts == [0, 1, 2, 3, 4, 5] and shape.needs(5) == {2}
+    with Engine.open(tmp_path / "m.gguf", numerics="qat", threads=1) as engine:
+        here, there = engine.session(CTX), Session(split(engine, "qat", 6), CTX)
+        for session in (here, there):
+            session.sync(ids_of(engine, 200), chunk=90)
+        for token in range(3):
+            np.testing.assert_array_equal(there.eval(token), here.eval(token))
+        assert there.snapshot().shared[1] == 5 * here.snapshot().shared[1] // 2  # in five parts, the rows of layer 2
 
 
 @pytest.mark.parametrize("after", [False, True])

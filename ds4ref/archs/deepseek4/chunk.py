@@ -178,7 +178,7 @@ class Chunk(Inputs):
 
     def state_before(self) -> tuple[np.ndarray, ...]:
         """Return what the preceding layers left: the residual streams (T, C, D)."""
-        return self.input("state", lambda c: (incoming(c, 0),))
+        return self.input("state", lambda c: tuple(incoming(c)))
 
     # --- rounding
 
@@ -202,7 +202,10 @@ class Chunk(Inputs):
         return self.ops.round_e2m1(self.ops.hadamard(v)) if self.numerics.indexer_qat else v
 
 
-def incoming(c: Chunk, more: int) -> np.ndarray:
-    """Return a chunk's ``incoming`` (T, C, D + more) float32, or zeros while a pass is recorded."""
-    blank = (len(c.ids), c.shape.hc, c.shape.dim + more)
-    return np.zeros(blank, np.float32) if c.incoming is None else c.incoming
+def incoming(c: Chunk, *more: int) -> list[np.ndarray]:
+    """Return the arrays of the state that came from the preceding layers, float32: streams (T, C, D), and (T, n) for
+    each n of ``more``; zeros while a pass is recorded."""
+    tokens, ends = len(c.ids), np.cumsum([c.shape.hc * c.shape.dim, *more])
+    state = np.zeros((tokens, ends[-1]), np.float32) if c.incoming is None else c.incoming
+    streams, *others = np.split(state, ends[:-1], axis=1)
+    return [streams.reshape(tokens, c.shape.hc, c.shape.dim), *others]

@@ -247,13 +247,13 @@ class Dimensions:
 
     @property
     def starts(self) -> list[int]:
-        """Return the layers at which a part of the model can begin: it can make the rows of one earlier layer
-        itself."""
+        """Return the layers at which a part of the model can begin: those that need the rows of at most one earlier
+        layer, which the part makes itself."""
         return [layer for layer in range(self.n_layers) if len(self.needs(layer)) < 2]
 
     def cached(self, layers: range) -> list[int]:
         """Return the layers whose rows a part of the model with these ``layers`` keeps: they, and before them the
-        earlier one whose rows they read."""
+        earlier one whose rows these layers or later ones read."""
         return [*self.needs(layers.start), *layers]
 
     def row_values(self, layer: int) -> int:

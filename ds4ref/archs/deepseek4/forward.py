@@ -134,17 +134,11 @@ class Base(archs.Model):
                 state = self.half_layer(c, half, *state)
         return state if self.weights.output is None else self.collapse(c, *state)
 
-    @classmethod
-    def of_part(cls, whole: Any, layers: range, *more: Any) -> Any:
-        """Return a model of some consecutive ``layers`` of a model of shape ``whole``; ``more``: what ``Base`` takes
-        besides the shape."""
-        return cls(whole.part(layers), *more)
-
     def joined(self, state: Sequence[Any], incoming: np.ndarray | None = None) -> np.ndarray:
-        """Return the state after a pass as one array on the host, float32 (T, C, n), which a model of the following
-        layers takes as ``incoming``; here ``incoming`` is what this one took."""
+        """Return the state after a pass as one array on the host, float32 (T, n), which a model of the following layers
+        takes as ``incoming``; here ``incoming`` is what this one took."""
         parts = [self.ops.host(part) for part in state]
-        return np.concatenate([part.reshape(*parts[0].shape[:2], -1) for part in parts], axis=2)
+        return np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1)
 
     def logits(self, X: np.ndarray, pos0: int = 0, hooks: Hooks | None = None) -> np.ndarray:
         """Compute logits (T, V) float32, an array of the backend, from the streams X (T, ...) of tokens, the first one

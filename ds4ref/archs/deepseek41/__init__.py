@@ -10,20 +10,25 @@ before, and four layers that compress rows for all others. ``tensors`` and ``wei
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .. import Arch
 from ..keys import check
 from .shape import ModelShape, unlike_published
 
 if TYPE_CHECKING:
+    from ds4ref.kernels.ops import Backend
+
+    from ...numerics import Numerics
     from ...weights.source import TensorSource
+    from .. import Model
 
 
 class DeepSeek41(Arch):
     """The DeepSeek V4.1 family."""
 
     package = "deepseek41"
+    rounds_inputs = False
 
     def read_shape(self, source: TensorSource, strict: bool = False) -> ModelShape:
         """Return the dimensions of a model file; with ``strict``, raise ShapeError unless they are those of V4.1
@@ -32,6 +37,14 @@ class DeepSeek41(Arch):
         different = unlike_published(shape) if strict else {}
         check(source, [f"{key} is {got}, wanted {want}" for key, (got, want) in different.items()])
         return shape
+
+    def model_of(
+        self, whole: ModelShape, layers: range, weights: Any, ops: Backend, numerics: Numerics, advise: bool = False
+    ) -> Model:
+        """Return a runnable model of some consecutive ``layers`` of a model of shape ``whole``."""
+        self.check_numerics(numerics)
+        made: Model = self.part("part").PartModel(whole, layers, weights, ops, numerics, advise)
+        return made
 
     def kernels(self, source: TensorSource, shape: ModelShape, act_quant: bool) -> set[str]:
         """Return the groups of kernels that a model needs: also V4's, and those for candidate blocks, Engram and E2M1

@@ -133,14 +133,7 @@ class Chunk(chunk.Chunk):
     def state_before(self, rows: bool = False) -> tuple[np.ndarray, ...]:
         """Return what the preceding layers left: the streams (T, C, D), and the weights (T, C) by which to read them;
         with ``rows`` also the attention input (T, D) of the layer whose rows are read here (``part``)."""
-
-        def compute(c: Chunk) -> tuple[np.ndarray, ...]:
-            dim = c.shape.dim
-            state = _incoming(c, 1 + rows * dim // c.shape.hc)
-            more = (state[..., dim + 1 :].reshape(len(state), dim),) if rows else ()
-            return state[..., :dim], state[..., dim], *more
-
-        return self.input("state", compute)
+        return self.input("state", lambda c: tuple(_incoming(c, c.shape.hc, *[c.shape.dim] * rows)))
 
     def visible_blocks(self) -> np.ndarray:
         """Return how many blocks have a row that a token may attend to, int32 (T,), at the candidate source."""

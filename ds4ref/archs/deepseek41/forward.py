@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ...errors import UsageError
 from ...numerics import Numerics
 from ..deepseek4 import head, payload
 from ..deepseek4.forward import Base
@@ -30,10 +29,7 @@ Block = Callable[[Chunk, "np.ndarray"], "np.ndarray"]
 
 
 class Model(Base):
-    """The immutable part of a model: shape, weights, ops, numerics. Shared by all sessions.
-
-    Raise UsageError for numerics mode ds4: which values ds4 rounds in this family is not known.
-    """
+    """The immutable part of a model: shape, weights, ops, numerics. Shared by all sessions."""
 
     shape: ModelShape
     weights: Weights
@@ -41,8 +37,6 @@ class Model(Base):
     on_host = ON_HOST
 
     def __init__(self, shape: ModelShape, weights: Weights, ops: Any, numerics: Numerics, *more: Any):
-        if numerics.act_quant:
-            raise UsageError(f"numerics {numerics.name} is not known for DeepSeek V4.1: use exact or qat")
         # rows are rounded as trained, but not to float16 as well; routing weights have no floor
         super().__init__(shape, weights, ops, numerics._replace(kv_f16=False, route_floor=False, rope="f64"), *more)
         self.rope = {c: RopeTables(shape, c, "f64") for c in (False, True)}  # type: ignore[arg-type]
@@ -55,14 +49,6 @@ class Model(Base):
             for which, (layer, table) in enumerate(zip(shape.engram_layers, tables, strict=True))
             if hashing is not None and table is not None
         }
-
-    @classmethod
-    def of_part(cls, whole: ModelShape, layers: range, *more: Any) -> Any:
-        """Return a model of some consecutive ``layers`` of a model of shape ``whole``; ``more``: what the model takes
-        besides the shape."""
-        from .part import PartModel
-
-        return PartModel(whole, layers, *more)
 
     def chunk(self, ids: np.ndarray, cache: Any, hooks: Any = None) -> Any:
         """Make room for tokens ids (T,) in ``cache`` and return them as a chunk at its position."""

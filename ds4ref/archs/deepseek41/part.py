@@ -1,8 +1,8 @@
 """Some consecutive layers of V4.1, on one of several machines.
 
 Layers read compressed rows that an earlier one makes, and its choice among them. If that one is on another machine, its
-attention input (T, D) comes with the streams, and its rows are made here again: layer 0 of such a part is no layer, but
-the projections, the compressor and the indexer of the source.
+attention input (T, D) comes with the streams, and its rows are made here again. Layer 0 of such a part holds only the
+source's query projection, compressor and indexer.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class PartModel(Model):
     """The ``layers`` of a model of shape ``whole``."""
 
     def __init__(self, whole: ModelShape, layers: range, *more: Any):
-        kept, next_needs = whole.cached(layers), whole.needs(layers.stop)
+        kept = whole.cached(layers)
         self.shared = len(kept) - len(layers)
         """Number of layers, 0 or 1, of which only the rows are made."""
-        self.carries = next((kept.index(layer) for layer in next_needs), None) if layers.stop < whole.n_layers else None
+        self.carries = next(map(kept.index, whole.needs(layers.stop)), None)
         """Layer whose attention input the next part needs; None: it needs none."""
         super().__init__(whole.part(layers), *more)
 
@@ -58,8 +58,9 @@ class PartModel(Model):
         return super().attend(c, x)
 
     def joined(self, state: Sequence[Any], incoming: np.ndarray | None = None) -> np.ndarray:
-        """Return the state as one array on the host; what came for a part after the next one goes on to it."""
-        passed_on = (
-            [] if incoming is None or self.carries != 0 or not self.shared else [incoming[..., self.shape.dim + 1 :]]
-        )
-        return super().joined([*state, *passed_on])
+        """Return the state as one array on the host, with the source's attention input if the next part needs the same
+        source."""
+        if self.shared and self.carries == 0:
+            assert incoming is not None
+            state = [*state, incoming[:, -self.shape.dim :]]
+        return super().joined(state)

@@ -215,7 +215,7 @@ class ModelShape(Dimensions):
         later = [one for one in range(layer, self.n_layers) if self.ratios[one]]
         read = {source[one] for one in later for source in (self.kv_source, self.index_source)}
         if self.candidate_source is not None and any(
-            self.candidate_source < one for one in {*later} & {*self.index_sources}
+            (self.index_source[one] or 0) > self.candidate_source for one in later
         ):
             read.add(self.candidate_source)
         return {source for source in read if source is not None and source < layer}

@@ -54,6 +54,17 @@ def test_ctx_keeps_the_conversation(ds4):
     assert "ds4: context 200\n" in done.err
 
 
+def test_think_max_follows_the_context(ds4):
+    """It needs a large one, and becomes "high" in a smaller one."""
+    small, large = ("--ctx", "200"), ("--ctx", "500000")
+    chat(ds4, b"Hi\n", "--think-max", *large)
+    wanted = ds4.engine.sessions[-1].tokens
+    chat(ds4, b"Hi\n", "--think-max", *small)
+    assert len(ds4.engine.sessions[-1].tokens) < len(wanted)
+    chat(ds4, b"/ctx 500000\nHi\n", "--think-max", *small)
+    assert ds4.engine.sessions[-1].tokens == wanted
+
+
 @pytest.mark.parametrize("bad", ["", "0", "x", "-5", "1.5", "99999999999"])
 def test_a_bad_ctx_does_not_end_the_chat(ds4, bad):
     done = chat(ds4, f"Hi\n/ctx {bad}\nMore\n".encode(), "--nothink")

@@ -11,6 +11,7 @@ import pytest
 
 from ds4ref.cli import kv
 from ds4ref.session import kvc
+from ds4ref.session.directory import Directory
 from ds4ref.session.kvc import Header
 from tests.session.fake_kv import FakeSession, Remembered, store
 
@@ -108,10 +109,13 @@ def test_prune_takes_what_is_of_no_use(capsys, folder: Path) -> None:
     assert told["left"] == sum(path.stat().st_size for path in folder.iterdir())
 
 
-def test_prune_what_nobody_uses(capsys, folder: Path) -> None:
+def test_prune_what_nobody_uses(capsys, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code, out, _ = run(capsys, "prune", folder, "--unused-days", "30")
     assert code == 0 and f"{THEIRS}  0.0 MiB  unused" in out.splitlines()
     assert there(folder) == {OURS, LATER, "notes.txt"}
+    opened: list[Directory] = []
+    monkeypatch.setattr(kv, "_open", lambda args, real=kv._open: opened.append(real(args)) or opened[-1])
+    assert run(capsys, "prune", folder, "--space-mb", "3")[0] == 0 and opened[0].budget == 3 << 20
     assert run(capsys, "prune", folder, "--space-mb", "0")[0] == 0 and there(folder) == {"notes.txt"}
 
 

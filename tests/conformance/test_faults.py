@@ -11,7 +11,7 @@ import pytest
 from ds4ref.cli import server
 from ds4ref.conformance.checks import completions, groups, shared, tried
 from ds4ref.conformance.checks.said import Said, scored
-from ds4ref.conformance.talk import Talk, Wrong
+from ds4ref.conformance.talk import Event, Talk, Wrong, _events
 
 from .faults import (
     always,
@@ -544,3 +544,8 @@ def test_the_token_that_ends_an_answer_need_not_be_scored(finish, scores, tokens
     said = Said("Hello you", finish=finish, tokens=tokens, scores=scores)
     with pytest.raises(Wrong, match=wrong) if wrong else nullcontext():
         scored(said)
+
+
+def test_the_name_of_an_event_is_its_own() -> None:
+    text = "event: a\ndata: 1\n\ndata: 2\ndata: 3\n\nevent: lost\n\ndata: 4\n\n"
+    assert list(_events(text)) == [Event("a", "1"), Event("", "2\n3"), Event("", "4")]

@@ -97,6 +97,9 @@ def test_what_is_converted_is_the_same() -> None:
     for given in (np.exp(LOGS), LOGS, LOGS / np.log(2), LOGS / np.log(10), LOGITS[None], LOGITS[:, :, None]):
         assert np.allclose(from_logits(IDS, given).logprobs, LOGS, atol=1e-5)
     assert from_logits(IDS, LOGITS).raw and not from_logits(IDS, LOGS).raw
+    for base in (2, 10):  # a mean square, so by the square of the factor
+        stored = from_logits(IDS, np.round(LOGS / np.log(base), 3)).storage
+        assert stored is not None and np.allclose(stored, (1e-3 * np.log(base)) ** 2 / 12, rtol=1e-6)
     half = from_logits(IDS, np.exp(LOGS).astype(np.float16), vocab=V)
     known = np.isfinite(half.logprobs)  # tokens that underflowed are unknown, not impossible
     assert np.array_equal(known, np.exp(LOGS).astype(np.float16) != 0) and not np.isinf(half.logprobs).any()

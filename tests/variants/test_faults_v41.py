@@ -53,6 +53,13 @@ def test_every_bug_shows(runner, right, name) -> None:
         assert moved[: len(IDS) - REPLAY].max() == 0 and moved[len(IDS) - REPLAY] > 0.01
 
 
+def test_a_fault_that_begins_late_goes_on_with_its_own_prompt(engine, runner) -> None:
+    fault, other = [V41["read_unlagged"]], IDS[::-1]
+    runner.run(IDS, "exact", fault, since=195)
+    got = runner.run(other, "exact", fault, since=195)[0]
+    assert np.array_equal(got, Runner(engine).run(other, "exact", fault, since=195)[0])
+
+
 @pytest.mark.slow
 def test_bugs_are_named_and_right_engines_acquitted(engine, runner) -> None:
     """In drawn order: 70 % named, none as another one, and none above the detection limit acquitted."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ import pytest
 from ds4ref.errors import TargetError
 from ds4ref.targets import Ability, Prompt, Request, Step, Token
 from ds4ref.targets.local import LocalTarget
-from ds4ref.test_vectors import cli
+from ds4ref.test_vectors import check, cli
 from ds4ref.test_vectors.elicit import PROBE
 from ds4ref.test_vectors.official import VecCase, read_vec, write_vec
 from ds4ref.test_vectors.ppl import block_error, by_depth, echo_agrees, score
@@ -75,7 +77,10 @@ def official(tmp_path, greedy) -> Path:
 
 
 @pytest.mark.parametrize("form", ["official.vec", ""], ids=["vec", "folder"])
-def test_the_five_official_cases_are_checked(official, nano_path, tmp_path, capsys, form) -> None:
+def test_the_five_official_cases_are_checked(official, nano_path, tmp_path, capsys, form, monkeypatch) -> None:
+    """The report has the time of each: here each takes as long as the one before and a second more."""
+    clock = (float(n * n + n) / 2 for n in itertools.count())
+    monkeypatch.setattr(check, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     path = str(official / form)
     target = f"local:{nano_path}?backend=cpu&numerics=exact"
     junit = tmp_path / "junit.xml"
@@ -85,6 +90,8 @@ def test_the_five_official_cases_are_checked(official, nano_path, tmp_path, caps
         suite = ET.parse(junit).getroot().find("testsuite")
         assert suite is not None and (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == (
             "5", "0", "1")  # fmt: skip
+        times = [float(case.get("time", 0)) for case in suite.iter("testcase")]
+        assert np.diff(times).tolist() == [1] * 4
 
 
 def test_a_wrong_case_fails_the_check(official, nano_path, capsys) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from ds4ref.engine import Engine
 from ds4ref.numerics import MODES
 from ds4ref.session.session import Session
 from ds4ref.test_vectors.diagnose import run_diagnosis
+from ds4ref.test_vectors.diagnosis import prompt_keys
 from ds4ref.test_vectors.observation import Observation, from_logits
 from ds4ref.variants import Runner
 from tests.archs import dense
@@ -114,3 +116,9 @@ def test_a_large_vocabulary_is_compared_in_part(tmp_path: Path, moved: int, name
         assert name in (whole.verdict, whole.fault), whole.says
         if not moved:
             assert run_diagnosis(engine, seen.top(20)).verdict == name
+
+
+def test_each_wrong_tokenizer_cuts_texts_itself() -> None:
+    """Whichever is asked first."""
+    cuts = [prompt_keys._cut(lambda n=n: SimpleNamespace(encode=lambda text: [n, len(text)])) for n in range(2)]
+    assert [cut(None, b"ab") for cut in cuts * 2] == [[0, 2], [1, 2]] * 2

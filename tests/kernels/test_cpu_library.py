@@ -37,6 +37,13 @@ def test_a_warm_start_does_not_import_numba():
     assert finish(start()) == ("1.0 False", "", 0)
 
 
+def test_use_keeps_a_build_from_being_swept():
+    """Those that were not used for a week are deleted."""
+    home = library.objects()
+    os.utime(home, (0, 0))
+    assert library.objects() == home and home.stat().st_mtime > 0
+
+
 def test_threads_that_need_code_at_once_get_the_same():
     """A second copy that is dropped frees what another thread runs."""
     use = ("from concurrent.futures import ThreadPoolExecutor as Pool; from ds4ref.kernels.cpu.library import library;"

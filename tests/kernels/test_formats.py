@@ -6,6 +6,7 @@ The kinds of F8_E4M3, which gguf-py does not have, are decoded here number by nu
 from __future__ import annotations
 
 import math
+import sys
 from functools import lru_cache
 
 import numpy as np
@@ -143,6 +144,15 @@ def test_non_finite_scales_are_found(name, scale):
         target[17] = target[31] = value
         assert fmt.first_non_finite(raw.reshape(-1)) == 17
         assert not np.isfinite(fmt.dequantize(raw)[31]).all()
+
+
+@pytest.mark.parametrize("name", ["F8_E4M3", "F8_E4M3_32", "MXFP4"])
+def test_a_scale_that_is_a_byte_is_found_in_a_later_step(name, monkeypatch):
+    fmt = FORMATS[name]
+    monkeypatch.setattr(sys.modules[type(fmt).__module__], "_STEP", 4 * fmt.block_elems)
+    raw = np.zeros((20, fmt.block_bytes), np.uint8)
+    raw[[11, 18]] = 255
+    assert fmt.first_non_finite(raw.reshape(-1)) == 11
 
 
 @pytest.mark.thorough

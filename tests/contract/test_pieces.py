@@ -60,5 +60,6 @@ def test_memory_that_is_told_is_the_bytes_of_arrays(nano_engine: Any) -> None:
         session._cache.compressed(layer, kind) for layer in range(shape.n_layers) for kind in shape.row_widths(layer)
     ]
     assert session.snapshot().shared[1] == sum(part.nbytes for part in parts)
-    away = ClusterSnapshot(nano_engine.model, base, None)  # which has float32 rows
+    far = SimpleNamespace(shape=shape, layers=[range(shape.n_layers)])
+    away = ClusterSnapshot(far, base, None)  # which has float32 rows
     assert away.shared[1] == 4 * sum(part.size for part in parts) == shape.payload_bytes(300) - away.own_bytes

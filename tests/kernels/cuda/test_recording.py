@@ -248,17 +248,6 @@ def test_memory_serves_again_what_was_given_back_within_its_limit(ops: Any) -> N
 
 
 @pytest.mark.cuda
-def test_each_part_of_a_buffer_is_packed_for_itself(ops: Any) -> None:
-    """Two halves of equal size, in a recording and outside of one."""
-    w, x = ops.place(matrix("Q8_0", N, N)), ops.upload(normal(4, 4, N))
-    recording = ops.record()
-    halves = recording.scale(x, 1.0)
-    recording.seal(*(recording.linear(halves[at : at + 2], w, "a8") for at in (0, 2)))
-    recording.replay()
-    for got, at in zip(recording.outputs, (0, 2), strict=True):
-        np.testing.assert_array_equal(ops.host(got), ops.host(ops.linear(x[at : at + 2], w, "a8")))
-
-
 def test_views_and_fills_are_those_of_numpy(ops: Any) -> None:
     values = np.arange(120, dtype=np.float32).reshape(2, 3, 4, 5)
     array = ops.upload(values)

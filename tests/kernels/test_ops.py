@@ -311,7 +311,7 @@ def test_weights_that_are_none_raise(name: str, ops: Any) -> None:
         gaps = Matrix(w.fmt, np.repeat(w.data, 2, axis=-1)[..., ::2], w.rows, w.cols)
         for value in (more, signed) if ops is cuda else (more, signed, gaps):  # what is placed there has no gaps
             case.args[place] = value
-            with pytest.raises(ValueError, match=f"{declared.name}.*weights|rows are uint8"):
+            with pytest.raises(ValueError, match=f"{declared.name}.*weights|rows must be uint8"):
                 case.run(ops, case.copies())
 
 

@@ -17,6 +17,7 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from ..errors import Cancelled, TargetError, UsageError
+from ..text.byte_level import to_bytes
 from .answer import Completion, Delta, Finish, Step, Token, collect
 from .base import Ability, Prompt, Request, Target
 from .dialects import Dialect, calls_of, finish_of, likely, reasoning_of, usage_of
@@ -75,7 +76,12 @@ class HttpTarget(Target):
     def model(self) -> str:
         """Return the model name to request; if none was set, ask the server, which must have exactly one model."""
         if self._model is None:
-            entries = _list(_dict(self.transport.get("/models")).get("data"))
+            try:
+                entries = _list(_dict(self.transport.get("/models")).get("data"))
+            except Refused as error:
+                if error.status not in (200, 404, 405, 501):
+                    raise
+                raise UsageError(f"{self.name} lists no models, choose one with --model-name") from None
             names = [str(entry.get("id")) for entry in entries]
             if len(names) != 1:
                 raise UsageError(
@@ -127,7 +133,9 @@ class HttpTarget(Target):
                     piece = _message(choice, "delta" if stream else "message")
                     texts = _bytes(piece.get("content")), reasoning_of(piece)
                     text, reasoning = (decoder.decode(data) for decoder, data in zip(whole, texts, strict=True))
-                    steps = tuple(self._steps(choice, request.top_logprobs, now if stream else None))
+                    steps = tuple(
+                        self._steps(choice, request.top_logprobs, now if stream else None, request.temperature == 0)
+                    )
                     delta = Delta(text, steps, now, reasoning=reasoning, calls=calls_of(piece))
                     if delta.brings:
                         yield delta
@@ -313,15 +321,16 @@ class HttpTarget(Target):
             raise TargetError(f"{self.name}: the answer has no choices")
         return choices[0]
 
-    def _steps(self, choice: dict[str, Any], top: int, at: float | None) -> list[Step]:
+    def _steps(self, choice: dict[str, Any], top: int, at: float | None, greedy: bool = True) -> list[Step]:
+        """Return the steps in an answer's ``logprobs``; ``greedy``: each token is the likeliest one."""
         logprobs = choice.get("logprobs")
         if not top or not isinstance(logprobs, dict):
             return []
         try:
-            if isinstance(logprobs.get("content"), list):
-                return [
-                    Step(_token(e), tuple(map(_token, e.get("top_logprobs") or ())), at) for e in logprobs["content"]
-                ]
+            if isinstance(entries := logprobs.get("content"), list):
+                if any("id" in entry and "bytes" not in entry for entry in entries):
+                    return [_mlx_step(entry, at) for entry in entries] if greedy else []
+                return [Step(_token(e), tuple(map(_token, e.get("top_logprobs") or ())), at) for e in entries]
             if isinstance(logprobs.get("tokens"), list):
                 return _legacy_steps(logprobs, at)
         except (KeyError, TypeError, ValueError, AttributeError):
@@ -335,6 +344,17 @@ def _token(entry: dict[str, Any]) -> Token:
     data = bytes(raw) if raw is not None else raw_bytes(entry["token"])
     number = entry.get("id")
     return Token(data, float(entry["logprob"]), number if isinstance(number, int) else None)
+
+
+def _mlx_step(entry: dict[str, Any], at: float | None) -> Step:
+    """Return a step of a greedy answer of mlx-lm's server, which sends ids and no bytes.
+
+    It spells tokens as the vocabulary does, and the token that it names is the first of its unsorted alternatives, not
+    the one that it chose (findings/mlx-lm-server-lists-another-token.sh).
+    """
+    best = [Token(to_bytes(e["token"]), float(e["logprob"]), int(e["id"])) for e in entry["top_logprobs"]]
+    best.sort(key=lambda token: -(token.logprob or 0.0))
+    return Step(best[0], tuple(best), at)
 
 
 def _legacy_steps(logprobs: dict[str, Any], at: float | None) -> list[Step]:

@@ -39,7 +39,8 @@ def tls_context() -> ssl.SSLContext:
 
 
 class Refused(TargetError):
-    """Raised for an error reply of the server; has its HTTP ``status`` and the text of its ``reply``."""
+    """Raised for an error reply of the server, or one that is not JSON; has its HTTP ``status`` and an error's text
+    (``reply``)."""
 
     def __init__(self, message: str, status: int, reply: str):
         super().__init__(message)
@@ -219,7 +220,8 @@ class Transport:
             try:
                 return self._parsed(bytes(data))
             except (ValueError, RecursionError):
-                raise TargetError(f"{self.base}: the answer is not JSON: {self.clean(bytes(data[:80]))}") from None
+                message = f"{self.base}: the answer is not JSON: {self.clean(bytes(data[:80])) or 'it is empty'}"
+                raise Refused(message, response.status_code, "") from None
 
     def _decoded(self, response: httpx2.Response, cancel: Cancellation | None) -> Iterator[Any]:
         kind = response.headers.get("content-type", "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -324,6 +325,34 @@ def test_the_only_model_is_found_and_several_must_be_named() -> None:
     assert Server({"data": [{"id": "x"}]}).target(None).model == "x"
     with pytest.raises(UsageError, match="serves 2 models, choose one with --model-name: x, y"):
         _ = Server({"data": [{"id": "x"}, {"id": "y"}]}).target(None).model
+
+
+@pytest.mark.parametrize("reply", [status(200), status(200, "<html>"), status(404, "no such page")], ids=str)
+def test_a_server_that_lists_no_models_is_asked_for_the_named_one(reply: Any) -> None:
+    """mlx-lm's sends an empty list of models, not even JSON, where Hugging Face's cache does not exist."""
+    with pytest.raises(UsageError, match="lists no models, choose one with --model-name"):
+        _ = Server(reply).target(None).model
+    with pytest.raises(TargetError, match="401"):
+        _ = Server(status(401, "key")).target(None).model
+    assert Server(answer()).target("m").complete(ASK).text == "ab"
+
+
+def test_tokens_of_mlx_lm_are_the_chosen_ones() -> None:
+    """Its alternatives come in any order, the first of them as the token; spelled as in the vocabulary."""
+
+    def entry(*listed: tuple[int, str, float]) -> dict[str, Any]:
+        best = [{"id": number, "token": text, "logprob": value} for number, text, value in listed]
+        return {**best[0], "top_logprobs": best}
+
+    content = [entry((7, "Ġ+", -3.0), (9, "Ġplus", -0.1)), entry((8, "\u00c4\u00a1", -0.2), (3, "?", -4.0))]
+    reply = answer() | {"choices": [{"finish_reason": "stop", "message": {"content": " plus\u0121"},
+                                     "logprobs": {"content": content}}]}  # fmt: skip
+    steps = Server(reply).target().complete(ASK).steps
+    assert [(s.token.raw, s.token.id, s.token.logprob) for s in steps] == [
+        (b" plus", 9, -0.1), ("\u0121".encode(), 8, -0.2)]  # fmt: skip
+    assert [t.raw for t in steps[0].top] == [b" plus", b" +"]
+    with pytest.raises(TargetError, match="no log probabilities"):
+        Server(reply).target().complete(replace(ASK, temperature=1.0))
 
 
 def test_abilities_refuse_in_one_line() -> None:

@@ -28,6 +28,7 @@ Answer = TypeVar("Answer")
 MAX_TOP = 20
 MOST_FOR_A_LETTER = 3
 """Most tokens of a plain prompt of one letter: BOS, SentencePiece's leading space, the letter. A chat has more."""
+_MOST_LISTED = re.compile(r"top_logprobs must be (?:at most|less than or equal to) (\d+)")
 _SPELLED = re.compile(r"bytes:(\\x[0-9a-f]{2})+")
 
 
@@ -70,6 +71,7 @@ class HttpTarget(Target):
             self.abilities -= {Ability.TOKEN_IDS}
         self.extra, self.accept = dict(extra or {}), tuple(accept)
         self._model, self._owner = model, ""
+        self._listed = MAX_TOP  # most alternatives that the server lists, as an error reply has said
         self.served: set[str] = set()
 
     @property
@@ -244,7 +246,10 @@ class HttpTarget(Target):
             try:
                 answer = send(path, body, request.cancel)
             except Refused as refused:
-                if not self.dialect.learns(body, refused.status, refused.reply):
+                most = _MOST_LISTED.search(refused.reply)
+                if most and int(most[1]) < int(body.get("top_logprobs") or 0):
+                    self._listed = int(most[1])
+                elif not self.dialect.learns(body, refused.status, refused.reply):
                     raise
             else:
                 self.dialect.answered(body)
@@ -276,7 +281,7 @@ class HttpTarget(Target):
         if prompt.text is None and prompt.ids is None:
             path, body = "/chat/completions", body | self._chat(prompt)
             if request.top_logprobs:
-                body |= {"logprobs": True, "top_logprobs": request.top_logprobs}
+                body |= {"logprobs": True, "top_logprobs": min(request.top_logprobs, self._listed)}
         else:
             path = "/completions"
             body["prompt"] = prompt.text if prompt.text is not None else list(prompt.ids or ())

@@ -337,6 +337,15 @@ def test_a_server_that_lists_no_models_is_asked_for_the_named_one(reply: Any) ->
     assert Server(answer()).target("m").complete(ASK).text == "ab"
 
 
+def test_fewer_alternatives_are_asked_for_where_a_server_names_its_limit() -> None:
+    server = Server(status(400, '{"error": "top_logprobs must be at most 1"}'), answer(), answer())
+    target = server.target()
+    assert target.complete(ASK).text == target.complete(ASK).text == "ab"
+    assert [json.loads(sent.content)["top_logprobs"] for sent in server.requests] == [2, 1, 1]
+    with pytest.raises(TargetError, match="at most 2"):
+        Server(status(400, "top_logprobs must be at most 2")).target().complete(ASK)
+
+
 def test_tokens_of_mlx_lm_are_the_chosen_ones() -> None:
     """Its alternatives come in any order, the first of them as the token; spelled as in the vocabulary."""
 

@@ -29,6 +29,7 @@ MAX_TOP = 20
 MOST_FOR_A_LETTER = 3
 """Most tokens of a plain prompt of one letter: BOS, SentencePiece's leading space, the letter. A chat has more."""
 _MOST_LISTED = re.compile(r"top_logprobs must be (?:at most|less than or equal to) (\d+)")
+_TRUE_OR_FALSE = re.compile(r"logprobs must be .*bool")
 _SPELLED = re.compile(r"bytes:(\\x[0-9a-f]{2})+")
 
 
@@ -71,7 +72,8 @@ class HttpTarget(Target):
             self.abilities -= {Ability.TOKEN_IDS}
         self.extra, self.accept = dict(extra or {}), tuple(accept)
         self._model, self._owner = model, ""
-        self._listed = MAX_TOP  # most alternatives that the server lists, as an error reply has said
+        # as error replies have said: most alternatives that the server lists; completions ask for them as chats do
+        self._listed, self._as_chat = MAX_TOP, False
         self.served: set[str] = set()
 
     @property
@@ -249,6 +251,8 @@ class HttpTarget(Target):
                 most = _MOST_LISTED.search(refused.reply)
                 if most and int(most[1]) < int(body.get("top_logprobs") or 0):
                     self._listed = int(most[1])
+                elif body.get("logprobs") and not self._as_chat and _TRUE_OR_FALSE.search(refused.reply):
+                    self._as_chat = True
                 elif not self.dialect.learns(body, refused.status, refused.reply):
                     raise
             else:
@@ -281,15 +285,19 @@ class HttpTarget(Target):
         if prompt.text is None and prompt.ids is None:
             path, body = "/chat/completions", body | self._chat(prompt)
             if request.top_logprobs:
-                body |= {"logprobs": True, "top_logprobs": min(request.top_logprobs, self._listed)}
+                body |= self._listing(request)
         else:
             path = "/completions"
             body["prompt"] = prompt.text if prompt.text is not None else list(prompt.ids or ())
             # ds4's server turns a plain prompt into a chat; if it then thinks, it samples even at temperature 0
             body |= self.dialect.switch(prompt.thinking, chat=False)
             if request.top_logprobs:
-                body["logprobs"] = request.top_logprobs
+                body |= self._listing(request) if self._as_chat else {"logprobs": request.top_logprobs}
         return path, self.dialect.fitted(body | self.extra)
+
+    def _listing(self, request: Request) -> dict[str, Any]:
+        """Return the fields that ask for alternatives as chats do."""
+        return {"logprobs": True, "top_logprobs": min(request.top_logprobs, self._listed)}
 
     def _chat(self, prompt: Prompt) -> dict[str, Any]:
         """Return the request fields of a conversation."""

@@ -346,6 +346,18 @@ def test_fewer_alternatives_are_asked_for_where_a_server_names_its_limit() -> No
         Server(status(400, "top_logprobs must be at most 2")).target().complete(ASK)
 
 
+def test_completions_ask_for_alternatives_as_chats_do_where_a_server_wants_that() -> None:
+    refusal = status(400, '{"error": "logprobs must be of type bool"}')
+    server = Server(refusal, status(400, "top_logprobs must be at most 1"), answer())
+    target = server.target()
+    done = target.complete(replace(ASK, prompt=Prompt.plain("P")))
+    assert [step.token.raw for step in done.steps] == [b"a", b"b"]
+    sent = [json.loads(each.content) for each in server.requests]
+    assert [(body["logprobs"], body.get("top_logprobs")) for body in sent] == [(2, None), (True, 2), (True, 1)]
+    with pytest.raises(TargetError, match="of type bool"):
+        Server(refusal).target().complete(replace(ASK, prompt=Prompt.plain("P")))
+
+
 def test_tokens_of_mlx_lm_are_the_chosen_ones() -> None:
     """Its alternatives come in any order, the first of them as the token; spelled as in the vocabulary."""
 

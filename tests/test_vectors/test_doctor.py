@@ -39,6 +39,7 @@ pytestmark = pytest.mark.usefixtures("both")
         ([Outcome.OK, Outcome.DEPENDS], "numbers", True, True,
          "Nothing wrong was found in what could be tested (1 check). Its output"),
         ([Outcome.OK, Outcome.WRONG, Outcome.UNEXPLAINED], "numbers", False, True, "Something is wrong, in 1 check."),
+        ([Outcome.OK, Outcome.WRONG], "api", False, True, "Something is wrong with the API, in 1 check."),
         ([Outcome.OK, Outcome.UNEXPLAINED], "numbers", False, True, "No known bug was found"),
         ([Outcome.OK, Outcome.FAILED], "numbers", False, False, "No verdict: 1 check ended in an error"),
         ([Outcome.IMPOSSIBLE], "numbers", False, False, "No verdict: this target does not expose"),
@@ -53,6 +54,15 @@ def test_what_an_examination_may_claim(outcomes, stage, passed, complete, begins
     assert result.verdict.startswith(begins)
     assert not re.search(r"\b(is|engine) (right|correct|fine)\b", result.verdict)
     assert result.outcome is min(outcomes, key=list(Outcome).index, default=Outcome.SKIPPED), "the worst decides"
+
+
+def test_a_verdict_on_the_api_alone_says_so() -> None:
+    template = examination(Outcome.WRONG, stage="api", cause="template")
+    assert template.verdict == "Something is wrong, in 1 check.", "the prompts are not the API's matter"
+    both = examination(Outcome.WRONG, stage="api")
+    both.stages.append(Stage("load", "Load", "?", cause="load"))
+    both.stages[1].add("8 at once", Outcome.WRONG, "x")
+    assert both.verdict == "Something is wrong, in 2 checks."
 
 
 def test_an_examination_without_diagnosis_passes_on_what_it_saw() -> None:

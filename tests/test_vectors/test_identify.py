@@ -96,6 +96,23 @@ def test_another_template_is_unknown_and_never_the_nearest(tokenizer) -> None:
         assert {served.value(name) for name in ("bos", "effort")} == {None}
 
 
+def test_a_template_of_plain_text_does_not_hide_the_tokenizer(tokenizer) -> None:
+    """Its text is one token with the beginning or the end of a message, which adds less than it has alone."""
+
+    def plain(messages, mode):
+        return tokenizer.encode("".join(f"{m['role']}: {m['content'].strip()} \n" for m in messages) + "assistant:")
+
+    alone = [len(tokenizer.encode(text)) for text in ("the mill", "user: the mill \n", "user: a \n")]
+    assert alone[0] != alone[1] - alone[2] + 1, "this template does what the test is about"
+    served, _ = identified(Paper(tokenizer, render=plain))
+    assert served.value("tokenizer") == "ours", served["tokenizer"].to_json()
+    other = copy.copy(tokenizer)
+    other.encode = lambda text: [token for char in text for token in tokenizer.encode(char)]
+    with Paper(tokenizer, render=plain) as url, open_target(url, attempts=1) as target:
+        wrong = Identification(target, Limit(60), None, {"by character": other}, quick=True).run()
+    assert wrong.value("tokenizer") == "unknown", wrong["tokenizer"].to_json()
+
+
 @pytest.mark.parametrize("name", PROFILE)
 def test_a_server_that_adds_a_system_text(tokenizer, name: str) -> None:
     def render(messages, mode):

@@ -45,6 +45,9 @@ from .shapes import (
 )  # fmt: skip
 from .weights import SAME, WEIGHTS, Comparison
 
+WITHIN = "a\n{}\na"
+"""Form of messages with texts to count. They begin and end as the message of ``BASE`` does: where a template has no
+control tokens around a message, its ends may be one token with the template's text."""
 TOLD = 0.02
 """A count is asked for if it tells at least this many bits."""
 FEWEST_TEXTS, MOST_TEXTS = 3, 6
@@ -133,7 +136,7 @@ class Identification:
             name, known = next(iter(self.tokenizers.items()), ("", None))
             return known, lengths_of(known) if known else Measured(lambda text: None)
         left = {name: lengths_of(each) for name, each in self.tokenizers.items()}
-        texts = {name: text for name, text in TEXTS.items() if text == text.strip()}  # some templates cut blanks off
+        texts = {name: WITHIN.format(text) for name, text in TEXTS.items()}
         seen = list[str]()
         while left and texts and len(seen) < (MOST_TEXTS if len(left) > 1 else FEWEST_TEXTS):
             name = max(texts, key=lambda name: len({each(texts[name]) for each in left.values()}))

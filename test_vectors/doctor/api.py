@@ -18,7 +18,7 @@ from ds4ref.conformance.checks.shared import PROMPTS
 from ds4ref.conformance.talk import NotOffered, Skip, Wrong, shown
 from ds4ref.targets.openai import HttpTarget
 
-from ..finding import Outcome
+from ..finding import Outcome, counted
 from . import api_formats, api_prompts
 from .case import ExamContext
 from .examination import Stage
@@ -61,6 +61,12 @@ def api(case: ExamContext, stage: Stage, only: Collection[str] = ()) -> None:
     for name, run in SUBJECTS.items():
         if not only or name in only:
             run(wire, stage)
+    if wire.failed:
+        says = (
+            f"{counted(len(wire.failed), 'request')} refused as the server's own failure: {[*wire.failed.values()][0]}"
+        )
+        outcome = Outcome.WRONG if len(wire.failed) > 1 else Outcome.UNSURE
+        stage.add("status of refusals", outcome, says, next=["Answer 400 or 422 to what the server does not take"])
 
 
 def _usage(wire: Wire, stage: Stage) -> None:

@@ -13,6 +13,7 @@ request to request accuses nobody. Rate limits and overload are waited for (``ta
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -40,6 +41,8 @@ Json = dict[str, Any]
 PATH = "/v1/chat/completions"
 BUSY = (408, 425, 429, 502, 503, 504, 529)
 """HTTP statuses that say nothing about the request."""
+INVALID = re.compile(r"validation error|invalid[_ ]request|not (?:supported|implemented)|unsupported", re.IGNORECASE)
+"""Wordings of errors that are about the request, whatever their status."""
 OFF: tuple[Json, ...] = (
     {"reasoning_effort": "none"}, {"thinking": {"type": "disabled"}},
     {"chat_template_kwargs": {"thinking": False, "enable_thinking": False}}, {},
@@ -137,6 +140,7 @@ class Wire(Talk):
     off     request fields that switch reasoning off, as ``settle`` has found them
     prompt  prompt with the longest answer, ``base``, as a server with a warm cache gives it
     salts   numbers for prompts that must be new to the server
+    failed  what the server says of requests that it refuses with a 5xx, which belongs to its own failures
     """
 
     def __init__(self, case: ExamContext):
@@ -146,6 +150,7 @@ class Wire(Talk):
         self.off: Json = {}
         self.prompt, self.base = "", Reply()
         self.salts = count(1)
+        self.failed: dict[str, str] = {}
 
     @contextmanager
     def _opened(self, method: str, path: str, data: bytes, headers: Mapping[str, str]) -> Iterator[httpx2.Response]:
@@ -179,8 +184,10 @@ class Wire(Talk):
         try:
             return super().leave(path, body)
         except Refused as refused:
-            kind = Skip if refused.status in BUSY else NotOffered if refused.status in REFUSALS else Wrong
-            raise kind(str(refused)) from None
+            if refused.status in BUSY:
+                raise Skip(str(refused)) from None
+            self._taken(body, refused.status, refused.reply)
+            raise Wrong(str(refused)) from None
         except TargetError as error:
             raise Skip(f"no answer: {error}") from None
 
@@ -204,9 +211,17 @@ class Wire(Talk):
     def reply(self, body: Json, again: bool = False) -> Reply:
         """Return the answer to a request, as ``chat`` does."""
         answer = self.again(PATH, body) if again else self.ask(PATH, body)
-        if answer.status in REFUSALS:
-            raise NotOffered(f"HTTP {answer.status}: {shown(answer.body.decode('utf-8', 'replace'))[:120]}")
+        self._taken(body, answer.status, answer.body.decode("utf-8", "replace"))
         return read(answer)
+
+    def _taken(self, body: Mapping[str, Any], status: int, reply: str) -> None:
+        """Raise NotOffered if a status, or else the words of an error, say that the server does not take a request."""
+        said = f"HTTP {status}: {shown(reply)[:120]}"
+        if status in REFUSALS:
+            raise NotOffered(said)
+        if status >= 500 and INVALID.search(reply):
+            self.failed[json.dumps(body)] = said
+            raise NotOffered(said)
 
     def known(self, field: str, wrong: Any = "x") -> bool:
         """Return whether the server knows a request field: it refuses a value of a wrong type for it."""

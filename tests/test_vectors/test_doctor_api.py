@@ -237,3 +237,15 @@ def test_a_refusal_is_not_wrong(engine, status) -> None:
     stage = stage_of(engine, lambda body: plain(body) if set(body) <= {"model", "messages", "max_tokens", "temperature"}
                      else (status, {"error": {"message": "no"}}))  # fmt: skip
     assert set(accused(stage)) <= {"plain HTTP"}
+
+
+@pytest.mark.parametrize("message", ["1 validation error: 'loc': ('body', 'stream')", "tools are not supported"])
+def test_a_refusal_with_the_status_of_a_failure_is_said_once(engine, message) -> None:
+    """What is refused is not called broken: its status is."""
+    known = {"model", "messages", "max_tokens", "temperature"}
+    stage = stage_of(engine, lambda body: plain(body) if set(body) <= known else (500, {"error": {"message": message}}))
+    assert set(accused(stage)) <= {"plain HTTP", "status of refusals"}, accused(stage)
+    (status,) = (check for check in stage.checks if check.name == "status of refusals")
+    assert status.outcome is Outcome.WRONG and message[:20] in status.says and not status.cause
+    stage = stage_of(engine, lambda body: plain(body) if set(body) <= known else (500, {"error": {"message": "oops"}}))
+    assert "streams" in accused(stage), "other failures stay failures"

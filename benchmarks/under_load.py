@@ -6,8 +6,9 @@
 
 Our server runs in this process on the embedded model (or the diagnostic one, or SmolLM2); a bug replaces a method of
 its worker, prefix cache or decoder while the stage runs. Right servers are ours with 1, 2 and 4 streams, with a disk
-cache and with drafts, and llama.cpp's (package xllamacpp) with 1, 2 and 4 slots, in a process of its own. Prints for
-each what the stage called wrong. Exit code 1 if a right server was accused or a bug got another family's name.
+cache and with drafts, and, in processes of their own, llama.cpp's (package xllamacpp) with 1, 2 and 4 slots, that of
+llama-cpp-python, and ``transformers serve`` (SmolLM2 only). Prints for each what the stage called wrong. Exit code 1 if
+a right server was accused or a bug got another family's name.
 """
 
 from __future__ import annotations
@@ -355,6 +356,30 @@ def llama_server(path: str, slots: int) -> Iterator[str]:
             process.wait()
 
 
+TRANSFORMERS = """
+import json, os, sys, gguf, torch, transformers
+path, folder, port = sys.argv[1:]
+source = {"pretrained_model_name_or_path": os.path.dirname(path), "gguf_file": os.path.basename(path)}
+read = transformers.AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
+config = {name: value for name, value in read.config.to_dict().items() if name != "quantization_config"}
+model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**config)).float()
+model.load_state_dict(read.state_dict())
+model.save_pretrained(folder)
+tokenizer = transformers.AutoTokenizer.from_pretrained(**source)
+tokenizer.chat_template = gguf.GGUFReader(path).fields["tokenizer.chat_template"].contents()
+tokenizer.save_pretrained(folder)
+with open(folder + "/tokenizer.json") as file:
+    made = json.load(file)  # transformers does not read tokenizer.ggml.pre: smollm splits digits
+made["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [
+    {"type": "Digits", "individual_digits": True}, made["pre_tokenizer"]]}
+with open(folder + "/tokenizer.json", "w") as file:
+    json.dump(made, file)
+command = [sys.executable, "-m", "transformers.cli.transformers", "serve", folder, "--port", port, "--device", "cpu"]
+os.execve(sys.executable, command, os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"})
+"""
+"""Makes a folder of SmolLM2's file, which transformers cannot serve with its own tokenizer, and serves it."""
+
+
 class Absent(RuntimeError):
     """A server that is not installed."""
 
@@ -365,24 +390,37 @@ PYTHON_SERVER = ("-m", "llama_cpp.server", "--n_ctx", "4096", "--logits_all", "t
 
 
 @contextmanager
-def python_server(path: str) -> Iterator[str]:
-    """Run the server of llama-cpp-python in another process and yield its address."""
+def _started(command: Sequence[str], package: str) -> Iterator[str]:
+    """Run a server in another process, with a free port as its last argument, and yield its address."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
-    command = [sys.executable, *PYTHON_SERVER, "--model", path, "--model_alias", "smollm2", "--port", port]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen([sys.executable, *command, port], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         while True:
             with suppress(OSError), urllib.request.urlopen(url := f"http://127.0.0.1:{port}/v1/models", timeout=5):
                 break
             if process.poll() is not None:
-                raise Absent("the server did not start: pip install llama-cpp-python[server]")
+                raise Absent(f"the server did not start: pip install {package}")
             time.sleep(0.3)
         yield url.removesuffix("/models")
     finally:
         process.kill()
         process.wait()
+
+
+def python_server(path: str) -> Any:
+    """Run the server of llama-cpp-python and yield its address."""
+    return _started([*PYTHON_SERVER, "--model", path, "--model_alias", "smollm2", "--port"], "llama-cpp-python[server]")
+
+
+@contextmanager
+def transformers_server(path: str) -> Iterator[str]:
+    """Run ``transformers serve`` and yield its address."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = ["-c", TRANSFORMERS, path, folder]
+        with _started(command, "transformers[serving] accelerate gguf") as url:
+            yield url
 
 
 @contextmanager
@@ -405,6 +443,7 @@ RIGHT: dict[str, Callable[[str], Any]] = {
     "ours-4-drafts": partial(ours, streams=4, drafts=Drafting("lookup")),
     **{f"llama.cpp-{slots}": partial(theirs, server=llama_server, slots=slots) for slots in (1, 2, 4)},
     "llama-cpp-python": partial(theirs, server=python_server),
+    "transformers": partial(theirs, server=transformers_server),
 }  # fmt: skip
 """Right servers by name, each opened with the path of a model."""
 

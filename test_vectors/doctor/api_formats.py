@@ -18,7 +18,7 @@ from ds4ref.text.dsml_parser import DsmlParser
 from ..finding import Outcome
 from .examination import Stage
 from .schemas import CORPUS, SchemaCase, fault
-from .wire import BROKEN, HELD, Json, Reply, Subject, Unsure, Wire, names_of
+from .wire import BROKEN, HELD, UNSURE, Json, Reply, Subject, Unsure, Wire, names_of
 
 CITIES = ("Oslo", "Paris", "Lima")
 
@@ -117,7 +117,7 @@ def _called(wire: Wire, case: SchemaCase, attempt: int) -> str:
 
 def answers(wire: Wire, stage: Stage) -> None:
     """Check that answers fit the schemas of the corpus."""
-    _held(wire, stage, "JSON schemas", _answered, 1)
+    _held(wire, stage, "JSON schemas", _answered, 1, "response_format")
 
 
 def arguments(wire: Wire, stage: Stage) -> None:
@@ -128,8 +128,11 @@ def arguments(wire: Wire, stage: Stage) -> None:
         stage.checks[-1].notes.append("strict is not enforced: arguments are the model's")
 
 
-def _held(wire: Wire, stage: Stage, name: str, run: Callable[..., str], every: int) -> Subject:
-    """Add the finding of one use of the corpus, of which every ``every``-th schema is asked for."""
+def _held(wire: Wire, stage: Stage, name: str, run: Callable[..., str], every: int, field: str = "") -> Subject:
+    """Add the finding of one use of the corpus, of which every ``every``-th schema is asked for.
+
+    field: the field that carries the schema; a server that takes any value of it does not know it
+    """
     cases = [case for case in CORPUS if case.quick or not wire.case.quick][::every]
     limit = "a model that would fit the schema by itself hides that it is ignored"
     step = "Ask with curl for one of these schemas (test_vectors/prompts/schemas.jsonl): is the grammar built from it?"
@@ -138,6 +141,9 @@ def _held(wire: Wire, stage: Stage, name: str, run: Callable[..., str], every: i
             rows.check(case.name, partial(run, wire, case))
             if len(rows.rows) == FIRST and not rows.names(HELD):
                 break
+        if field and rows.names(BROKEN) and not rows.names(HELD) and not wire.known(field):
+            for row in rows.names(BROKEN):
+                rows.rows[row] = UNSURE, f"{field} has no effect, and any value of it is taken: {rows.rows[row][1]}"
     return rows
 
 

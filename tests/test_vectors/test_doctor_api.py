@@ -249,3 +249,18 @@ def test_a_refusal_with_the_status_of_a_failure_is_said_once(engine, message) ->
     assert status.outcome is Outcome.WRONG and message[:20] in status.says and not status.cause
     stage = stage_of(engine, lambda body: plain(body) if set(body) <= known else (500, {"error": {"message": "oops"}}))
     assert "streams" in accused(stage), "other failures stay failures"
+
+
+def test_a_schema_that_a_server_does_not_know_is_not_called_broken(engine) -> None:
+    known = {"model", "messages", "max_tokens", "temperature", "stop"}
+
+    def ignores(body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        return plain({name: value for name, value in body.items() if name in known})
+
+    def checks(body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        form = body.get("response_format", {})
+        return ignores(body) if isinstance(form, dict) else (422, {"error": {"message": "no such format"}})
+
+    outcomes = [{check.name: check for check in stage_of(engine, answer).checks} for answer in (ignores, checks)]
+    assert outcomes[0]["JSON schemas"].outcome is Outcome.UNSURE and "no effect" in outcomes[0]["JSON schemas"].says
+    assert outcomes[1]["JSON schemas"].outcome is Outcome.WRONG, "it knows the field"

@@ -469,6 +469,8 @@ def trial(name: str, model: str, quick: bool, text: bool, budget: float, stages:
     opened = partial(ours, streams=4) if wrong else RIGHT[name]
     with bug(name if wrong else ""), opened(path) as (engine, url):
         result = examined(engine, url, quick, text, budget, stages)
+    if result.signum:
+        sys.exit(128 + result.signum)  # what was not asked is no result
     made = accusations(result)
     if wrong:
         outcome = ("right" if made[0][1] in BUGS[name][0] else "WRONG") if made else "missed"

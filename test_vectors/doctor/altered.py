@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
@@ -236,6 +237,9 @@ def _underway(one: Completion, other: Completion, limit: float) -> str:
     if not all(any(_alike(step, each, limit) for each in rest) for step in other.steps) or next(rest, None):
         return ""
     if missing := len(one.steps) - len(other.steps):
+        begun = all(map(partial(_alike, near=limit), one.steps[missing:], other.steps))
+        if begun and (other.usage.completion or math.inf) < (one.usage.completion or 0):
+            return ""  # by its own count the model began later: it was not at the end of its prompt
         return f"{missing} of its tokens are missing; all others, with log probabilities, are those of the answer alone"
     return "its tokens and log probabilities are those of the answer alone, its text is not"
 

@@ -45,6 +45,7 @@ class Server(Target):
         self.wrong, self.recalls, self.rng = wrong, recalls, random.Random(1)
         self.abilities = frozenset({Ability.CHAT, Ability.TOOLS, Ability.TOP_LOGPROBS, Ability.STREAM})
         self.one = threading.Lock()
+        self.ahead: dict[str, int] = {}
         self.lock, self.running, self.asked, self.shared = threading.Lock(), [], [], random.Random(0)
 
     def pieces(self, text: str) -> list[bytes]:
@@ -112,13 +113,16 @@ class Server(Target):
             raise TargetError("HTTP 500: out of blocks")
         if self.wrong == "collision":
             text = next((one for one in self.asked if one[:90] == text[:90] and len(one) == len(text)), text)
-        for at in range(request.max_tokens):
+        start = at = self.ahead.get(text, 0)
+        for at in range(start, request.max_tokens):
             beside = [one for one in self.running if one != text]
             source = text
             if beside and self.wrong == "swaps" and self.rng.random() < 0.03:
                 source = beside[0]
             step = self.step(source, at, beside, request)
             if step is None or (request.cancel is not None and request.cancel()):
+                if step is not None and self.wrong == "ahead":
+                    self.ahead[text] = at
                 break
             steps = (step,) if request.top_logprobs else ()
             if steps and self.wrong == "silent" and at % 9 == 4:
@@ -127,7 +131,7 @@ class Server(Target):
                 continue
             shown = "??" if beside and self.wrong == "garbled" and self.rng.random() < 0.05 else step.token.raw.decode()
             yield Delta(shown, steps, 0.1)
-        yield Delta("", (), 0.1, "stop", Usage(3, at), "simulated")
+        yield Delta("", (), 0.1, "stop", Usage(3, at - start), "simulated")
 
 
 def examined(server: Server, logprobs: bool = True, quick: bool = True) -> Stage:
@@ -180,6 +184,7 @@ def test_a_right_server_is_not_accused(wrong, logprobs, recalls) -> None:
         ("reuse", True, True, "near hit", load.REUSE),
         ("lost", True, True, "2 at once", load.PIECES),
         ("garbled", False, True, "2 at once", load.PIECES),
+        ("ahead", True, True, "after a cut stream", load.REUSE),
     ],
 )
 def test_a_mistake_is_named_where_it_is_made(wrong, recalls, logprobs, first, family) -> None:

@@ -137,8 +137,8 @@ class Examination:
         counts = {o: counted(sum(1 for _ in self.checks(o)), "check") for o in Outcome if any(self.checks(o))}
         clean = counts.get(Outcome.OK, "0 checks")
         if Outcome.WRONG in counts:
-            api = all(stage.name == "api" and not check.cause for stage, check in self.checks(Outcome.WRONG))
-            return f"Something is wrong{' with the API' if api else ''}, in {counts[Outcome.WRONG]}."
+            alone = all(stage.name == "api" and not check.cause for stage, check in self.checks(Outcome.WRONG))
+            return f"Something is wrong{' with the API' if alone else ''}, in {counts[Outcome.WRONG]}."
         if Outcome.UNEXPLAINED in counts:
             return (f"No known bug was found, but {counts[Outcome.UNEXPLAINED]} found differences that nothing known "
                     "explains.")  # fmt: skip

@@ -1,10 +1,10 @@
 """Choosing the GEMM for products with many tokens, on processors that have one (``tasks/gemm.py``, ``simd/gemm.py``).
 
 Inputs are packed in groups of four tokens (a *panel* holds them all); each group of weight rows is decoded once and
-multiplied by all inputs. A token's result does not depend on the other tokens, but the GEMM sums in another order than
-the row kernels, so results of prefill and decode differ in the last bits, and where values are then rounded to few bits
-some round to the other neighbour. ``DS4_GEMM=0`` turns the GEMM off: results are then bit-identical, and prefill is
-several times slower.
+multiplied by all inputs. A token's result does not depend on the other tokens, but except in tier B (AVX2) the GEMM
+sums in another order than the row kernels, so results of prefill and decode differ in the last bits, and where values
+are then rounded to few bits some round to the other neighbour. ``DS4_GEMM=0`` turns the GEMM off: results are then
+bit-identical, and prefill is several times slower.
 """
 
 from __future__ import annotations

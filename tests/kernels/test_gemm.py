@@ -98,8 +98,19 @@ def test_blocks_are_decoded_to_the_bit(fmt):
 
 
 def test_tiers_with_tiles_have_them_for_every_pair_that_has_a_row_kernel():
-    pairs = {"A": set(KERNELS), "N": {key for key in KERNELS if key[1] == "float"}}
+    pairs = {"A": set(KERNELS), "N": {key for key in KERNELS if key[1] == "float"}, "B": set(GEMMS)}
     assert {key for key in KERNELS if parts(*key)} == pairs.get(TIER, set())
+
+
+@pytest.mark.skipif(TIER != "B", reason="checks x86-64 instructions of tier B")
+@pytest.mark.parametrize("key", GEMMS, ids="/".join)
+def test_only_sums_of_floats_leave_the_sixteen_registers(key):
+    """At most the eight sums and four weights of a tile are written to the stack in a round."""
+    multiply = GEMMS[key].multiply[-1]
+    multiply.compile((int64,) * 7)
+    hot = max(loops(multiply.inspect_asm()[(int64,) * 7]), key=len).splitlines()
+    assert sum("vpmaddubsw" in line for line in hot) == 64
+    assert sum(bool(re.search(r"mm\d+, \S*\(%rsp\)$", line)) for line in hot) <= 12
 
 
 @pytest.mark.skipif(TIER != "A", reason="checks x86-64 instructions of tier A")

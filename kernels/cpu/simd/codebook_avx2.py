@@ -135,6 +135,24 @@ def _negative(k, signs: list[Val], pair: int, half: int) -> Val:
     return (spread.bits(I16x16) * ([64, 16, 4, 1] * 4)).bits(I8x32)
 
 
+def _scale(scales: Val, pair: int) -> Val:
+    """Return 2 ls + 1 of the two groups of a pair as words."""
+    return scales.shuffle([pair] * 4 + [4 + pair] * 4).bits(I16x16)
+
+
+def decoded(k, book: _Book, block: Val) -> tuple[list[Val], list[Val]]:
+    """Return the signed weights of a block of octets in the order of pairs, and the scales of each pair."""
+    signs, (scales,) = book.header(k, block)
+    group_indices = book.indices(k, block)
+    weights = []
+    for pair in range(4):
+        indices = [group_indices(group) for group in _PAIRS[pair]]
+        for half in range(2):
+            magnitudes = _magnitudes(k, book, indices, half)
+            weights.append(x86.sign_bytes_256(k, magnitudes, _negative(k, signs, pair, half)))
+    return weights, [_scale(scales, pair) for pair in range(4)]
+
+
 def _lane_sums(k, book: _Book, block: Val, x: Val, limbs: int) -> list[Val]:
     """Return sum_g (2 ls_g + 1) dot_g in eight lanes, for each limb of the packed inputs."""
     signs, scales = book.header(k, block)
@@ -150,7 +168,7 @@ def _lane_sums(k, book: _Book, block: Val, x: Val, limbs: int) -> list[Val]:
                 dots[limb] = dots[limb] + x86.madd_bytes_256(k, magnitudes, x86.sign_bytes_256(k, inputs, negative))
             k.forget_loads()
             if half == 1 or len(scales) == 2:
-                scale = scales[half % len(scales)].shuffle([pair] * 4 + [4 + pair] * 4).bits(I16x16)
+                scale = _scale(scales[half % len(scales)], pair)
                 sums = [total + x86.madd_256(k, part, scale) for total, part in zip(sums, dots, strict=True)]
                 dots = [k.zero(I16x16)] * limbs
     return sums
@@ -206,8 +224,9 @@ def _pack_float(x, n, buffer):
         x += 1024
 
 
+IQ2_XXS = _Book(FORMATS["IQ2_XXS"], _iq2_xxs_header, _iq2_xxs_indices)
 KERNELS: dict[tuple[str, str], RowKernel] = {
-    **_kernels(_Book(FORMATS["IQ2_XXS"], _iq2_xxs_header, _iq2_xxs_indices)),
+    **_kernels(IQ2_XXS),
     **_kernels(_Book(FORMATS["IQ3_XXS"], _iq3_xxs_header, _iq3_xxs_indices)),
     **_kernels(_Book(FORMATS["IQ2_S"], _iq2_s_header, _iq2_s_indices)),
 }

@@ -1,10 +1,10 @@
-"""GEMM for many tokens (tiers A and N, see ``tiers``): raw rows of a weight matrix times packed inputs (a *panel*).
+"""GEMM for many tokens (see ``tiers``): raw rows of a weight matrix times packed inputs (a *panel*).
 
 ``GEMMS[fmt, act]`` holds the functions for a weight format and a rounding of the inputs. Formats in ``_DECODERS`` are
 multiplied as int8 in tier A, in tiles of 3 rows x 4 tokens (``gemm_tile``). All others are multiplied as floats, in
 tiles of 6 x 4 (``gemm_float``), and their decoders are generated; tier N has only those. With rounding "floats", Q8_0
-is, too: rows of an odd length waste part of a chunk of limbs. The other tiers, and tier N
-with rounded inputs, use the row kernels, four tokens at a time on rows that stay in the L2 cache.
+is, too: rows of an odd length waste part of a chunk of limbs. Tier B multiplies three formats with rounded inputs as
+int8 (``gemm_avx2``). All other pairs use the row kernels, four tokens at a time on rows that stay in the L2 cache.
 
 One call of ``gemm_rows`` decodes each block of rows once and multiplies it by all tokens, so threads divide the work
 by rows (multiples of ``ROWS_AT_ONCE`` are best), each with its own scratch memory. A token's result does not depend on
@@ -20,7 +20,7 @@ from numba import njit, types
 
 from ...formats import APART, FORMATS, Format
 from ..sizes import ROWS_AT_ONCE, SPARE_BYTES, SUMS_BYTES
-from . import gemm_float, gemm_weights
+from . import codebook_avx2, gemm_avx2, gemm_float, gemm_weights, k_avx2
 from .blocks_32 import CODES
 from .gemm_inputs import ORDERS, chunk_bytes, make_clear, make_pack
 from .gemm_tile import (
@@ -281,6 +281,22 @@ def _tile_gemm(fmt: Format, act: str) -> Gemm:
     return Gemm(pack, decode_row, multiply, CHUNK, size, record, ROWS, 4 if passes == 1 else 2, 128)
 
 
+# -- int8 tiles of tier B
+def _avx2_gemm(name: str, pack_block: Any) -> Gemm:
+    layout, chunk, rows = gemm_avx2.LAYOUTS[name], gemm_avx2.CHUNK, gemm_avx2.ROWS
+    record, size = rows * layout.row_bytes, TOKENS * layout.token_bytes
+    pack, multiply = gemm_avx2.make_pack(layout, pack_block), gemm_avx2.make_multiply(layout)
+    decode_row = _row_decoder(chunk, FORMATS[name], record, gemm_avx2.make_decode(name))
+    return Gemm(pack, decode_row, multiply, chunk, size, record, rows, 4, 128)
+
+
+_AVX2_KERNELS = {
+    ("IQ2_XXS", "q8k"): codebook_avx2.KERNELS["IQ2_XXS", "q8k"],
+    ("Q2_K", "q8k"): k_avx2.Q2_K,
+    ("Q4_K", "q8k"): k_avx2.Q4_K,
+}
+
+
 # -- float tiles
 _multiply_floats = _multiply(
     gemm_float.TILES,
@@ -334,5 +350,7 @@ def _all() -> dict[tuple[str, str], Gemm]:
 
 TILED = TIER == "A" or NEON_TIER
 GEMMS: dict[tuple[str, str], Gemm] = _all() if TILED else {}
+if TIER == "B":
+    GEMMS = {pair: _avx2_gemm(pair[0], kernel.pack) for pair, kernel in _AVX2_KERNELS.items()}
 APART_GEMMS = {name: float_gemm(layout.codes, layout.high) for name, layout in APART.items()} if TILED else {}
 """The GEMM, for float inputs, of each layout that stores codes and scales apart."""

@@ -73,7 +73,8 @@ def _spread(k, header: Val, places: list[tuple[int, int]]) -> Iterator[Val]:
         yield x86.shuffle_bytes(k, both, k.const(I8x32, [low, 0x80] * 8 + [high, 0x80] * 8)).bits(I16x16)  # 0x80: zero
 
 
-def _minima_of_8(k, header: Val) -> Val:
+def minima_of_8(k, header: Val) -> Val:
+    """Return the minima of Q4_K's unpacked header as int32."""
     return header.shuffle([4, 5, 6, 7, 12, 13, 14, 15]).zext(I32x8)
 
 
@@ -86,16 +87,16 @@ def _float_minima_of_16(k, header: Val, sums: Val) -> Val:
     return low + high
 
 
-_Q4_K = _Block(
+Q4_K_BLOCK = _Block(
     header=_unpack_header,
     codes=_nibbles,
     scales=lambda k, header: _spread(k, header, [(i, i) for i in (0, 1, 2, 3, 8, 9, 10, 11)]),
-    minima=lambda k, header, sums: _minima_of_8(k, header) * k.load(I16x8, sums).sext(I32x8),
-    float_minima=lambda k, header, sums: _minima_of_8(k, header).to_float(F32x8) * k.load(F32x8, sums),
+    minima=lambda k, header, sums: minima_of_8(k, header) * k.load(I16x8, sums).sext(I32x8),
+    float_minima=lambda k, header, sums: minima_of_8(k, header).to_float(F32x8) * k.load(F32x8, sums),
     d=0,
     store_sums=store_sum,
 )
-_Q2_K = _Block(
+Q2_K_BLOCK = _Block(
     header=lambda k, weights: k.load(I8x16, weights),
     codes=_planes,
     scales=lambda k, header: _spread(k, header & 0x0F, [(2 * i, 2 * i + 1) for i in range(8)]),
@@ -142,5 +143,5 @@ def _kernels(name: str, block: _Block, lines: int) -> tuple[RowKernel, RowKernel
     )
 
 
-Q4_K, Q4_K_FLOAT = _kernels("Q4_K", _Q4_K, 3)
-Q2_K, Q2_K_FLOAT = _kernels("Q2_K", _Q2_K, 2)
+Q4_K, Q4_K_FLOAT = _kernels("Q4_K", Q4_K_BLOCK, 3)
+Q2_K, Q2_K_FLOAT = _kernels("Q2_K", Q2_K_BLOCK, 2)

@@ -114,6 +114,14 @@ def sign_bytes_256(k: Emit, a: Val, sign: Val) -> Val:
     return k.call("llvm.x86.avx2.psign.b", I8x32, a, sign)
 
 
+def hold_256(k: Emit, value: Val) -> Val:
+    """Return ``value``, computed before what is held later: LLVM puts off the additions of long sums to their end, and
+    then has no registers for all products."""
+    kind = value.ir.type
+    barrier = ir.InlineAsm(ir.FunctionType(kind, [kind]), "", "=x,0", side_effect=True)
+    return Val(k, k.builder.call(barrier, [value.ir]))
+
+
 def scaled_dots_256(k: Emit, codes: Iterable[Val], scales: Iterable[Val], x: Val, limbs: int) -> list[Val]:
     """Return the lane sums of code * scale * input over a block, for each limb of its packed inputs.
 

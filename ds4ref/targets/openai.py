@@ -341,12 +341,12 @@ class HttpTarget(Target):
             return []
         try:
             if isinstance(entries := logprobs.get("content"), list):
-                if any("id" in entry and "bytes" not in entry for entry in entries):
+                if any("id" in e and "bytes" not in e and e.get("top_logprobs") for e in entries):
                     return [_mlx_step(entry, at) for entry in entries] if greedy else []
                 return [Step(_token(e), tuple(map(_token, e.get("top_logprobs") or ())), at) for e in entries]
             if isinstance(logprobs.get("tokens"), list):
                 return _legacy_steps(logprobs, at)
-        except (KeyError, TypeError, ValueError, AttributeError):
+        except (LookupError, TypeError, ValueError, AttributeError):
             raise TargetError(f"{self.name}: malformed log probabilities") from None
         return []
 

@@ -374,6 +374,12 @@ def test_tokens_of_mlx_lm_are_the_chosen_ones() -> None:
     assert [t.raw for t in steps[0].top] == [b" plus", b" +"]
     with pytest.raises(TargetError, match="no log probabilities"):
         Server(reply).target().complete(replace(ASK, temperature=1.0))
+    bare = {"id": 3, "token": "a", "logprob": -1.0, "top_logprobs": []}
+    reply["choices"][0]["logprobs"]["content"] = [bare]
+    assert [s.token.raw for s in Server(reply).target().complete(ASK).steps] == [b"a"]
+    reply["choices"][0]["logprobs"]["content"] = [bare, content[0]]
+    with pytest.raises(TargetError, match="malformed log probabilities"):
+        Server(reply).target().complete(ASK)
 
 
 def test_abilities_refuse_in_one_line() -> None:

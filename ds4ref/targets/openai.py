@@ -21,7 +21,7 @@ from ..text.byte_level import to_bytes
 from .answer import Completion, Delta, Finish, Step, Token, collect
 from .base import Ability, Prompt, Request, Target
 from .dialects import Dialect, calls_of, finish_of, likely, reasoning_of, usage_of
-from .transport import Refused, Transport
+from .transport import NotJson, Refused, Transport
 from .wire import printable, raw_bytes
 
 Answer = TypeVar("Answer")
@@ -82,8 +82,8 @@ class HttpTarget(Target):
         if self._model is None:
             try:
                 entries = _list(_dict(self.transport.get("/models")).get("data"))
-            except Refused as error:
-                if error.status not in (200, 404, 405, 501):
+            except (NotJson, Refused) as error:
+                if isinstance(error, Refused) and error.status not in (404, 405, 501):
                     raise
                 raise UsageError(f"{self.name} lists no models, choose one with --model-name") from None
             names = [str(entry.get("id")) for entry in entries]

@@ -39,12 +39,15 @@ def tls_context() -> ssl.SSLContext:
 
 
 class Refused(TargetError):
-    """Raised for an error reply of the server, or one that is not JSON; has its HTTP ``status`` and an error's text
-    (``reply``)."""
+    """Raised for an error reply of the server; has its HTTP ``status`` and the text of its ``reply``."""
 
     def __init__(self, message: str, status: int, reply: str):
         super().__init__(message)
         self.status, self.reply = status, reply
+
+
+class NotJson(TargetError):
+    """Raised for an answer that is not JSON though its status is no error."""
 
 
 class Connection:
@@ -221,7 +224,7 @@ class Transport:
                 return self._parsed(bytes(data))
             except (ValueError, RecursionError):
                 message = f"{self.base}: the answer is not JSON: {self.clean(bytes(data[:80])) or 'it is empty'}"
-                raise Refused(message, response.status_code, "") from None
+                raise NotJson(message) from None
 
     def _decoded(self, response: httpx2.Response, cancel: Cancellation | None) -> Iterator[Any]:
         kind = response.headers.get("content-type", "")

@@ -121,7 +121,8 @@ def answers(wire: Wire, stage: Stage) -> None:
 
 
 def arguments(wire: Wire, stage: Stage) -> None:
-    """Check that arguments of a demanded strict tool do; without a grammar for arguments, strict is only a wish."""
+    """Check that the arguments of a demanded strict tool fit its schema; a server without a grammar for them ignores
+    ``strict``."""
     rows = _held(wire, stage, "tool schemas", _called, 1 if wire.case.long else 3)
     if len(rows.names(BROKEN)) > len(rows.names(HELD)):
         stage.checks[-1].outcome = Outcome.UNSURE

@@ -15,7 +15,7 @@ import pytest
 from ds4ref.errors import TargetError, UsageError
 from ds4ref.targets import Ability, Prompt, Request, collect, open_target
 from ds4ref.targets.openai import HttpTarget
-from ds4ref.targets.transport import Connection, Transport
+from ds4ref.targets.transport import Connection, Refused, Transport
 
 BASE = "http://127.0.0.1:9/v1"
 ASK = Request(Prompt.chat("Hi"), max_tokens=2, top_logprobs=2)
@@ -334,7 +334,9 @@ def test_a_server_that_lists_no_models_is_asked_for_the_named_one(reply: Any) ->
         _ = Server(reply).target(None).model
     with pytest.raises(TargetError, match="401"):
         _ = Server(status(401, "key")).target(None).model
-    assert Server(answer()).target("m").complete(ASK).text == "ab"
+    with pytest.raises(TargetError, match="not JSON: it is empty") as caught:
+        Server(status(200)).target("m").complete(ASK)
+    assert not isinstance(caught.value, Refused), "a broken answer does not say what the server takes"
 
 
 def test_fewer_alternatives_are_asked_for_where_a_server_names_its_limit() -> None:

@@ -9,7 +9,9 @@ bit-identical, and prefill is several times slower.
 
 from __future__ import annotations
 
+import ctypes
 import os
+import sys
 from dataclasses import dataclass, field, replace
 from functools import cache
 
@@ -17,8 +19,8 @@ import numpy as np
 
 from ..formats import APART
 from ..formats.matrix import Matrix
-from .library import available, entry, entry_address
-from .sizes import TILE_TOKENS, gemm_bytes
+from .library import KernelError, available, entry, entry_address
+from .sizes import AMX, TILE_TOKENS, gemm_bytes
 from .workers import address
 
 MIN_TOKENS = 9
@@ -29,7 +31,12 @@ MIN_PER_EXPERT = 4
 """Mean number of tokens per expert below which products with experts use the row kernels."""
 
 BLOCK_ROWS = 60
-"""Rows of an expert's matrix per item of work, so that the item's outputs for all its tokens stay in the L2 cache."""
+"""Rows of an expert's matrix per item of work, about, so that the item's outputs for all its tokens stay in the L2
+cache."""
+
+MIN_AMX_TOKENS = 16
+"""Number of tokens, mean of those of an expert, below which tier A's tiles are faster, by counted instructions: no rows
+need be transposed for them."""
 
 ENABLED = os.environ.get("DS4_GEMM", "1") != "0"
 
@@ -53,6 +60,8 @@ class Parts:
     rows: int
     chunks_at_once: int
     tokens_at_once: int
+    group: int
+    rows_at_once: int
     rounding: str = field(default="", kw_only=True)
 
     def group_bytes(self, n: int) -> int:
@@ -61,11 +70,12 @@ class Parts:
 
     def panel_bytes(self, tokens: int, n: int) -> int:
         """Return the bytes of ``tokens`` packed tokens of n inputs each."""
-        return -(-tokens // TILE_TOKENS) * self.group_bytes(n)
+        beyond = self.group - TILE_TOKENS  # tiles of 16 tokens read so many after the last
+        return -(-(tokens + beyond) // TILE_TOKENS) * self.group_bytes(n)
 
     def work_bytes(self, n: int) -> int:
         """Return the bytes of work area that each thread needs."""
-        return gemm_bytes(n, self.chunk, self.record, self.rows, self.tokens_at_once)
+        return gemm_bytes(n, self.chunk, self.record, self.rows, self.tokens_at_once, self.rows_at_once)
 
 
 @cache
@@ -82,7 +92,7 @@ def parts(fmt: str, act: str) -> Parts | None:
         floats = parts(fmt, "float") if rounded else None
         return floats and replace(floats, rounding=act)
     tile = name if available(f"gemm_pack.{name}") else "floats"
-    sizes = np.zeros(6, np.int64)
+    sizes = np.zeros(8, np.int64)
     entry(f"gemm_sizes.{tile}", 1)(address(sizes))
     products = [entry_address(f"gemm_multiply.{tile}.{tokens}") for tokens in range(1, TILE_TOKENS + 1)]
     table = np.array([entry_address(f"gemm_decode.{name}"), *products, *sizes, fmt in APART], np.int64)
@@ -93,6 +103,8 @@ def parts_for(tokens: int, w: Matrix, act: str) -> Parts | None:
     """Return the GEMM's functions for ``tokens`` inputs of the matrix ``w``, or None to use the row kernels."""
     if tokens < MIN_TOKENS:
         return None
+    if amx := _amx_parts(tokens, w, act):
+        return amx
     made = parts(w.layout, act)
     if made and act == "float" and w.cols % made.chunk and available(f"gemm_decode.{w.layout}.floats"):
         return parts(w.layout, "floats")
@@ -101,4 +113,24 @@ def parts_for(tokens: int, w: Matrix, act: str) -> Parts | None:
 
 def expert_parts_for(tokens: int, K: int, w: Matrix, act: str) -> Parts | None:
     """Return the GEMM's functions for K experts per token out of the stack ``w``, or None to use the row kernels."""
-    return parts(w.layout, act) if tokens >= MIN_TOKENS and tokens * K >= MIN_PER_EXPERT * w.experts else None
+    if tokens < MIN_TOKENS or tokens * K < MIN_PER_EXPERT * w.experts:
+        return None
+    return _amx_parts(tokens * K // w.experts, w, act) or parts(w.layout, act)
+
+
+def _amx_parts(tokens: int, w: Matrix, act: str) -> Parts | None:
+    """Return the functions for AMX if they exist and ``tokens`` per matrix are enough, else None: with the same
+    results, to the bit, as the other tiles of that tier."""
+    if tokens < MIN_AMX_TOKENS or not ENABLED or not available(f"gemm_decode.{w.layout}.{act}{AMX}"):
+        return None
+    made = parts(w.layout, act + AMX)
+    return made if made and w.cols % made.chunk == 0 and amx_permitted() else None
+
+
+@cache
+def amx_permitted() -> bool:
+    """Ask Linux, once for all threads, for the registers of AMX. Raise KernelError if it refuses them."""
+    request, tile_data = 0x1023, 18  # ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA (arch_prctl(2))
+    if sys.platform != "linux" or ctypes.CDLL(None, use_errno=True).syscall(158, request, tile_data):
+        raise KernelError("DS4_SIMD_TIER=X: the operating system does not permit AMX; choose tier A")
+    return True

@@ -34,6 +34,7 @@ from ..cachedir import cache_dir
 from ..formats import FORMATS
 from ..system import available_cores
 from . import aarch64
+from .sizes import AMX
 
 KERNELS = Path(__file__).resolve().parent.parent
 SETTINGS = ("DS4_SIMD_TIER", "NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", "NUMBA_ENABLE_AVX")
@@ -101,7 +102,7 @@ def group_of(name: str) -> str:
     if first == QUANTIZE:
         return QUANTIZE
     if fmt in FORMATS:
-        return ROUNDED[fmt] if ROUNDED.get(fmt) == f"{fmt}.{act}" else fmt
+        return ROUNDED[fmt] if ROUNDED.get(fmt) == f"{fmt}.{act.removesuffix(AMX)}" else fmt
     return _GROUP_OF_TASK.get(name, ENGINE)
 
 

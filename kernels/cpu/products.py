@@ -22,7 +22,7 @@ from . import gemm
 from . import tasktable as t
 from .abi import Step
 from .library import available, entry, entry_address
-from .sizes import A8_BLOCK, Q8K_BLOCK, Q8K_SUM, ROWS_AT_ONCE, panel_slots
+from .sizes import A8_BLOCK, Q8K_BLOCK, Q8K_SUM, panel_slots
 from .steps import Steps
 from .workers import address
 
@@ -163,7 +163,8 @@ class ProductOps(Steps):
             return [*steps, Step(t.LINEAR, w.rows, self._row_chunk(w.rows, place.row_bytes), rows)]
         panel_bytes = parts.panel_bytes(tokens, n)
         panel = self.temp(groups * panel_bytes)
-        chunk = max(1, min(5, w.rows // (4 * self.threads * ROWS_AT_ONCE))) * ROWS_AT_ONCE
+        at_once = parts.rows_at_once
+        chunk = max(1, min(60 // at_once, w.rows // (4 * self.threads * at_once))) * at_once
         x, steps = self._rounded(x, tokens * groups, n, parts.rounding)
         pack = parts.pack, x, n, panel, panel_bytes, groups
         panels = panel, panel_bytes, tokens, w.rows // groups
@@ -274,14 +275,15 @@ class ProductOps(Steps):
         out     address of the results, float32 (tokens, K, w.rows)
         """
         n, pairs, group_bytes = w.cols, ids.size, parts.group_bytes(w.cols)
-        max_used, blocks = min(pairs, w.experts), -(-w.rows // gemm.BLOCK_ROWS)
+        block = -(-gemm.BLOCK_ROWS // parts.rows_at_once) * parts.rows_at_once
+        max_used, blocks = min(pairs, w.experts), -(-w.rows // block)
         panel, gemm_bytes = self.temp(parts.panel_bytes(panel_slots(pairs, max_used), n)), parts.work_bytes(n)
         values = (
             address(parts.table), *place_of(w)[:3], w.rows, n, panel, group_bytes, *tables,
-            gemm.BLOCK_ROWS, blocks, out, gemm_bytes,
+            block, blocks, out, gemm_bytes,
         )  # fmt: skip
         # all pairs may go to the same expert
-        work = gemm_bytes + 4 * gemm.BLOCK_ROWS * (pairs + 4)
+        work = gemm_bytes + 4 * block * (pairs + 4)
         x, steps = self._rounded(x, pairs // slots, n, parts.rounding)
         return [
             *steps,

@@ -72,15 +72,19 @@ ROWS_AT_ONCE = 12
 SUMS_BYTES = 64 * TILE_TOKENS * TILE_ROWS
 """Bytes of the partial sums of one tile."""
 
-SPARE_BYTES = 1024
-"""Bytes of the zero-padded copy of a row's end, from which its last, incomplete chunk is decoded."""
+SPARE_BYTES = 2304
+"""Bytes of the zero-padded copy of a row's end, from which its last, incomplete chunk is decoded, or of what else lasts
+for one call."""
+
+AMX = "-amx"
+"""End of the name of a rounding of inputs, in names of parts of the GEMM for AMX."""
 
 
-def gemm_bytes(n: int, chunk: int, record: int, rows: int, tokens_at_once: int) -> int:
+def gemm_bytes(n: int, chunk: int, record: int, rows: int, tokens_at_once: int, rows_at_once: int) -> int:
     """Return the bytes of work area that each thread needs in a GEMM with n inputs per row; other arguments as in
     ``simd.gemm.Gemm``."""
-    decoded = ROWS_AT_ONCE // rows * -(-n // chunk) * record
-    sums = tokens_at_once // TILE_TOKENS * ROWS_AT_ONCE // TILE_ROWS * SUMS_BYTES
+    decoded = rows_at_once // rows * -(-n // chunk) * record
+    sums = tokens_at_once // TILE_TOKENS * rows_at_once // TILE_ROWS * SUMS_BYTES
     return -(-(64 + decoded + SPARE_BYTES + sums) // 128) * 128
 
 

@@ -1,21 +1,27 @@
 """The tiles of products for many tokens, by themselves."""
 
 import re
+import subprocess
+import sys
 from functools import cache
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from numba import cfunc, int64, types
 
+from ds4ref.kernels.cpu import gemm as gemm_parts
 from ds4ref.kernels.cpu.gemm import parts
-from ds4ref.kernels.cpu.simd import GEMMS, KERNELS, TIER, gemm_rows
+from ds4ref.kernels.cpu.library import KernelError
+from ds4ref.kernels.cpu.simd import GEMMS, KERNELS, TIER, gemm_rows, tiers
 from ds4ref.kernels.cpu.simd.gemm import float_gemm
-from ds4ref.kernels.cpu.sizes import TILE_TOKENS, gemm_bytes
+from ds4ref.kernels.cpu.sizes import AMX, TILE_TOKENS, gemm_bytes
 from ds4ref.kernels.formats import FORMATS
 from tests.kernels import reference
 
 from .test_cpu_ops import matrix
 from .test_simd_asm import loops
+from .test_simd_tiers import ROOT
 
 
 @cache
@@ -31,8 +37,9 @@ def product(gemm, raw, x, first=0, last=None):
     """x (T, n) times rows first..last-1 of ``raw`` -> (T, rows), NaN where nothing may be written."""
     (tokens, n), rows = x.shape, len(raw)
     last = rows if last is None else last
-    panel_bytes = -(-tokens // TILE_TOKENS) * -(-n // gemm.chunk) * gemm.chunk_bytes
-    sizes = panel_bytes, gemm_bytes(n, gemm.chunk, gemm.record, gemm.rows, gemm.tokens_at_once)
+    groups = -(-(tokens + gemm.group - TILE_TOKENS) // TILE_TOKENS)
+    panel_bytes = groups * -(-n // gemm.chunk) * gemm.chunk_bytes
+    sizes = panel_bytes, gemm_bytes(n, gemm.chunk, gemm.record, gemm.rows, gemm.tokens_at_once, gemm.rows_at_once)
     panel, scratch = (np.full(size + 64, 0x5A, np.uint8) for size in sizes)
     for token in range(tokens):
         gemm.pack(x[token].ctypes.data, n, panel.ctypes.data, token)
@@ -56,7 +63,7 @@ def rounded(act, x):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("fmt", "act"), GEMMS)
+@pytest.mark.parametrize(("fmt", "act"), [key for key in GEMMS if not key[1].endswith(AMX)])
 def test_tiles(fmt, act):
     """Odd sizes against float64, largest sums of a block, rows in parts, tokens alone, an input that is no number."""
     gemm, rng, kind = GEMMS[fmt, act], np.random.default_rng(4), FORMATS[fmt]
@@ -104,6 +111,34 @@ def test_tiers_with_tiles_have_them_for_every_pair_that_has_a_row_kernel():
         "B": {(fmt, "q8k") for fmt in ("IQ2_XXS", "Q2_K", "Q4_K")},
     }
     assert {key for key in KERNELS if parts(*key)} == pairs.get(TIER, set())
+
+
+@pytest.mark.thorough  # LLVM needs a minute for the plain operations
+@pytest.mark.skipif(sys.platform != "linux" or TIER not in ("A", "B"), reason="code for AVX2, signals of Linux")
+@pytest.mark.parametrize("fmt", ["Q8_0", "Q4_K", "Q2_K", "IQ2_XXS"])
+def test_tiles_of_amx_equal_those_of_tier_a_to_the_bit(fmt):
+    run = subprocess.run(
+        [sys.executable, "-m", "tests.kernels.amx_model", fmt], cwd=ROOT, capture_output=True, text=True
+    )
+    assert run.returncode == 0 and run.stdout.startswith("2497 products"), run.stdout + run.stderr
+    assert run.stdout.endswith("natively\n") or "tdp 624, tilezero 624, tileloadd 1248" in run.stdout
+
+
+def test_tiles_of_amx_are_for_many_tokens_and_whole_chunks(monkeypatch):
+    made = gemm_parts.Parts(0, np.zeros(0, np.int64), 512, *[0] * 7)
+    monkeypatch.setattr(gemm_parts, "available", lambda name: name.endswith(AMX))
+    monkeypatch.setattr(gemm_parts, "parts", lambda fmt, act: made if act == "q8k-amx" else None)
+    monkeypatch.setattr(gemm_parts, "amx_permitted", lambda: True)
+    whole, partial = (SimpleNamespace(layout="Q2_K", cols=n, experts=4) for n in (1024, 1280))
+    assert [bool(gemm_parts.parts_for(n, whole, "q8k")) for n in (15, 16)] == [False, True]
+    assert [bool(gemm_parts.expert_parts_for(n, 2, whole, "q8k")) for n in (31, 32)] == [False, True]
+    assert not gemm_parts.parts_for(16, partial, "q8k") and not gemm_parts.expert_parts_for(32, 2, partial, "q8k")
+
+
+@pytest.mark.skipif(tiers.FEATURES.get("amx-tile", False), reason="this processor has AMX")
+def test_a_system_without_amx_says_so():
+    with pytest.raises(KernelError, match="DS4_SIMD_TIER=X: the operating system does not permit AMX"):
+        gemm_parts.amx_permitted()
 
 
 @pytest.mark.skipif(TIER != "B", reason="checks x86-64 instructions of tier B")

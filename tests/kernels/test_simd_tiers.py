@@ -14,6 +14,7 @@ from ds4ref.kernels.cpu.simd.tiers import TierError, choose
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 AVX512 = dict.fromkeys(tiers._NEEDS["A"], True)
+AMX = {**AVX512, "amx-tile": True, "amx-int8": True}
 NEON = {"neon": True, "dotprod": True}
 TIER_FORCED = bool(os.environ.get(tiers.TIER_VARIABLE))
 AVX2 = {"avx2": True, "fma": True, "f16c": True}
@@ -27,6 +28,7 @@ def test_the_best_tier_is_chosen():
     assert choose("", AVX2) == "B"
     assert choose(None, NEON) == "N"
     assert choose(None, {**NEON, "dotprod": False}) == "C"
+    assert choose(None, AMX) == "A" and choose("X", AMX) == "X", "only by name"
 
 
 def test_a_lower_tier_can_be_forced():
@@ -39,6 +41,8 @@ def test_a_missing_tier_is_refused():
         choose("A", AVX2)
     with pytest.raises(TierError, match="DS4_SIMD_TIER=N: this processor lacks dotprod$"):
         choose("N", AVX512)
+    with pytest.raises(TierError, match="lacks amx-int8$"):
+        choose("X", {**AMX, "amx-int8": False})
     with pytest.raises(TierError, match="valid values are A, B, N, C"):
         choose("avx2", AVX512)
 

@@ -3,11 +3,12 @@
 ``GEMMS[fmt, act]`` holds the functions for a weight format and a rounding of the inputs. Formats in ``_DECODERS`` are
 multiplied as int8 in tier A, in tiles of 3 rows x 4 tokens (``gemm_tile``). All others are multiplied as floats, in
 tiles of 6 x 4 (``gemm_float``), and their decoders are generated; tier N has only those. With rounding "floats", Q8_0
-is, too: rows of an odd length waste part of a chunk of limbs. Tier B multiplies three formats with rounded inputs as
-int8 (``gemm_avx2``). All other pairs use the row kernels, four tokens at a time on rows that stay in the L2 cache.
+is, too: rows of an odd length waste part of a chunk of limbs. Tier X has tiles of 16 x 16 besides, for rows of whole
+chunks (``gemm_amx``; the rounding's name ends in ``AMX``). Tier B multiplies three formats with rounded inputs as int8
+(``gemm_avx2``). All other pairs use the row kernels, four tokens at a time on rows that stay in the L2 cache.
 
 One call of ``gemm_rows`` decodes each block of rows once and multiplies it by all tokens, so threads divide the work
-by rows (multiples of ``ROWS_AT_ONCE`` are best), each with its own scratch memory. A token's result does not depend on
+by rows (multiples of ``rows_at_once`` are best), each with its own scratch memory. A token's result does not depend on
 the others of its panel. ``gemm_rows`` takes the functions by address, so that all formats share it and the tiles.
 """
 
@@ -19,8 +20,8 @@ from typing import Any, NamedTuple
 from numba import njit, types
 
 from ...formats import APART, FORMATS, Format
-from ..sizes import ROWS_AT_ONCE, SPARE_BYTES, SUMS_BYTES
-from . import codebook_avx2, gemm_avx2, gemm_float, gemm_weights, k_avx2
+from ..sizes import AMX, ROWS_AT_ONCE, SPARE_BYTES, SUMS_BYTES
+from . import codebook_avx2, gemm_amx, gemm_avx2, gemm_float, gemm_weights, k_avx2, tiers
 from .blocks_32 import CODES
 from .gemm_inputs import ORDERS, chunk_bytes, make_clear, make_pack
 from .gemm_tile import (
@@ -59,15 +60,17 @@ class Gemm(NamedTuple):
     multiply[tokens - 1](weights, inputs, count, sums, fresh, out, stride)
         add ``count`` inputs, in whole chunks unless they are the last, of a row group and of the first ``tokens`` (1 to
         4) of a token group to the vectors of sums, which start from zero if ``fresh``; if ``out`` is not 0, reduce them
-        to ``out + stride * token + 4 * row``
+        to ``out + stride * token + 4 * row``. For groups of 16 tokens there are functions for 4, 8, 12 and 16
     chunk, chunk_bytes, record
         inputs per chunk; bytes of a chunk of four packed tokens, and of a decoded row group
     rows
-        rows of a row group: 3 or a multiple of it, and a divisor of ``ROWS_AT_ONCE``
+        rows of a row group: 3 or a multiple of it or 16, and a divisor of ``rows_at_once``
     chunks_at_once
         chunks of all decoded rows and of one token group that share the L1 cache
     tokens_at_once
-        most tokens (a multiple of 4) to multiply with the decoded rows before the next
+        most tokens (a multiple of a group) to multiply with the decoded rows before the next
+    group, rows_at_once
+        tokens of a group, 4 or 16; rows that are decoded before the first is multiplied
     """
 
     pack: Any
@@ -79,6 +82,8 @@ class Gemm(NamedTuple):
     rows: int
     chunks_at_once: int
     tokens_at_once: int
+    group: int = TOKENS
+    rows_at_once: int = ROWS_AT_ONCE
 
 
 @inline(types.none, *[Int] * 8)
@@ -91,37 +96,46 @@ def _call_multiply(k, function, weights, inputs, count, sums, fresh, out, stride
     k.call_address(function, weights, inputs, count, sums, fresh, out, stride)
 
 
+if tiers.AMX:
+    configure, release = gemm_amx.configure, gemm_amx.release
+else:
+    configure = release = inline(types.none)(lambda k: None)
+
+
 @njit(**JIT)
 def gemm_rows(
-    decode_row, multiply, chunk, chunk_bytes, record, rows, chunks_at_once, tokens_at_once,
+    decode_row, multiply, chunk, chunk_bytes, record, rows, chunks_at_once, tokens_at_once, group, rows_at_once,
     lines, weights, first, last, row_bytes, n, panel, tokens, out, stride, scratch,
 ):  # fmt: skip
     """Store the float32 result at ``out + stride * token + 4 * row`` for rows first .. last-1 and every token.
 
-    The first eight arguments are the parts of a ``Gemm``: ``decode_row`` as its address, ``multiply`` as that of the
+    The first ten arguments are the parts of a ``Gemm``: ``decode_row`` as its address, ``multiply`` as that of the
     four addresses, since a further argument and a branch in the callee cost every full tile 2 %. ``panel`` holds the
     packed tokens.
     ``lines`` is where the rows lie, ``row_bytes`` apart, to be prefetched; the decoder takes ``weights``.
     """
+    if group > TOKENS:
+        configure()
     chunks = (n + chunk - 1) // chunk
-    input_bytes, group_bytes, sums_bytes = chunks * chunk_bytes, chunks * record, rows // ROWS * SUMS_BYTES
+    input_bytes, group_bytes = group // TOKENS * chunks * chunk_bytes, chunks * record
+    sums_bytes = rows // ROWS * SUMS_BYTES * (TOKENS // group)  # groups of 16 tokens keep no sums
     scratch = (scratch + 63) // 64 * 64
-    spare = scratch + ROWS_AT_ONCE // rows * group_bytes
+    spare = scratch + rows_at_once // rows * group_bytes
     all_sums = spare + SPARE_BYTES
-    at_once = min(tokens_at_once, max(2, PANEL_BYTES_AT_ONCE // input_bytes) * TOKENS)
+    at_once = min(tokens_at_once, max(2, PANEL_BYTES_AT_ONCE // input_bytes) * group)
     turns = (tokens + at_once - 1) // at_once
-    at_once = (tokens + TOKENS * turns - 1) // (TOKENS * turns) * TOKENS
+    at_once = (tokens + group * turns - 1) // (group * turns) * group
     steps = (chunks + chunks_at_once - 1) // chunks_at_once
     start = 0
     while start < tokens:  # a range whose step is not constant could raise, and compiled code must not
         end = min(start + at_once, tokens)
-        passes = steps * ((end - start + TOKENS - 1) // TOKENS)
+        passes = steps * ((end - start + group - 1) // group)
         row = first
         while row < last:
-            stop = min(row + ROWS_AT_ONCE, last)
+            stop = min(row + rows_at_once, last)
             groups = (stop - row + rows - 1) // rows
             # prefetch the next rows while these are multiplied
-            ahead, ahead_end = lines + stop * row_bytes, lines + min(stop + ROWS_AT_ONCE, last) * row_bytes
+            ahead, ahead_end = lines + stop * row_bytes, lines + min(stop + rows_at_once, last) * row_bytes
             share = ((ahead_end - ahead) // passes + 127) // 64 * 64
             for place in range(groups * rows):  # a partial row group repeats its last row
                 source, target = min(row + place, last - 1), scratch + place // rows * group_bytes
@@ -129,34 +143,38 @@ def gemm_rows(
             c = 0
             while c < chunks:
                 sums = all_sums
-                inputs = panel + start // TOKENS * input_bytes + c * chunk_bytes
+                inputs = panel + start // group * input_bytes + c * chunk_bytes
                 count = min(chunks_at_once * chunk, n - c * chunk)
-                for token in range(start, end, TOKENS):
+                token = start
+                while token < end:
                     for line in range(ahead, min(ahead + share, ahead_end), 64):
                         fetch_near(line)
                     ahead += share
-                    decoded, here = scratch + c * record, min(TOKENS, end - token)
-                    function = load_int(multiply + 8 * (here - 1))
-                    group = row
-                    while group < stop:
+                    decoded, here = scratch + c * record, min(group, end - token)
+                    function = load_int(multiply + 8 * ((here - 1) * TOKENS // group))
+                    at = row
+                    while at < stop:
                         target, step = 0, stride
                         if c + chunks_at_once >= chunks:
-                            target = out + stride * token + 4 * group
-                            if group + rows > last:
+                            target = out + stride * token + 4 * at
+                            if at + rows > last or (group > TOKENS and here % TOKENS):
                                 target, step = spare, 4 * rows
                         _call_multiply(function, decoded, inputs, count, sums, c == 0, target, step)
                         if target == spare:
-                            target = out + stride * token + 4 * group
+                            target = out + stride * token + 4 * at
                             for t in range(here):
-                                for r in range(last - group):
+                                for r in range(min(rows, last - at)):
                                     copy_float(target + stride * t + 4 * r, spare + 4 * (rows * t + r))
                         decoded += group_bytes
                         sums += sums_bytes
-                        group += rows
+                        at += rows
                     inputs += input_bytes
+                    token += group
                 c += chunks_at_once
             row = stop
         start = end
+    if group > TOKENS:
+        release()
 
 
 # -- int8 tiles of tier A
@@ -281,6 +299,19 @@ def _tile_gemm(fmt: Format, act: str) -> Gemm:
     return Gemm(pack, decode_row, multiply, CHUNK, size, record, ROWS, 4 if passes == 1 else 2, 128)
 
 
+# -- int8 tiles of tier X
+def amx_gemm(fmt: Format, act: str) -> Gemm:
+    """Make the parts of a format that tier A multiplies as int8, for inputs in whole chunks."""
+    mins, side = _MINS[fmt.name], gemm_amx.SIDE
+    decode_row = gemm_amx.make_decode_row(fmt.block_elems, fmt.block_bytes, mins, _DECODERS[fmt.name])
+    pack, multiply = gemm_amx.make_pack(fmt.name, act, mins), gemm_amx.make_multiply(mins)
+    sizes = TOKENS * gemm_amx.token_bytes(mins), gemm_amx.record_bytes(mins), side
+    return Gemm(pack, decode_row, multiply, CHUNK, *sizes, _ALL_CHUNKS, 128, side, side)
+
+
+_ALL_CHUNKS = 1 << 32
+
+
 # -- int8 tiles of tier B
 def _avx2_gemm(name: str, pack_block: Any) -> Gemm:
     layout, chunk, rows = gemm_avx2.LAYOUTS[name], gemm_avx2.CHUNK, gemm_avx2.ROWS
@@ -345,6 +376,8 @@ def _all() -> dict[tuple[str, str], Gemm]:
     for fmt in (FORMATS[name] for name in _DECODERS if TIER == "A"):
         acts = ("float", fmt.activation) if fmt.name in WITH_LIMBS else (fmt.activation,)
         gemms |= {(fmt.name, act): _tile_gemm(fmt, act) for act in acts}
+        if tiers.AMX and fmt.name in WITH_LIMBS:
+            gemms[fmt.name, fmt.activation + AMX] = amx_gemm(fmt, fmt.activation)
     return gemms
 
 

@@ -1,11 +1,12 @@
 """The instruction set that compiled kernels may use, called a *tier* and chosen once per process.
 
-On x86: ``A`` AVX-512 (F, BW, VL, VNNI) with VBMI, BITALG and GFNI; ``B`` AVX2 with FMA and F16C. On AArch64: ``N``
-NEON with dot products of bytes (sdot). Anywhere: ``C``, plain LLVM vector operations that work on any processor. For an
+On x86: ``A`` AVX-512 (F, BW, VL, VNNI) with VBMI, BITALG and GFNI; ``X`` the same and, for products of many tokens, AMX
+with int8, chosen only by name: its speed was never measured; ``B`` AVX2 with FMA and F16C. On AArch64: ``N`` NEON with
+dot products of bytes (sdot). Anywhere: ``C``, plain LLVM vector operations that work on any processor. For an
 instruction that the target lacks LLVM raises no error but aborts the whole process. So the choice depends on the
 features that Numba will *compile for*, which ``NUMBA_CPU_FEATURES`` may have reduced, not on those of this machine.
 
-``DS4_SIMD_TIER=A|B|N|C`` forces a tier, so that one machine can test several; a tier that the target lacks raises
+``DS4_SIMD_TIER=A|X|B|N|C`` forces a tier, so that one machine can test several; a tier that the target lacks raises
 ``TierError``.
 
 ``DS4_CROSS_TARGET=TRIPLE:CPU`` compiles for another machine, such as ``arm64-apple-macosx:apple-m1``; ``cpu.build``
@@ -28,6 +29,8 @@ _NEEDS = {
     "N": ["dotprod"],
     "C": [],
 }
+_NEEDS["X"] = [*_NEEDS["A"], "amx-tile", "amx-int8"]
+BY_NAME = "X"
 
 
 class TierError(RuntimeError):
@@ -54,7 +57,7 @@ def choose(forced: str | None, features: dict[str, bool]) -> str:
         if lacking := missing(forced, features):
             raise TierError(f"{TIER_VARIABLE}={forced}: this processor lacks {', '.join(lacking)}")
         return forced
-    return next(tier for tier in _NEEDS if not missing(tier, features))
+    return next(tier for tier in _NEEDS if tier not in BY_NAME and not missing(tier, features))
 
 
 numba_internals.compile_for_target()
@@ -66,6 +69,9 @@ WIDE_PERMUTES = CPU.startswith("znver")
 # prefetcher follows a row by itself.
 SOFTWARE_PREFETCH = not CPU.startswith("znver")
 TIER = choose(os.environ.get(TIER_VARIABLE), FEATURES)
+AMX = TIER == "X"
+if AMX:
+    TIER = "A"  # with the same results
 TRIPLE = numba_internals.target_triple()
 IS_X86 = TRIPLE.split("-")[0] in ("x86_64", "i386", "i686")
 IS_AARCH64 = is_aarch64(TRIPLE.split("-")[0])

@@ -24,13 +24,13 @@ first_slot = njit(**JIT)(sizes.first_slot)
 def multiply(parts, weight, first, last, row_bytes, n, panel, tokens, out, stride, scratch):
     """Call ``gemm_rows`` with the addresses and sizes in the table at address ``parts``.
 
-    The table holds the decoder, a product for each number of tokens of a tile, six sizes, and whether ``weight`` is the
-    address of a pair of addresses, of codes and of scales.
+    The table holds the decoder, a product for each number of tokens of a tile, eight sizes, and whether ``weight`` is
+    the address of a pair of addresses, of codes and of scales.
     """
     p = i64p(parts)
     gemm_rows(
         p[0], parts + 8, p[SIZES], p[SIZES + 1], p[SIZES + 2], p[SIZES + 3], p[SIZES + 4], p[SIZES + 5],
-        i64p(weight)[0] if p[SIZES + 6] else weight,
+        p[SIZES + 6], p[SIZES + 7], i64p(weight)[0] if p[SIZES + 8] else weight,
         weight, first, last, row_bytes, n, panel, tokens, out, stride, scratch,
     )  # fmt: skip
 
@@ -108,12 +108,14 @@ def sum_slots(args, first, last, thread):
         add_slots(args.x + 4 * n * K * token, args.out + 4 * n * token, K, 4 * n, n)
 
 
-def _sizes_writer(chunk: int, chunk_bytes: int, record: int, rows: int, chunks_at_once: int, tokens_at_once: int):
+def _sizes_writer(*values: int):
+    chunk, chunk_bytes, record, rows, chunks_at_once, tokens_at_once, group, rows_at_once = values
+
     @njit(**JIT)
     def write_sizes(out):
         sizes_out = i64p(out)
         sizes_out[0], sizes_out[1], sizes_out[2], sizes_out[3] = chunk, chunk_bytes, record, rows
-        sizes_out[4], sizes_out[5] = chunks_at_once, tokens_at_once
+        sizes_out[4], sizes_out[5], sizes_out[6], sizes_out[7] = chunks_at_once, tokens_at_once, group, rows_at_once
 
     return write_sizes
 

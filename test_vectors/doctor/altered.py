@@ -72,6 +72,7 @@ class Change:
     altered   whether noise cannot explain the difference, by log probabilities
     gross     whether it is far beyond that
     lost      codes that the answers given alone have, and this one lacks
+    codes     number of codes that could be lost: those of all answers given alone or, without any, of the prompt
     source    the register whose content is in the answer; None if no foreign content was seen
     evidence  what shows that
     coded     whether a code shows it
@@ -90,6 +91,7 @@ class Change:
     coded: bool = False
     pieces: bool = False
     where: tuple[tuple[str, list[ShownToken]], ...] = ()
+    codes: int = 0
 
 
 @dataclass
@@ -159,22 +161,23 @@ class Judge:
         )
         known = own.codes if not references else [c for c in own.codes if all(c in one.text for one in references)]
         lost = tuple(code for code in known if code not in answer.text) if self.recalls and not same else ()
+        made = partial(Change, reply, codes=len(known) if self.recalls else 0)
         same = same or not references
         foreign = next((c for c in self.owners if c in answer.text and c not in own.codes), None)
         if foreign is not None:
             source: Register | None = next((one for one in reply.beside if foreign in one.codes), self.owners[foreign])
-            return Change(reply, None, False, bool(compared), bool(compared), lost, source,
-                          f"it has the code {foreign} of another prompt", True)  # fmt: skip
+            return made(None, False, bool(compared), bool(compared), lost, source,
+                        f"it has the code {foreign} of another prompt", True)  # fmt: skip
         ways = [_underway(one, answer, min(self.limit, UNKNOWN)) for one in references if self.pieces]
         if evidence := next(filter(None, ways), ""):
-            return Change(reply, None, False, True, True, lost, evidence=evidence, pieces=True)
+            return made(None, False, True, True, lost, evidence=evidence, pieces=True)
         excused = [self._excused(each, every) for each in compared]
         if same or not compared or any(nats is not None for nats in excused):
             moves = [nats for nats in excused if nats is not None]
-            return Change(reply, 0.0 if same else min(moves, default=None), same, lost=lost)
+            return made(0.0 if same else min(moves, default=None), same, lost=lost)
         if self.right is not None and self.right(reply) is None:
             self.cured += 1
-            return Change(reply, None, same, lost=lost)
+            return made(None, same, lost=lost)
         best = int(np.argmin([_largest(each) for each in compared]))
         closest, reference, answer = compared[best], _shown(references[best]), _shown(answer)
         at = _first(closest, self.limit)
@@ -189,7 +192,7 @@ class Judge:
                      ("this answer", row([(s.token.raw, s.token.id) for s in answer.steps], at)),
                      ("alternatives there, alone", alternatives_row(reference.steps[at])),
                      ("alternatives there, this answer", alternatives_row(answer.steps[at]))]  # fmt: skip
-        return Change(reply, nats, False, True, bool(gross), lost, source, evidence, where=tuple(where))
+        return made(nats, False, True, bool(gross), lost, source, evidence, where=tuple(where))
 
     def _excused(self, each: AnswerComparison, every: Sequence[AnswerComparison]) -> float | None:
         """Return the largest move of an answer that noise may explain, None if it cannot."""

@@ -23,7 +23,7 @@ from .examination import Stage
 from .identify import drafts
 from .loader import ODDS, Loader, Reply
 from .preflight import NOT_BEST, alternatives_row, faults, new_best
-from .registers import HEAD, LINES, MORE, PLACES, REPEAT, Register
+from .registers import HEAD, MORE, PLACES, REPEAT, Register
 from .repeat import THINKING
 from .yardstick import FLOAT, UNKNOWN
 
@@ -87,6 +87,11 @@ class Condition:
         """Return the number of codes lost."""
         return sum(len(change.lost) for change in self.changes)
 
+    @property
+    def codes(self) -> int:
+        """Return the number of codes that could be lost."""
+        return sum(change.codes for change in self.changes)
+
 
 def load(case: ExamContext, stage: Stage) -> None:
     """Examine reuse of prefixes, then requests at once, then streams that are cut off."""
@@ -144,7 +149,7 @@ def _alone(loader: Loader, stage: Stage, probes: Sequence[Register]) -> bool:
         judge.add(reply)
     changed = [change for change in again if change.altered and not change.pieces]
     base.altered, base.answers = len(changed), len(again)
-    base.lost, base.codes = sum(len(change.lost) for change in again), LINES * len(again)
+    base.lost, base.codes = sum(len(change.lost) for change in again), sum(change.codes for change in again)
     greedy = not any(NOT_BEST in faults(step) for answer in answers for step in answer.steps)
     if loader.mode is not None and greedy and (loader.strays or any(change.gross for change in changed)):
         # no sampling does that: first answers, which no cached prompt can spoil, tell how often it happens without
@@ -281,7 +286,7 @@ def _more_baseline(loader: Loader, probes: Sequence[Register]) -> None:
     for temperature, share in ((0.0, 1.0), (1.0, FLIPPED)):
         changes = loader.judge.changes([loader.ask(probe, temperature=temperature) for probe in probes])
         loader.base.lost += round(sum(len(change.lost) for change in changes) / share)
-        loader.base.codes += LINES * len(changes)
+        loader.base.codes += sum(change.codes for change in changes)
     loader.base.lost = min(loader.base.lost, loader.base.codes)
 
 
@@ -295,7 +300,7 @@ def _certainty(loader: Loader, condition: Condition) -> tuple[float, int]:
         before = base.altered if not any(change.pieces for change in changes) else 0
         return odds(altered, len(changes), before, base.answers, evidence), altered
     altered = sum(bool(change.lost) for change in changes)
-    return odds(condition.lost, LINES * len(changes), base.lost, base.codes, "text"), altered
+    return odds(condition.lost, condition.codes, base.lost, base.codes, "text"), altered
 
 
 def _suspicious(loader: Loader, condition: Condition) -> bool:
@@ -310,7 +315,7 @@ def add_finding(loader: Loader, stage: Stage, condition: Condition) -> Finding:
     if not count:
         return stage.add(condition.name, Outcome.UNSURE, "no answer could be compared")
     certainty, altered = _certainty(loader, condition)
-    codes = LINES * count if judge.recalls else 0
+    codes = condition.codes
     moves = [change.nats for change in changes if change.nats is not None]
     coded = any(change.coded for change in condition.foreign)
     shown = next((c for c in (*condition.foreign, *condition.altered) if c.where or c.evidence), None)

@@ -183,7 +183,9 @@ class Loader:
                 change = [self._first_hit(each) for each in change]
             elif not known and register.longer not in self.trusted:
                 self.trusted |= {register.longer} if self._agrees(reply) else set()
-            changes += [each for each in change if known or each.altered or each.source or each.lost]
+            # by codes, first answers count whether they lack some or not: else the rate of losses would look greater
+            first = not self.case.logprobs and self.judge.recalls
+            changes += [each for each in change if known or first or each.altered or each.source or each.lost]
             self.judge.add(reply)
         return changes
 
@@ -193,7 +195,7 @@ class Loader:
         two prompts that differ from it in one token, at neighbouring places."""
         others = self.made.near(one), self.made.near(one)
         changes = self.chain([one, others[0], one, others[1], one])
-        own = [change for change in changes if change.reply.register == one]
+        own = [change for change in changes if change.reply.register == one][-2:]
         if len(own) == 2 and any(change.altered for change in own):
             between = self.judge.changes([own[1].reply], [own[0].reply.answers])
             if any(each.altered for each in between):

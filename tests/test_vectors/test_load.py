@@ -20,7 +20,7 @@ from ds4ref.errors import TargetError
 from ds4ref.targets import Ability, Completion, Delta, Request, Step, Target, Token, Usage
 from ds4ref.targets.answer import collect
 from ds4ref.test_vectors.doctor import load
-from ds4ref.test_vectors.doctor.altered import odds
+from ds4ref.test_vectors.doctor.altered import Judge, Reply, odds
 from ds4ref.test_vectors.doctor.case import ExamContext
 from ds4ref.test_vectors.doctor.examination import Stage
 from ds4ref.test_vectors.doctor.limits import Limit
@@ -149,6 +149,18 @@ def test_tokens_that_are_not_the_best(best: bytes, outcome: Outcome | None) -> N
     steps = (scripted_step(b"bb"), scripted_step(b"cc", (best, -0.01), logprob=-3.0))
     load.add_greedy(stage, {made.fresh(): [Completion("bbcc", steps)] for _ in range(2)})
     assert [check.outcome for check in stage.checks] == ([outcome] if outcome else [])
+
+
+def test_rates_count_the_codes_that_could_be_lost() -> None:
+    """Those of all answers alone; of first answers all, whether they lack some or not."""
+    made = Registers("chat", 1)
+    one, judge = made.fresh(), Judge({}, recalls=True)
+    texts = [Completion(" ".join(one.codes[:count])) for count in (3, 2, 1)]
+    first, again = Reply(one, texts[1]), Reply(one, texts[2])
+    changes = judge.changes([first, again], [[], texts[:2]])
+    assert [(len(change.lost), change.codes) for change in changes] == [(1, 3), (1, 2)]
+    figures = {c.name: c.figures.get("codes altered") for c in examined(Server(), logprobs=False).checks}
+    assert figures["near hit"] == "0 of 63", "7 prompts of 3 codes, each of 3 times"
 
 
 def named(stage: Stage) -> dict[str, str]:

@@ -92,6 +92,15 @@ def test_linear(fmt: str, act: str):
             assert np.array_equal(cpu.linear(x[: gemm.MIN_TOKENS], w, act), found[: gemm.MIN_TOKENS])
 
 
+@pytest.mark.skipif(TIER != "B", reason="in other tiers the GEMM sums in another order")
+@pytest.mark.parametrize("cols", range(32, 32 * 13, 32))
+def test_a_gemm_gives_the_bits_of_decode_where_blocks_fill_no_chunk(cols: int):
+    w, x = matrix("Q8_0", 13, cols), normal(cols, 10, cols)
+    found = cpu.linear(x, w, "a8")
+    assert np.array_equal(found, np.concatenate([cpu.linear(row[None], w, "a8") for row in x]))
+    assert_close(found, reference.linear(x, w, "a8"), 2e-6)
+
+
 BLOCKED = [(fmt, act) for fmt, act in ROUNDED + FLOAT if FORMATS[fmt].block_elems > 1]
 
 

@@ -18,6 +18,7 @@ from . import (
     q2_k,
     q4_k,
     q8_0,
+    q8_0_avx2,
     quads,
 )
 from .float_rows import PLAIN, apart_kernel, block_kernel
@@ -42,6 +43,7 @@ OVERRIDES: dict[str, dict[tuple[str, str], RowKernel]] = {
         **blocks_32.KERNELS,
     },
     "B": {
+        ("Q8_0", "a8"): q8_0_avx2.A8,
         ("Q4_K", "q8k"): k_avx2.Q4_K,
         ("Q4_K", "float"): k_avx2.Q4_K_FLOAT,
         ("Q2_K", "q8k"): k_avx2.Q2_K,

@@ -4,8 +4,9 @@
 multiplied as int8 in tier A, in tiles of 3 rows x 4 tokens (``gemm_tile``). All others are multiplied as floats, in
 tiles of 6 x 4 (``gemm_float``), and their decoders are generated; tier N has only those. With rounding "floats", Q8_0
 is, too: rows of an odd length waste part of a chunk of limbs. Tier X has tiles of 16 x 16 besides, for rows of whole
-chunks (``gemm_amx``; the rounding's name ends in ``AMX``). Tier B multiplies three formats with rounded inputs as int8
-(``gemm_avx2``). All other pairs use the row kernels, four tokens at a time on rows that stay in the L2 cache.
+chunks (``gemm_amx``; the rounding's name ends in ``AMX``). Tier B multiplies four formats with rounded inputs as int8
+(``gemm_avx2``, ``q8_0_avx2``). All other pairs use the row kernels, four tokens at a time on rows that stay in the L2
+cache.
 
 One call of ``gemm_rows`` decodes each block of rows once and multiplies it by all tokens, so threads divide the work
 by rows (multiples of ``rows_at_once`` are best), each with its own scratch memory. A token's result does not depend on
@@ -14,14 +15,14 @@ the others of its panel. ``gemm_rows`` takes the functions by address, so that a
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 from numba import njit, types
 
 from ...formats import APART, FORMATS, Format
 from ..sizes import AMX, ROWS_AT_ONCE, SPARE_BYTES, SUMS_BYTES
-from . import codebook_avx2, gemm_amx, gemm_avx2, gemm_float, gemm_weights, k_avx2, tiers
+from . import codebook_avx2, gemm_amx, gemm_avx2, gemm_float, gemm_weights, k_avx2, q8_0_avx2, tiers
 from .blocks_32 import CODES
 from .gemm_inputs import ORDERS, chunk_bytes, make_clear, make_pack
 from .gemm_tile import (
@@ -316,9 +317,18 @@ _ALL_CHUNKS = 1 << 32
 def _avx2_gemm(name: str, pack_block: Any) -> Gemm:
     layout, chunk, rows = gemm_avx2.LAYOUTS[name], gemm_avx2.CHUNK, gemm_avx2.ROWS
     record, size = rows * layout.row_bytes, TOKENS * layout.token_bytes
-    pack, multiply = gemm_avx2.make_pack(layout, pack_block), gemm_avx2.make_multiply(layout)
+    tile = partial(gemm_avx2.make_tile, layout)
+    multiply = gemm_avx2.make_multiply(tile, layout.row_bytes, layout.token_bytes, chunk)
+    pack = gemm_avx2.make_pack(layout, pack_block)
     decode_row = _row_decoder(chunk, FORMATS[name], record, gemm_avx2.make_decode(name))
     return Gemm(pack, decode_row, multiply, chunk, size, record, rows, 4, 128)
+
+
+def _avx2_q8_0() -> Gemm:
+    q8, rows = q8_0_avx2, gemm_avx2.ROWS
+    multiply = gemm_avx2.make_multiply(q8.make_tile, q8.RECORD, q8.RECORD, q8.CHUNK)
+    record, size = rows * q8.RECORD, TOKENS * q8.RECORD
+    return Gemm(q8.pack, q8.make_decode_row(record), multiply, q8.CHUNK, size, record, rows, 8, 128)
 
 
 _AVX2_KERNELS = {
@@ -385,5 +395,6 @@ TILED = TIER == "A" or NEON_TIER
 GEMMS: dict[tuple[str, str], Gemm] = _all() if TILED else {}
 if TIER == "B":
     GEMMS = {pair: _avx2_gemm(pair[0], kernel.pack) for pair, kernel in _AVX2_KERNELS.items()}
+    GEMMS["Q8_0", "a8"] = _avx2_q8_0()
 APART_GEMMS = {name: float_gemm(layout.codes, layout.high) for name, layout in APART.items()} if TILED else {}
 """The GEMM, for float inputs, of each layout that stores codes and scales apart."""

@@ -11,9 +11,6 @@ the inputs of one token; the sums of floats, which change once a block, are in m
     Q2_K     weights are stored times their scales, up to 45, and four products fit in a word: the "scale" is 1.
     Q4_K     every register has scales of its own.
 
-Q8_0 stays with the row kernel, which takes the same time: a register of weights costs three integer operations, of
-which two run at once, a conversion and a multiply-add.
-
 Record of a row: 256 bytes | words of scales | d, dmin (float32) | minima. Record of a token: what the row kernel packs,
 then for IQ2_XXS the start values.
 """
@@ -34,7 +31,7 @@ from .vec import JIT, Emit, F32x8, Float, I8x32, I16x8, I16x16, I32x8, Int, Val,
 CHUNK, PAIR, PAIRS = 256, 2, 3
 ROWS = PAIR * PAIRS
 _REGISTERS = CHUNK // 32
-_TOTALS = {tokens: totals(PAIR * tokens, F32x8) for tokens in COUNTS}
+TOTALS = {tokens: totals(PAIR * tokens, F32x8) for tokens in COUNTS}
 """Sums of a tile, by its number of tokens; those of a token are adjacent."""
 _STARTS = CHUNK + 32
 _BIAS = int(FORMATS["IQ2_XXS"].codes.grid.max())  # type: ignore[union-attr]
@@ -76,9 +73,9 @@ LAYOUTS = {
 }
 
 
-def _tile(layout: Layout, tokens: int) -> Any:
+def make_tile(layout: Layout, tokens: int) -> Any:
     """Make an inlined function that adds a chunk of two rows and of the first ``tokens`` tokens to their sums."""
-    kind, row_bytes, token_bytes = _TOTALS[tokens].kind, layout.row_bytes, layout.token_bytes
+    kind, row_bytes, token_bytes = TOTALS[tokens].kind, layout.row_bytes, layout.token_bytes
 
     @inline(kind, kind, Int, Int)
     def tile(k, sums, weights, inputs):
@@ -111,13 +108,13 @@ def _tile(layout: Layout, tokens: int) -> Any:
     return tile
 
 
-def make_multiply(layout: Layout) -> tuple[Any, ...]:
-    """Make the four ``multiply`` of a format."""
-    row_bytes, size = layout.row_bytes, TOKENS * layout.token_bytes
+def make_multiply(make_tile: Callable[[int], Any], row_bytes: int, token_bytes: int, chunk: int) -> tuple[Any, ...]:
+    """Make the four ``multiply`` from tiles of two rows and ``chunk`` inputs."""
+    size, shift = TOKENS * token_bytes, chunk.bit_length() - 1
 
     def for_count(tokens: int) -> Any:
-        tile = _tile(layout, tokens)
-        kind, zero, load, store = _TOTALS[tokens]
+        tile = make_tile(tokens)
+        kind, zero, load, store = TOTALS[tokens]
 
         @inline(types.none, kind, Int, Int)
         def reduce(k, sums, out, stride):
@@ -129,7 +126,7 @@ def make_multiply(layout: Layout) -> tuple[Any, ...]:
             for pair in range(PAIRS):
                 total = zero() if fresh else load(sums)
                 row, x = weights + PAIR * row_bytes * pair, inputs
-                for _ in range(count // CHUNK):
+                for _ in range((count + chunk - 1) >> shift):
                     total = tile(total, row, x)
                     row += ROWS * row_bytes
                     x += size

@@ -148,6 +148,11 @@ def madd(k: Emit, a: Val, b: Val) -> Val:
     return products.shuffle(range(0, lanes, 2)) + products.shuffle(range(1, lanes, 2))
 
 
+def magnitude(k: Emit, codes: Val) -> Val:
+    """Return the magnitudes of s8 codes as u8: -128 becomes 128."""
+    return k.select(codes.compare("<", 0), k.zero(I8x32) - codes, codes)
+
+
 def dots(k: Emit, weights: Val, codes: Val, scale: Val | None, signed: bool) -> Val:
     """Multiply weights, s8 codes (I8x32 each) and ``scale``; sum four products per lane of I32x8.
 
@@ -160,7 +165,7 @@ def dots(k: Emit, weights: Val, codes: Val, scale: Val | None, signed: bool) -> 
     if X86_TIER:
         if signed:
             codes = x86.sign_bytes_256(k, codes, weights)
-            weights = k.select(weights.compare("<", 0), k.zero(I8x32) - weights, weights)  # -128 becomes 128 unsigned
+            weights = magnitude(k, weights)
         return x86.madd_256(k, x86.madd_bytes_256(k, weights, codes), k.const(I16x16, 1) if scale is None else scale)
     if NEON_TIER:
         lanes = neon.dots_of_four(k, k.zero(I32x8), weights, codes)

@@ -1,4 +1,4 @@
-"""Row kernels for int8 inputs, generated from the declaration of a format: used in tiers B and C, and to test tier A.
+"""Row kernels for int8 inputs, generated from the declaration of a format: used in tiers N and C.
 
 The dot product of a block is d_x * (d * sum_g s_g dot_g - dmin * sum_g m_g xsum_g), integer sums exact.
 

@@ -123,6 +123,7 @@ def tree(folder):
     ({"query": "a", "path": "a.py", "max_results": 3},
      "3 match(es) shown||a.py|  1 def Alpha():|  2     pass|  4 alpha = 1"),
     ({"query": "alpha", "glob": "sub/*.txt"}, "1 match(es) shown||sub/c.txt|  1 alpha beta"),
+    ({"query": "alpha", "glob": "sub/*.txt", "path": "sub"}, "1 match(es) shown||sub/c.txt|  1 alpha beta"),
     ({"query": "alpha", "glob": "**/*.py"}, "2 match(es) shown||a.py|  4 alpha = 1|sub/b.py|  2 alpha(1)"),
     ({"query": "secret"}, "No matches"),
 ])  # fmt: skip

@@ -19,6 +19,7 @@ SKIP = Check("chat.d", "turn", "skip", True, "this", "not told")
     [
         ([], "-"), ([OK], "ok"), ([OK, SKIP], "ok"), ([SKIP], "skip"), ([OK, FAIL], "FAIL 1/2"),
         ([OK, SOFT], "part 1/2"), ([FAIL, SOFT], "FAIL 0/2"),
+        ([OK, FAIL, SKIP], "FAIL 1/2"), ([OK, SOFT, SKIP], "part 1/2"),
     ],
 )  # fmt: skip
 def test_cells(checks, cell):

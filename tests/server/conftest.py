@@ -47,8 +47,8 @@ class Seen(Watcher):
             self.live.append(x)
 
     def ended(self, x):
-        self.live = [one for one in self.live if one is not x]
         self.ended_ones.insert(0, x)
+        self.live = [one for one in self.live if one is not x]
 
 
 @dataclass

@@ -61,6 +61,16 @@ def test_whatever_ends_a_body_gives_back_what_it_took(end):
     assert held.bytes == 0
 
 
+def test_a_body_refused_for_want_of_room_leaves_what_others_hold():
+    held = BodyBudget(1500)
+    body(b"x" * 800, held=held)
+    for pieces in ((b"y" * 701,), (b"y" * 600, b"y" * 101)):
+        with pytest.raises(Refused) as refused:
+            body(*pieces, held=held)
+        assert refused.value.status == 503 and held.bytes == 800
+    assert len(body(b"y" * 700, held=held)) == 700 and held.bytes == 1500
+
+
 # --- compression
 
 

@@ -196,6 +196,16 @@ def test_unused_is_longer_than_so_many_days(folder: Directory) -> None:
     assert folder.expendable() == [] and len(names(folder)) == 3
 
 
+def test_what_cannot_be_read_is_unused_since_it_was_written(folder: Directory) -> None:
+    for name, since in ((put(folder, b"new"), 0), (put(folder, b"just"), 1), (old := put(folder, b"old"), 2)):
+        path = folder.path / name
+        data = bytearray(path.read_bytes())
+        data[3] = 9  # a later version
+        path.write_bytes(data)
+        os.utime(path, (NOW, NOW - 30 * 24 * HOUR + 1 - since))
+    assert folder.expendable(unused_days=30) == [(old, "unused")]
+
+
 def test_the_file_that_is_replaced_needs_no_room_of_its_own(folder: Directory) -> None:
     other, name = put(folder, b"other", tokens=1), put(folder, b"same")
     size = folder.get(name).size  # type: ignore[union-attr]

@@ -57,6 +57,22 @@ def test_payload_on_disk(engine: Engine, ids: list[int], tmp_path) -> None:
         other.load(tmp_path / "absent")
 
 
+def test_a_session_that_its_caller_refuses_is_not_loaded(engine: Engine, ids: list[int]) -> None:
+    session, twin, told = engine.session(CTX), engine.session(CTX), []
+    for one in (session, twin):
+        one.sync(ids[100:110])
+
+    def refuse(tokens: list[int]) -> None:
+        told.append(tokens)
+        raise KeyError("not this one")
+
+    with pytest.raises(KeyError, match="not this one"):
+        session.load(io.BytesIO(_payload(engine, ids)), refuse)
+    assert told == [ids[:70]] and session.tokens == ids[100:110]
+    np.testing.assert_array_equal(session.logits, twin.logits)
+    np.testing.assert_array_equal(session.eval(ids[0]), twin.eval(ids[0]))
+
+
 def _payload(engine: Engine, ids: list[int], n: int = 70, ctx: int = CTX) -> bytearray:
     session = engine.session(ctx)
     session.sync(ids[:n])

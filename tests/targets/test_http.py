@@ -96,6 +96,9 @@ def test_waits_between_tries_grow_and_end(monkeypatch: pytest.MonkeyPatch) -> No
     assert server.slept == [3, 3, 4, 60], (
         "never sooner than the server asks, within a minute, nor than the backoff has it"
     )
+    server = Server(status(503, **{"retry-after": "9"}), httpx2.ConnectError("refused"), status(503), answer())
+    server.target().complete(ASK)
+    assert server.slept == [9, 2, 4], "what a server asked holds for one wait"
 
 
 def test_rate_limit_spaces_requests(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,8 +14,10 @@ from ds4ref.archs.steering import read_directions, write_directions
 from ds4ref.engine import Engine
 from ds4ref.engine_options import Steering
 from ds4ref.errors import DataError, SessionError, UsageError
+from ds4ref.numerics import MODES
 from ds4ref.runs.provenance import identity
 from ds4ref.session.identity import Identity
+from ds4ref.variants.forced import model_in, resumed
 from tests.archs import dense
 
 IDS = np.random.default_rng(5).integers(0, 500, 140).tolist()
@@ -71,6 +73,15 @@ def test_the_pass_is_the_formula(engine: Engine, attn: float, ffn: float) -> Non
     decoded = np.stack([session.eval(token).copy() for token in IDS[-10:]])
     assert session._decoder.last is not None, "recorded"
     close(decoded, wanted[-10:], plain[-10:])
+
+
+def test_the_model_in_another_mode_is_steered_too(engine: Engine, nano_path: str) -> None:
+    steering = Steering(drawn(engine), 0.7, 2.0)
+    with Engine.open(nano_path, numerics="ds4", backend="cpu") as other:
+        wanted, plain = (resumed(e.model, IDS[:40], None)[0] for e in (other.steered(steering), other))
+    found, _ = resumed(model_in(engine.steered(steering), MODES["ds4"]), IDS[:40], None)
+    np.testing.assert_array_equal(found, wanted)
+    assert not np.array_equal(found, plain)
 
 
 def test_no_scale_and_no_direction_are_no_op(engine: Engine) -> None:

@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 
+from benchmarks import harness
 from benchmarks.harness import Budget, OutOfTime, Target, document, interleave, row
 from benchmarks.matvec import FORMATS
 from ds4ref.kernels import formats
@@ -43,11 +44,16 @@ def test_targets_take_turns_and_the_order_turns_round() -> None:
     assert samples == {"a": [3.0, 6.0, 7.0], "b": [4.0, 5.0, 8.0]}
 
 
-def test_the_budget_refuses_what_does_not_fit() -> None:
+def test_the_budget_refuses_what_does_not_fit(monkeypatch) -> None:
     Budget(None).need(1e9)
-    Budget(10).need(5)
-    with pytest.raises(OutOfTime, match="of 10 s"):
-        Budget(10).need(11)
+    now = [100.0]
+    monkeypatch.setattr(harness.time, "monotonic", lambda: now[0])
+    budget = Budget(10)
+    for spent in (0, 6, 10):
+        now[0] = 100.0 + spent
+        budget.need(10 - spent)
+        with pytest.raises(OutOfTime, match=f"{spent} of 10 s"):
+            budget.need(11 - spent)
 
 
 def test_the_formats_are_those_of_the_tensor_table() -> None:

@@ -28,6 +28,7 @@ def test_pass_at_k() -> None:
     """One question, five answers: wrong, wrong, right, right, right."""
     log = made.build("x", ["w", "w", "r", "r", "r"])
     assert summary(log)["pass_at"] == {"1": pytest.approx(0.6), "2": pytest.approx(0.9), "4": 1.0, "5": 1.0}
+    assert pass_at(made.build("x", ["rr", "w "]).samples, 2) is None, "nor of the questions that have enough"
     assert pass_at(log.samples, 6) is None and summary(made.build("x", ["r"]))["pass_at"] == {}
 
 

@@ -10,7 +10,7 @@ import pytest
 from ds4ref.cancellation import Cancellation
 from ds4ref.errors import Cancelled, TargetError
 from ds4ref.runs.results import read_rows
-from ds4ref.speed_bench import cli
+from ds4ref.speed_bench import cli, runner
 from ds4ref.speed_bench.endpoint import StreamedAnswer
 from ds4ref.speed_bench.load import Schedule, jain, level, level_name, levels
 from ds4ref.speed_bench.plan import Load, RequestShape
@@ -32,6 +32,7 @@ def test_what_the_answers_of_a_level_say():
         ANSWERS, Load(4, rates=(1.0,), mix=(RequestShape(90, 3), RequestShape(130, 2, 0.5)), bounds={"ttft": 500})
     )
     assert (found["at"], found["seconds"], found["ctx_tokens"]) == (10.0, 4.5, 103)
+    assert runner.seconds(found) == 4.5, "what counts towards the budget is the level, not a request"
     assert found["ttft_ms"] == pytest.approx(450) and found["e2e_ms"] == pytest.approx(750)
     assert found["tpots_s"] == pytest.approx([0.1, 0.3, 0.5]), "a single token has no time behind the first"
     assert found["ttfts_s"] == [0.5, 0.2, 0.4, 1.0] and found["e2es_s"] == [0.7, 0.8, 0.4, 1.5]

@@ -31,7 +31,7 @@ MISBEHAVIOURS = {
     "unsorted": "alternatives from worst to best",
     "no_logprobs": "log probabilities are left out",
     "decode": "while decoding, logits are a little off from the eighth token on",
-    "crowd": "answers depend on whether another request is running",
+    "crowd": "answers depend on whether two other requests are running: two copies of a prompt show nothing of it",
     "batch": "the same, by as little as kernels chosen by the size of a batch make",
     "cache": "a prompt seen before is computed otherwise, by as little as kernels chosen by its uncached tokens make",
     "drift": "every answer differs from the one before by as little",
@@ -129,7 +129,8 @@ class Endpoint:
             self.running += 1
             self.arrived.notify_all()
             # a batch forms only if others have time to arrive
-            crowd = self.wrong in ("crowd", "batch") and self.arrived.wait_for(lambda: self.running > 1, 0.05)
+            beside = {"crowd": 2, "batch": 1}.get(self.wrong)
+            crowd = beside is not None and self.arrived.wait_for(lambda: self.running > beside, 0.05)
         try:
             with self.lock:
                 self.requests += 1
@@ -175,7 +176,7 @@ class Endpoint:
             if self.wrong == "decode" and i >= 8:
                 row[::2] += 0.8
             if crowd:
-                row[1::2] += 0.5 if self.wrong == "crowd" else 0.01
+                row[1::2] += 4.0 if self.wrong == "crowd" else 0.01  # beyond the nat that passes for unknown rounding
             row[1::2] += 0.01 * changed
             best = np.argsort(-row, kind="stable")
             drawn = (self.wrong == "fork" or thinks) and i == 0

@@ -20,7 +20,7 @@ from ds4ref.errors import TargetError
 from ds4ref.targets import Ability, Completion, Delta, Request, Step, Target, Token, Usage
 from ds4ref.targets.answer import collect
 from ds4ref.test_vectors.doctor import load
-from ds4ref.test_vectors.doctor.altered import Judge, Reply, odds
+from ds4ref.test_vectors.doctor.altered import Change, Judge, Reply, odds
 from ds4ref.test_vectors.doctor.case import ExamContext
 from ds4ref.test_vectors.doctor.examination import Stage
 from ds4ref.test_vectors.doctor.limits import Limit
@@ -214,6 +214,23 @@ def test_a_batch_that_never_was_is_not_called_right(wrong: str, says: str) -> No
     assert [checks[f"{n} at once"].outcome for n in (2, 8)] == [Outcome.UNSURE if wrong == "serial" else Outcome.OK] * 2
     assert says in checks["2 at once"].says
     assert re.search(r"at most \d answers were seen to overlap", checks["8 at once"].limit)
+
+
+def test_overlap_counts_where_it_was_seen() -> None:
+    """Of three conditions, requests overlapped in the first and the last."""
+    stage = Stage("load", "Load", "?")
+    with Limit(300) as limit:
+        loader = load.Loader(ExamContext(Server(), None, True, kinds={"chat"}, limit=limit), "chat")  # type: ignore
+    loader.timed, one = True, loader.made.fresh()
+
+    def again(*spans: tuple[float, ...]) -> list[Change]:
+        replies = loader.run([lambda span=span: Reply(one, Completion("", ()), span=span) for span in spans], 2)
+        return [Change(reply, 0.0, True) for reply in replies]
+
+    for name, begun in (("a", 1.0), ("b", 2.0), ("c", 1.0)):
+        load._examine(loader, stage, load.Condition(name, True, lambda at=begun: again((0.0, 2.0), (at, 3.0))), [one])
+    assert [check.outcome for check in stage.checks] == [Outcome.OK, Outcome.UNSURE, Outcome.OK]
+    assert ["at most 2 answers" in check.limit for check in stage.checks] == [True, False, True]
 
 
 def test_what_fails_under_load_and_seeds_that_are_not_kept() -> None:

@@ -16,7 +16,7 @@ from ds4ref.test_vectors.diagnosis import posterior as module
 from ds4ref.test_vectors.diagnosis.calibration import PATH
 from ds4ref.test_vectors.diagnosis.case import CLIP, HALVES, LAYERS, Candidate, parts_of
 from ds4ref.test_vectors.diagnosis.evidence import LIMIT, Fit, limit_of, log_student
-from ds4ref.test_vectors.diagnosis.posterior import ACCUSED, ALONE, NAMED, Posterior
+from ds4ref.test_vectors.diagnosis.posterior import ACCUSED, ALONE, BY_CHANCE, NAMED, Posterior
 from ds4ref.variants import LIBRARY
 from ds4ref.variants.families import FAMILIES
 from ds4ref.variants.scoped import scopes
@@ -135,6 +135,21 @@ def test_the_answer_is_the_best_clean_set_that_fits(posterior, monkeypatch) -> N
     posterior.candidates.extend([other, near, wide, right])
     assert posterior.answer() is right
     assert [c.mode for c in posterior.ranked(clean=True)] == ["exact", "bf16", "qat", "ds4"]
+
+
+@pytest.mark.parametrize(("share", "begin", "base"), [
+    (0.9 * BY_CHANCE, 2, "exact"), (1.1 * BY_CHANCE, 2, "bf16"), (0.9 * BY_CHANCE, 0, "bf16"),
+])  # fmt: skip
+def test_the_base_is_exact_if_its_beginning_agrees_too_well_for_chance(posterior, monkeypatch, share, begin, base):
+    """``share``: the noise of exact, in units of the other set's; ``begin``: the first position exact does not fit."""
+    exact, wide = candidate("mode", "exact", misfit=LIMIT), candidate("rounding", "bf16")
+    noise = {"exact": 2.0 * share, "bf16": 2.0}
+    posterior.candidates.extend([exact, wide])
+    posterior.case.seen = SimpleNamespace(rows=np.arange(4))
+    posterior.case.first_beyond = {exact: begin}.__getitem__
+    posterior.case.reference = lambda mode: SimpleNamespace(expected=np.full(4, noise[mode] ** 2))
+    monkeypatch.setattr(posterior, "answer", lambda: wide)
+    assert posterior.base().mode == base
 
 
 def test_a_wide_set_may_miss_one_of_many_narrower_ones(posterior, monkeypatch) -> None:
